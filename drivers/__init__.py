@@ -1,0 +1,1 @@
+"""The drivers: the one place that applies, compiles, runs and measures with IREE."""

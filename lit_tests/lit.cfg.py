@@ -1,0 +1,61 @@
+"""How lit runs this suite: `lit -sv lit_tests` from an environment with mlirules[test].
+
+Substitutions
+    %mlirules   the command line, of the Python that runs lit
+    %filecheck  the PyPI `filecheck`; `%FileCheck` and a bare `filecheck` are the same
+    %iree-opt   IREE's optimizer driver, for a second opinion on what mlirules printed
+
+Parameters
+    --param exec_root=DIR   where %t and %T lie (default: one under the temporary folder)
+"""
+
+import os
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+import lit.formats
+
+bin_dir = Path(sys.executable).parent
+
+
+def tool(name: str) -> str:
+    """Return the path of a console script beside this Python; its absence ends the run."""
+    path = bin_dir / name
+    if not path.exists():
+        lit_config.fatal(f"{name} is not installed beside {sys.executable}: install mlirules[test]")
+    return shlex.quote(str(path))
+
+
+config.name = "mlirules"
+config.test_format = lit.formats.ShTest(execute_external=False)
+config.suffixes = [".mlir", ".yaml", ".test"]
+config.excludes = ["Inputs"]
+config.test_source_root = str(Path(__file__).parent)
+# Never beside the sources: a run leaves no Output folders in the checkout.
+scratch = Path(tempfile.gettempdir()) / f"mlirules-lit-{os.getuid()}"
+config.test_exec_root = lit_config.params.get("exec_root", str(scratch))
+
+config.environment["PATH"] = os.pathsep.join([str(bin_dir), os.environ.get("PATH", "")])
+for name in (
+    "MLIRULES_CACHE_DIR",
+    "HOME",
+    "XDG_CACHE_HOME",
+    "VIRTUAL_ENV",
+    "VK_ICD_FILENAMES",
+    "VK_DRIVER_FILES",
+):
+    if name in os.environ:
+        config.environment[name] = os.environ[name]
+# Faults are checked as text: no colours, and a width that wraps no line.
+config.environment["NO_COLOR"] = "1"
+config.environment["COLUMNS"] = "200"
+
+filecheck = tool("filecheck")
+config.substitutions += [
+    ("%mlirules", f"{shlex.quote(sys.executable)} -m mlirules"),
+    ("%filecheck", filecheck),
+    ("%FileCheck", filecheck),
+    ("%iree-opt", tool("iree-opt")),
+]

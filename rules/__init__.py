@@ -1,0 +1,1 @@
+"""Rules: their faults, sources, notation and model, beside the library of rules itself."""

@@ -1,0 +1,70 @@
+"""Fixtures shared by all tests: devices, and a cache that no test shares with the user."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+REQUIRED_DEVICES = "MLIRULES_REQUIRE_DEVICES"
+"""Comma-separated drivers (`vulkan`, `cuda`) whose absence is a failure instead of a skip."""
+
+
+@cache
+def _why_no_device(driver: str) -> str | None:
+    """Say why IREE's `driver` has no device here, or None when it has one.
+
+    Asked of `iree-run-module` in a process of its own: a broken driver may crash the asker.
+    """
+    here = Path(sys.executable).parent / "iree-run-module"
+    tool = str(here) if here.exists() else shutil.which("iree-run-module")
+    if tool is None:
+        return "iree-run-module is not installed"
+    try:
+        asked = subprocess.run(
+            [tool, f"--list_devices={driver}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"iree-run-module --list_devices={driver} gave no answer within 60 s"
+    if asked.returncode == 0 and asked.stdout.strip():
+        return None
+    said = asked.stderr.strip().splitlines() or asked.stdout.strip().splitlines()
+    return f"no {driver} device: {said[-1] if said else 'iree-run-module lists none'}"
+
+
+def _device(driver: str) -> str:
+    reason = _why_no_device(driver)
+    if reason is not None:
+        if driver in os.environ.get(REQUIRED_DEVICES, "").split(","):
+            pytest.fail(f"{REQUIRED_DEVICES} asks for {driver}, but there is {reason}")
+        pytest.skip(reason)
+    return driver
+
+
+@pytest.fixture
+def vulkan() -> str:
+    """The name of the Vulkan target; skips, saying why, where there is no Vulkan device."""
+    return _device("vulkan")
+
+
+@pytest.fixture
+def cuda() -> str:
+    """The name of the CUDA driver; skips, saying why, where there is no CUDA device."""
+    return _device("cuda")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where this session's artefacts are cached: empty at the start, never the user's own."""
+    folder = tmp_path_factory.mktemp("mlirules-cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLIRULES_CACHE_DIR", str(folder))
+        yield folder
