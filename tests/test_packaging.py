@@ -5,6 +5,7 @@ wheel that users get is built from the sdist, and it is that one which is looked
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -34,8 +35,12 @@ def _sources() -> set[str]:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the sdist, and the wheel built from it."""
     out = tmp_path_factory.mktemp("dist")
+    # setuptools writes beside the sources: two workers building in one tree would collide.
+    tree = tmp_path_factory.mktemp("tree") / "mlirules"
+    unwanted = shutil.ignore_patterns(".git", ".venv", ".*_cache", "*.egg-info", "build", "dist")
+    shutil.copytree(ROOT, tree, symlinks=True, ignore=unwanted)
     done = subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)],
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(tree)],
         capture_output=True,
         text=True,
         check=False,
