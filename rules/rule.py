@@ -1,0 +1,135 @@
+"""A rule that has been read, parsed and checked: what generator and drivers work with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from mlirules.rules.faults import Span
+from mlirules.rules.model import RuleDoc, Test
+from mlirules.rules.notation import ast
+from mlirules.rules.source import SourceFile, Text
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a rule: where it stands, and its text."""
+
+    section: str  # match, types, where, let, rewrite
+    key: str | int
+    text: Text
+
+    @property
+    def span(self) -> Span:
+        """The whole line's place."""
+        return self.text.span()
+
+    def __str__(self) -> str:
+        return self.text.value
+
+
+@dataclass(frozen=True)
+class OpPattern:
+    """One op of the pattern: its results' names and its operands' patterns."""
+
+    line: Line
+    equation: ast.OpEquation
+
+    @property
+    def op(self) -> str:
+        """The op's name."""
+        return self.equation.call.fn
+
+
+@dataclass(frozen=True)
+class BodyText:
+    """A `body:` of a rewrite."""
+
+    text: str
+
+
+@dataclass
+class Rule:
+    """A checked rule."""
+
+    doc: RuleDoc
+    source: SourceFile
+    types: dict[str, tuple[Line, ast.TypeDecl]]
+    match: list[OpPattern]
+    index_match: list[tuple[Line, ast.IndexEquation]]
+    let: list[tuple[str, Line, ast.Expr | None, object]]
+    where: list[tuple[Line, ast.Expr]]
+    rewrite: list[tuple[Line, ast.Statement | BodyText]]
+    origin: str = ""  # the path below the rule library, without suffix
+    order: int = 0  # its place in the rule set
+    names: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def name(self) -> str:
+        """The rule's name."""
+        return self.doc.rule
+
+    @property
+    def path(self) -> str:
+        """The rule file's path."""
+        return self.source.path
+
+    @property
+    def benefit(self) -> int:
+        """Of several rules that match, the one with the highest benefit goes first."""
+        return self.doc.benefit
+
+    @property
+    def tests(self) -> list[Test]:
+        """The inline tests."""
+        return self.doc.tests
+
+    @cached_property
+    def span(self) -> Span:
+        """Where the rule's name stands."""
+        return self.source.span_at(("rule",))
+
+    @property
+    def root(self) -> OpPattern:
+        """The op whose results the rule replaces: the last of `match`."""
+        return self.match[-1]
+
+    @property
+    def roots(self) -> list[str]:
+        """The op names that the root may have."""
+        return [self.root.op] if self.match else []
+
+    @cached_property
+    def op_names(self) -> frozenset[str]:
+        """Every op name in the pattern."""
+        return frozenset(p for pattern in self.match for p in _calls(pattern.equation.call))
+
+    @cached_property
+    def produced_ops(self) -> frozenset[str]:
+        """Every op name that the rewrite writes out."""
+        out: set[str] = set()
+        for _, statement in self.rewrite:
+            if isinstance(statement, ast.OpEquation):
+                out.update(_calls(statement.call))
+            elif isinstance(statement, BodyText):
+                out.update(_body_ops(statement.text))
+        return frozenset(out)
+
+
+def _calls(call: ast.Call) -> Iterator[str]:
+    yield call.fn
+    for arg in call.args:
+        if isinstance(arg, ast.Call) and "." in arg.fn:
+            yield from _calls(arg)
+        elif isinstance(arg, ast.ListExpr):
+            for item in arg.items:
+                if isinstance(item, ast.Call) and "." in item.fn:
+                    yield from _calls(item)
+
+
+def _body_ops(text: str) -> Iterator[str]:
+    import re
+
+    for found in re.finditer(r"(?:^|=|\{)\s*\"?([a-z_]+(?:\.[A-Za-z_0-9]+)+)", text, re.MULTILINE):
+        yield found.group(1)
