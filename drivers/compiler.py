@@ -240,7 +240,8 @@ def _source_span(path: str, line: int, column: int, lines: Sequence[str]) -> Spa
 
 def _clean(message: str) -> str:
     """``message`` without the operation that the compiler prints after it, often pages long."""
-    return re.split(r"(?<=illegal): |(?<=operation '): %", message.strip(), maxsplit=1)[0]
+    legalize = r"(failed to legalize operation '[^']*'(?: that was explicitly marked illegal)?): .*"
+    return re.sub(legalize, r"\1", message.strip(), flags=re.DOTALL)
 
 
 def _suggest(message: str) -> str:

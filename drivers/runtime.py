@@ -174,6 +174,8 @@ def run(
     arrays = [np.asarray(value) for value in inputs]
     if target.kind != "cpu" and device is None and (reason := target.available()) is not None:
         raise MlirulesError.at("--target", reason, code="device")
+    for index, array in enumerate(arrays):
+        _element_type(array, index)  # refuse before a process is spent on it
     uri = device or target.device
     if isolated is None:
         isolated = target.kind != "cpu" or timeout is not None
@@ -185,14 +187,18 @@ def run(
 
 
 def entries(vmfb: bytes) -> list[Entry]:
-    """The functions a compiled program exports. Raises MlirulesError when it is no program."""
+    """The functions of a compiled program that :func:`run` can call.
+
+    Raises MlirulesError when ``vmfb`` is no compiled program.
+    """
     module = _load(vmfb)
-    found = []
-    for name in module.function_names:
-        function = module.lookup_function(name)
-        if function is not None:
-            found.append(_entry(name, function))
-    return found
+    return [_entry(name, module.lookup_function(name)) for name in _public(module)]
+
+
+def _public(module: Any) -> list[str]:
+    """The exported functions without the compiler's own: initialiser and asynchronous twins."""
+    names: list[str] = module.function_names
+    return [name for name in names if not name.startswith("__") and not name.endswith("$async")]
 
 
 @functools.cache
@@ -219,9 +225,8 @@ def _entry(name: str, function: Any) -> Entry:
 
 def _run_here(vmfb: bytes, inputs: Sequence[Array], uri: str, function: str) -> list[Array]:
     module = _load(vmfb)
-    names = module.function_names
-    if function not in names:
-        public = [name for name in names if not name.endswith("$async")]
+    public = _public(module)
+    if function not in public:
         raise MlirulesError.at(
             "--function",
             f"the program has no function {function!r}",
@@ -253,24 +258,28 @@ def _run_here(vmfb: bytes, inputs: Sequence[Array], uri: str, function: str) -> 
 def _first_line(error: Exception) -> str:
     """The runtime's message without the source file it comes from and the VM stack it appends."""
     text = re.split(r";?\s*\n|; while invoking|; \[ *\d+\]", str(error).strip())[0]
-    text = re.sub(r"\S*runtime/src/\S+:\d+: ", "", text)
+    text = re.sub(r"\S*runtime/src/\S+:\d+: |<vm>:\d+: |: #hal\.device\.target<.*", "", text)
     return re.sub(r"^Error \w+ [\w ]+: ", "", text).strip()
+
+
+def _element_type(value: Array, index: int) -> Any:
+    element = map_dtype_to_element_type(value.dtype)
+    if element is None:
+        raise MlirulesError.at(
+            "--input", f"input {index}: no device holds {value.dtype} arrays", code="inputs"
+        )
+    return element
 
 
 def _push(arguments: Any, kind: str, value: Array, device: Any, index: int) -> None:
     if kind == "r":
-        element = map_dtype_to_element_type(value.dtype)
-        if element is None:
-            raise MlirulesError.at(
-                "--input", f"input {index}: no device holds {value.dtype} arrays", code="inputs"
-            )
         # ascontiguousarray would turn rank 0 into rank 1.
         view = device.allocator.allocate_buffer_copy(
             memory_type=_binding.MemoryType.DEVICE_LOCAL,
             allowed_usage=_binding.BufferUsage.DEFAULT,
             device=device,
             buffer=np.asarray(value, order="C"),
-            element_type=element,
+            element_type=_element_type(value, index),
         )
         arguments.push_ref(view.ref)
         return
