@@ -4,6 +4,7 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,9 +47,9 @@ def written(folder: Path, text: str) -> str:
     return str(folder / "model.py")
 
 
-def refused(spec: str, **options: object) -> str:
+def refused(spec: str, **options: Any) -> str:
     with pytest.raises(MlirulesError) as caught:
-        import_model(spec, **options)  # type: ignore[arg-type]
+        import_model(spec, **options)
     assert len(caught.value.faults) == 1
     return str(caught.value)
 
