@@ -1,0 +1,443 @@
+"""The drivers: how a rule set is applied to a module.
+
+``greedy`` and ``walk`` are MLIR's own drivers running PDL that was generated from the rules;
+``conversion`` is MLIR's dialect conversion with a torch-to-builtin type converter. All of them
+share one matcher and one set of templates, so that a rule means the same everywhere.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from mlirules.drivers import templates
+from mlirules.drivers.compiler import ir, rewrite
+from mlirules.drivers.matching import Match, Matcher, Refusal
+from mlirules.generator import pdll
+from mlirules.rules.evaluate import describe
+from mlirules.rules.faults import Fault, MlirulesError, Span
+from mlirules.rules.rule import Rule
+
+DriverName = Literal["greedy", "walk", "conversion"]
+Order = Literal["top-down", "bottom-up"]
+
+
+@dataclass
+class Options:
+    """How a driver runs."""
+
+    driver: DriverName = "greedy"
+    order: Order = "top-down"
+    #: Conversion: every illegal op must be converted (full), or as many as rules can (partial).
+    full: bool = False
+    #: Greedy: let ops fold themselves and dead ops go, as MLIR's driver does by default.
+    fold: bool = True
+    #: Stop after this many applications (for bisection); None: no limit.
+    max_rewrites: int | None = None
+    #: More applications than this are taken for a loop; None: chosen by the program's size.
+    bound: int | None = None
+    #: Record the IR before and after every application.
+    record: bool = False
+
+
+@dataclass
+class Application:
+    """One rule firing once."""
+
+    number: int
+    rule: str
+    benefit: int
+    location: str
+    op: str
+    bindings: dict[str, str] = field(default_factory=dict)
+    before: str = ""
+    after: str = ""
+    driver: str = ""
+    order: str = ""
+
+    def as_json(self) -> str:
+        """The application as one line of JSON."""
+        return json.dumps(self.__dict__, ensure_ascii=False)
+
+
+@dataclass
+class Outcome:
+    """What a driver did."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    applications: list[Application] = field(default_factory=list)
+    seconds: float = 0.0
+    seconds_by_rule: Counter[str] = field(default_factory=Counter)
+    stopped: bool = False
+
+    @property
+    def total(self) -> int:
+        """The number of applications."""
+        return sum(self.counts.values())
+
+    def merge(self, other: Outcome) -> None:
+        """Add a later stage's outcome; its applications are numbered on."""
+        offset = len(self.applications)
+        for application in other.applications:
+            application.number += offset
+        self.counts.update(other.counts)
+        self.applications.extend(other.applications)
+        self.seconds += other.seconds
+        self.seconds_by_rule.update(other.seconds_by_rule)
+        self.stopped |= other.stopped
+
+
+def select(
+    rules: Sequence[Rule], only: Iterable[str] = (), skip: Iterable[str] = ()
+) -> list[Rule]:
+    """The rules that filters leave: globs over name, origin, `tag:TAG` or `kind:KIND`.
+
+    Raises :class:`MlirulesError` for a filter that fits no rule: it would do nothing, silently.
+    """
+
+    def fits(rule: Rule, glob: str) -> bool:
+        if glob.startswith("tag:"):
+            return any(fnmatch.fnmatchcase(t, glob[4:]) for t in rule.doc.tags)
+        if glob.startswith("kind:"):
+            return fnmatch.fnmatchcase(rule.doc.kind, glob[5:])
+        return fnmatch.fnmatchcase(rule.name, glob) or fnmatch.fnmatchcase(rule.origin, glob)
+
+    only, skip = list(only), list(skip)
+    for flag, globs in (("--only", only), ("--skip", skip)):
+        for glob in globs:
+            if not any(fits(r, glob) for r in rules):
+                from mlirules.rules.faults import did_you_mean
+
+                raise MlirulesError(
+                    Fault(Span(f"{flag} {glob}"), "filter", "fits no rule of the set",
+                          did_you_mean(glob, [r.name for r in rules])
+                          or "filters are globs over rule names, tag:TAG or kind:KIND")
+                )  # fmt: skip
+    return [
+        r
+        for r in rules
+        if (not only or any(fits(r, g) for g in only)) and not any(fits(r, g) for g in skip)
+    ]
+
+
+class Engine:
+    """Applies rules to modules of one context. Reusable: it keeps matchers and templates."""
+
+    def __init__(self, rules: Sequence[Rule], context: Any) -> None:
+        self.rules = list(rules)
+        self.context = context
+        self.matchers = {r.name: Matcher(r, context) for r in rules}
+        self._frozen: dict[frozenset[str], Any] = {}
+        self._keep: list[Any] = []  # PDL modules must outlive the pattern sets made of them
+        self._run: _Run | None = None
+
+    # -- patterns
+
+    def relevant(self, present: set[str]) -> list[Rule]:
+        """The rules whose ops may occur: in the program, or made by another relevant rule."""
+        names = set(present)
+        chosen: set[str] = set()
+        while True:
+            grown = False
+            for rule in self.rules:
+                if rule.name in chosen or not rule.match:
+                    continue
+                if rule.root.op in names and rule.op_names <= names | _CONSTANTS:
+                    chosen.add(rule.name)
+                    if not rule.produced_ops <= names:
+                        names |= rule.produced_ops
+                    grown = True
+            if not grown:
+                return [r for r in self.rules if r.name in chosen]
+
+    def frozen(self, rules: Sequence[Rule]) -> Any:
+        """The rules as a frozen pattern set of PDL, every native bound."""
+        key = frozenset(r.name for r in rules)
+        found = self._frozen.get(key)
+        if found is not None:
+            return found
+        text = pdll.compile_pdll(pdll.pdll(rules))
+        with self.context:
+            module = ir.Module.parse(text, self.context)
+            patterns = rewrite.PDLModule(module)
+        bound: set[str] = set()
+        for rule in rules:
+            ident = pdll.identifier(rule.name)
+            patterns.register_constraint_function(f"{ident}_holds", self._holds(rule))
+            patterns.register_rewrite_function(f"{ident}_build", self._build(rule))
+            bound |= {f"{ident}_holds", f"{ident}_build"}
+        missing = pdll.natives_of(text) - bound
+        if missing:
+            # MLIR would take an unbound native for a condition that never holds.
+            raise MlirulesError.at(
+                "generated PDL", f"natives without an implementation: {', '.join(sorted(missing))}",
+                code="unbound-native",
+            )  # fmt: skip
+        self._keep.append(module)
+        frozen = patterns.freeze()
+        self._frozen[key] = frozen
+        return frozen
+
+    def _holds(self, rule: Rule) -> Callable[..., bool]:
+        matcher = self.matchers[rule.name]
+
+        def holds(_rewriter: Any, _results: Any, values: Any) -> bool:
+            # The bindings' convention: True means failure.
+            run = self._run
+            if run is None or run.stop:
+                return True
+            try:
+                match = matcher.match(values[0].operation)
+            except BaseException as error:  # must not unwind through the C++ driver
+                run.fail(error)
+                return True
+            if match is None:
+                if matcher.faults:
+                    run.fail(matcher.faults[0])
+                return True
+            run.matched[rule.name] = match
+            return False
+
+        return holds
+
+    def _build(self, rule: Rule) -> Callable[..., None]:
+        def build(rewriter: Any, _results: Any, values: Any) -> None:
+            run = self._run
+            assert run is not None
+            root = values[0].operation
+            match = run.matched.pop(rule.name, None)
+            if match is None:
+                return
+            try:
+                made = run.apply(match, root)
+            except BaseException as error:
+                run.fail(error)
+                return
+            rewriter.replace_op(root, made)
+
+        return build
+
+    # -- running
+
+    def run(self, module: Any, options: Options) -> Outcome:
+        """Apply the rules to ``module`` in place.
+
+        Raises :class:`MlirulesError` when a rule is at fault (its rewrite does not verify) or the
+        rule set does not terminate.
+        """
+        present = op_names(module)
+        rules = self.relevant(present)
+        outcome = Outcome()
+        if not rules:
+            return outcome
+        size = sum(present.values())
+        run = _Run(self, options, outcome, bound=options.bound or max(2000, 40 * size))
+        if options.max_rewrites is not None and options.max_rewrites <= 0:
+            outcome.stopped = True
+            return outcome
+        started = time.perf_counter()
+        self._run = run
+        try:
+            if options.driver == "conversion":
+                from mlirules.drivers import conversion
+
+                conversion.apply(self, run, module, rules, options)
+            elif options.driver == "walk":
+                rewrite.walk_and_apply_patterns(module.operation, self.frozen(rules))
+            else:
+                self._greedy(module, rules, options, run)
+        except ir.MLIRError as error:
+            if run.error is None:
+                raise MlirulesError.at(
+                    options.driver, f"the driver failed: {error}", code="driver"
+                ) from None
+        finally:
+            self._run = None
+        run.raise_if_failed()
+        if run.applied:
+            sweep(module, run.inner_names)
+        outcome.seconds = time.perf_counter() - started
+        return outcome
+
+    def _greedy(
+        self, module: Any, rules: Sequence[Rule], options: Options, run: _Run
+    ) -> None:
+        config = rewrite.GreedyRewriteConfig()
+        config.use_top_down_traversal = options.order == "top-down"
+        config.enable_folding = options.fold
+        config.enable_constant_cse = False
+        config.region_simplification_level = rewrite.GreedySimplifyRegionLevel.DISABLED
+        config.max_iterations = -1
+        try:
+            rewrite.apply_patterns_and_fold_greedily(module, self.frozen(rules), config)
+        except RuntimeError as error:
+            if run.error is None and not run.stop:
+                raise MlirulesError.at("greedy", f"the driver failed: {error}", code="driver") from None
+
+    def explain(self, rule: Rule, op: Any) -> Refusal | None:
+        """Why ``rule`` does not apply at ``op``; None when it does."""
+        return self.matchers[rule.name].explain(op)
+
+
+_CONSTANTS = {
+    "torch.constant.int", "torch.constant.float", "torch.constant.bool", "torch.constant.none",
+    "torch.constant.str", "torch.constant.device", "torch.prim.ListConstruct",
+}  # fmt: skip
+
+
+class _Run:
+    """The state of one run: counts, limits, the trace, the first error."""
+
+    def __init__(self, engine: Engine, options: Options, outcome: Outcome, bound: int) -> None:
+        self.engine = engine
+        self.options = options
+        self.outcome = outcome
+        self.bound = bound
+        self.matched: dict[str, Match] = {}
+        self.stop = False
+        self.error: BaseException | None = None
+        self.recent: deque[str] = deque(maxlen=400)
+        self.inner_names: set[str] = set(_CONSTANTS)
+        self.instantiator = templates.Instantiator(engine.context)
+        # The greedy driver removes dead ops on its own: nothing may be shared behind its back.
+        self.instantiator.hoist = options.driver == "walk"
+        self.applied = 0
+        self.seen: set[str] = set()
+
+    def fail(self, error: BaseException) -> None:
+        if self.error is None:
+            self.error = error
+        self.stop = True
+
+    def apply(self, match: Match, root: Any) -> list[Any]:
+        """Build the match's rewrite before ``root``; the caller replaces the root."""
+        rule = match.rule
+        started = time.perf_counter()
+        application = self._describe(match, root) if self.options.record else None
+        made = self.instantiator.instantiate(match.template, match.values, root)
+        if application is not None:
+            application.after = "\n".join(str(op) for op in self.instantiator.last_created)
+            self.outcome.applications.append(application)
+        if rule.name not in self.seen:
+            self.seen.add(rule.name)
+            self.inner_names |= rule.op_names
+        self.applied += 1
+        counts = self.outcome.counts
+        counts[rule.name] += 1
+        self.recent.append(rule.name)
+        if self.options.max_rewrites is not None and self.applied >= self.options.max_rewrites:
+            self.stop = True
+            self.outcome.stopped = True
+        elif self.applied >= self.bound:
+            self.fail(self._loop())
+        self.outcome.seconds_by_rule[rule.name] += time.perf_counter() - started  # type: ignore[assignment]
+        return made
+
+    def _describe(self, match: Match, root: Any) -> Application:
+        bindings = {}
+        for name, value in match.env.items():
+            bindings[name] = describe(value)
+        before = []
+        for op in reversed(match.inner):
+            if not op.name.startswith("torch.constant."):
+                before.append(str(op))
+        before.append(str(root))
+        location = str(root.location).removeprefix("loc(").removesuffix(")")
+        return Application(
+            self.applied + 1, match.rule.name, match.rule.benefit, location.replace('"', ""),
+            root.name, bindings, "\n".join(dict.fromkeys(before)), "", self.options.driver,
+            self.options.order if self.options.driver == "greedy" else "",
+        )  # fmt: skip
+
+    def _loop(self) -> MlirulesError:
+        names = Counter(self.recent)
+        rules = {r.name: r for r in self.engine.rules}
+        faults = [
+            Fault(
+                rules[name].span, "loop",
+                f"{name} is part of a loop: {count} of the last {len(self.recent)} applications "
+                f"after {self.applied} in all",
+                "a rule must not produce what it (or another rule of the set) matches again",
+            )
+            for name, count in sorted(names.items())
+        ]  # fmt: skip
+        return MlirulesError(faults)
+
+    def raise_if_failed(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+def op_names(module: Any) -> Counter[str]:
+    """How often each op occurs in a module."""
+    counts: Counter[str] = Counter()
+
+    def visit(operation: Any) -> None:
+        for region in operation.regions:
+            for block in region.blocks:
+                for op in block.operations:
+                    inner = op.operation
+                    counts[inner.name] += 1
+                    if len(inner.regions):
+                        visit(inner)
+
+    visit(module.operation)
+    return counts
+
+
+def sweep(module: Any, names: Iterable[str]) -> int:
+    """Erase ops of the given names whose results nobody uses. Returns how many went."""
+    gone = 0
+    wanted = frozenset(names) | _DEAD_CASTS
+
+    def visit(operation: Any) -> None:
+        nonlocal gone
+        for region in operation.regions:
+            for block in region.blocks:
+                for op in reversed(list(block.operations)):
+                    inner = op.operation
+                    if len(inner.regions):
+                        visit(inner)
+                    if inner.name in wanted and len(inner.results):
+                        for value in inner.results:
+                            if next(iter(value.uses), None) is not None:
+                                break
+                        else:
+                            inner.erase()
+                            gone += 1
+
+    visit(module.operation)
+    return gone
+
+
+_DEAD_CASTS = frozenset(
+    ["torch_c.from_builtin_tensor", "torch_c.to_builtin_tensor", "torch_c.to_i64",
+     "torch_c.from_i64", "torch_c.to_f64", "torch_c.from_f64", "torch_c.to_i1",
+     "torch_c.from_i1", "torch.aten.size.int", "torch.bind_symbolic_shape",
+     "torch.symbolic_int"]
+)  # fmt: skip
+
+
+def leftovers(module: Any) -> Counter[str]:
+    """The torch ops that no rule has converted; casts and constants at the border do not count."""
+    return Counter(
+        {
+            name: n
+            for name, n in op_names(module).items()
+            if name.startswith("torch.") and name not in _CONSTANTS and name not in _METADATA
+        }
+    )
+
+
+_METADATA = frozenset(["torch.bind_symbolic_shape", "torch.symbolic_int"])
+
+
+def write_trace(path: str | Path, applications: Sequence[Application]) -> None:
+    """Write applications as JSON lines, through a temporary file."""
+    pdll.write_atomically(Path(path), "".join(a.as_json() + "\n" for a in applications))

@@ -1,0 +1,636 @@
+"""Matching a rule against the IR: one matcher for every driver and for explanations.
+
+The generated PDL finds the skeleton (op names and operand structure) fast, in C++; what it finds
+comes here to be checked in full. :meth:`Matcher.match` answers with a :class:`Match` or None, and
+:meth:`Matcher.explain` says which line of the rule refused.
+
+A rule's verdict and its lowered rewrite depend only on types and constants, so both are computed
+once per distinct combination (the *key*) and looked up afterwards.
+"""
+
+from __future__ import annotations
+
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlirules.drivers import templates
+from mlirules.drivers.compiler import ir
+from mlirules.generator.lower import LoweringError, lower, tensor_of_type
+from mlirules.rules.evaluate import Evaluator, Refused, truth
+from mlirules.rules.faults import Fault, MlirulesError
+from mlirules.rules.notation import ast
+from mlirules.rules.rule import Line, OpPattern, Rule
+from mlirules.rules.unify import NoMatch, bind
+from mlirules.rules.values import Dyn, Opaque, Scalar, Tensor
+
+_TORCH_CONSTANTS = {
+    "torch.constant.int": "int",
+    "torch.constant.float": "float",
+    "torch.constant.bool": "bool",
+    "torch.constant.str": "str",
+    "torch.constant.none": "none",
+}
+
+
+@dataclass
+class Refusal:
+    """Why a rule does not apply at an op: the line that refused, and how far the match had got."""
+
+    line: Line | None
+    message: str
+    expected: str = ""
+    found: str = ""
+    depth: int = 0
+    node: ast.Node | None = None
+
+    def fault(self, rule: Rule) -> Fault:
+        """The refusal as a located fault."""
+        if self.line is None:
+            return Fault(rule.span, "no-match", self.message)
+        span = self.line.span
+        if self.node is not None and self.line.section != "rewrite":
+            span = self.line.text.span(self.node.pos, max(1, self.node.end - self.node.pos))
+        return Fault(span, "no-match", self.message)
+
+
+@dataclass
+class Match:
+    """A rule that fits at an op: the values bound, and the rewrite to put there."""
+
+    rule: Rule
+    root: Any
+    values: dict[str, Any]  # every bound path -> ir.Value or ir.Attribute
+    template: templates.Template
+    inner: list[Any]  # ops below the root that may become dead
+    env: dict[str, Any]
+
+
+class _Stop(Exception):
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+# Types are few and values are many: parse each type once.
+_type_cache: dict[Any, tuple[str, Tensor | None]] = {}
+
+
+def type_info(type_: Any) -> tuple[str, Tensor | None]:
+    """An MLIR type as text, and as a tensor type (unnamed) when it is one."""
+    found = _type_cache.get(type_)
+    if found is None:
+        text = str(type_)
+        found = (text, tensor_of_type("", text))
+        if len(_type_cache) > 20000:
+            _type_cache.clear()
+        _type_cache[type_] = found
+    return found
+
+
+def _named(tensor: Tensor, name: str, *, result: bool) -> Tensor:
+    """A tensor type under a name: its dynamic dims become that value's dims."""
+    assert tensor.dims is not None
+    op = "result" if result else "dim"
+    dims = tuple(
+        d if isinstance(d, int) else Dyn(op, (name, i)) for i, d in enumerate(tensor.dims)
+    )
+    return Tensor(name, dims, tensor.dtype, tensor.torch)
+
+
+@dataclass
+class _State:
+    """What one attempt has bound so far."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    lists: dict[str, list[str]] = field(default_factory=dict)
+    ops: dict[int, Any] = field(default_factory=dict)
+    inner: list[Any] = field(default_factory=list)
+    depth: int = 0
+
+
+@dataclass
+class _Verdict:
+    template: templates.Template | None
+    refusal: Refusal | None
+    env: dict[str, Any]
+
+
+class Matcher:
+    """Matches one rule. Keep one instance per rule and context: it holds the caches."""
+
+    def __init__(self, rule: Rule, context: Any) -> None:
+        self.rule = rule
+        self.context = context
+        self.cache: dict[Any, _Verdict] = {}
+        self.faults: list[MlirulesError] = []
+        self.by_result: dict[str, tuple[int, int]] = {}
+        for n, pattern in enumerate(rule.match):
+            for i, name in enumerate(pattern.equation.results):
+                if name:
+                    self.by_result[name] = (n, i)
+        last = len(rule.match) - 1
+        self.root_pattern: OpPattern = rule.match[last]
+        self.root_results = list(self.root_pattern.equation.results)
+        self.commutative = frozenset(rule.doc.commutative)
+        # Names that need a look at the defining op: everything that may be a constant or a list.
+        self.shallow = {
+            name
+            for name, (_, decl) in rule.types.items()
+            if decl.kind in ("vtensor", "tensor") and not decl.optional
+        }
+        self.structural = [
+            (line, expr) for line, expr in rule.where if _asks_structure(expr)
+        ]
+        self.plain_where = [(l, e) for l, e in rule.where if not _asks_structure(e)]
+        # A single op without alternatives is the common case, and needs no backtracking.
+        self.alternatives = any(p.op in self.commutative for p in rule.match)
+
+    # -- public
+
+    def match(self, op: Any) -> Match | None:
+        """The rule's match at ``op``, or None."""
+        try:
+            return self._match(op)
+        except _Stop:
+            return None
+
+    def explain(self, op: Any) -> Refusal | None:
+        """Why the rule does not apply at ``op``, or None when it does."""
+        try:
+            self._match(op)
+            return None
+        except _Stop as stop:
+            return stop.refusal
+
+    # -- structure
+
+    def _match(self, op: Any) -> Match:
+        best: _Stop | None = None
+        for swaps in self._choices():
+            state = _State()
+            try:
+                self._op(self.root_pattern, len(self.rule.match) - 1, op, state, swaps)
+                return self._judge(op, state)
+            except _Stop as stop:
+                if best is None or stop.refusal.depth > best.refusal.depth:
+                    best = stop
+        assert best is not None
+        raise best
+
+    def _choices(self) -> list[tuple[bool, ...]]:
+        if not self.alternatives:
+            return [()]
+        count = _commutative_count(self.rule, self.commutative)
+        return [tuple(bool(n >> i & 1) for i in range(count)) for n in range(1 << min(count, 6))]
+
+    def _op(
+        self, pattern: OpPattern, number: int, op: Any, state: _State, swaps: tuple[bool, ...]
+    ) -> None:
+        line = pattern.line
+        if number in state.ops:
+            if state.ops[number] != op:
+                raise _Stop(Refusal(line, "two different ops where the rule has one",
+                                    depth=state.depth))  # fmt: skip
+            return
+        self._call(line, pattern.equation.call, op, state, swaps)
+        state.ops[number] = op
+        results = pattern.equation.results
+        if len(results) != len(op.results):
+            raise _Stop(
+                Refusal(line, f"{pattern.op} has {len(op.results)} results, not {len(results)}",
+                        depth=state.depth)
+            )  # fmt: skip
+        for name, value in zip(results, op.results, strict=True):
+            if name and number != len(self.rule.match) - 1:
+                state.values.setdefault(name, value)
+
+    def _call(
+        self, line: Line, call: ast.Call, op: Any, state: _State, swaps: tuple[bool, ...]
+    ) -> None:
+        if op.name != call.fn:
+            raise _Stop(
+                Refusal(line, f"the op is {op.name}, not {call.fn}", expected=call.fn,
+                        found=op.name, depth=state.depth,
+                        node=ast.Node(call.pos, call.pos + len(call.fn)))
+            )  # fmt: skip
+        state.depth += 1
+        for key, value in call.attrs:
+            self._attribute(line, key, value, op, state)
+        operands = list(op.operands)
+        args = call.args
+        if args and isinstance(args[-1], ast.Pack):
+            fixed = len(args) - 1
+            if len(operands) < fixed:
+                raise _Stop(Refusal(line, f"{call.fn} has {len(operands)} operands, not at least "
+                                    f"{fixed}", depth=state.depth))  # fmt: skip
+            pack = args[-1]
+            if pack.id:
+                self._list(pack.id, operands[fixed:], state)
+            operands, args = operands[:fixed], args[:-1]
+        if len(operands) != len(args):
+            raise _Stop(
+                Refusal(line, f"{call.fn} has {len(operands)} operands, not {len(args)}",
+                        expected=str(len(args)), found=str(len(operands)), depth=state.depth,
+                        node=call)
+            )  # fmt: skip
+        if call.fn in self.commutative and len(operands) >= 2 and swaps:
+            at = self._swap_index(call)
+            if at < len(swaps) and swaps[at]:
+                operands[0], operands[1] = operands[1], operands[0]
+        for arg, value in zip(args, operands, strict=True):
+            self._operand(line, arg, value, state, swaps)
+
+    def _swap_index(self, call: ast.Call) -> int:
+        at = 0
+        for pattern in self.rule.match:
+            for inner in _nested(pattern.equation.call):
+                if inner is call:
+                    return at
+                if inner.fn in self.commutative:
+                    at += 1
+        return at
+
+    def _operand(
+        self, line: Line, arg: ast.Expr, value: Any, state: _State, swaps: tuple[bool, ...]
+    ) -> None:
+        match arg:
+            case ast.Wildcard():
+                return
+            case ast.Name(id=name):
+                defined = self.by_result.get(name)
+                if defined is not None and defined[0] != len(self.rule.match) - 1:
+                    number, result = defined
+                    owner = _owner(value)
+                    pattern = self.rule.match[number]
+                    if owner is None:
+                        raise _Stop(
+                            Refusal(pattern.line, f"{name} is an argument, not the result of "
+                                    f"{pattern.op}", expected=pattern.op, found="an argument",
+                                    depth=state.depth)
+                        )  # fmt: skip
+                    self._op(pattern, number, owner, state, swaps)
+                    if owner.results[result] != value:
+                        raise _Stop(Refusal(pattern.line, f"another result of {pattern.op}",
+                                            depth=state.depth))  # fmt: skip
+                    state.inner.append(owner)
+                    state.values.setdefault(name, value)
+                    return
+                known = state.values.get(name)
+                if known is not None and known != value:
+                    raise _Stop(
+                        Refusal(line, f"{name} stands for two different values here",
+                                expected=f"the same value as the other {name}",
+                                found="another value", depth=state.depth, node=arg)
+                    )  # fmt: skip
+                state.values[name] = value
+                state.depth += known is None
+            case ast.Call():
+                owner = _owner(value)
+                if owner is None:
+                    raise _Stop(
+                        Refusal(line, f"an argument where the result of {arg.fn} is needed",
+                                expected=arg.fn, found="an argument", depth=state.depth, node=arg)
+                    )  # fmt: skip
+                self._call(line, arg, owner, state, swaps)
+                state.inner.append(owner)
+            case ast.ListExpr(items=items):
+                owner = _owner(value)
+                if owner is None or owner.name != "torch.prim.ListConstruct":
+                    raise _Stop(Refusal(line, "not a list made in place", depth=state.depth,
+                                        expected="torch.prim.ListConstruct",
+                                        found=owner.name if owner else "an argument", node=arg))  # fmt: skip
+                state.inner.append(owner)
+                elements = list(owner.operands)
+                if items and isinstance(items[-1], ast.Pack):
+                    pack = items[-1]
+                    items = items[:-1]
+                    if len(elements) < len(items):
+                        raise _Stop(Refusal(line, f"a list of {len(elements)}, not at least "
+                                            f"{len(items)}", depth=state.depth, node=arg))  # fmt: skip
+                    if pack.id:
+                        self._list(pack.id, elements[len(items) :], state)
+                    elements = elements[: len(items)]
+                if len(elements) != len(items):
+                    raise _Stop(
+                        Refusal(line, f"a list of {len(elements)} items, not {len(items)}",
+                                expected=str(len(items)), found=str(len(elements)),
+                                depth=state.depth, node=arg)
+                    )  # fmt: skip
+                for item, element in zip(items, elements, strict=True):
+                    self._operand(line, item, element, state, swaps)
+            case ast.Literal(value=wanted):
+                found = constant_of(value)
+                if found is _NOT_CONSTANT:
+                    raise _Stop(
+                        Refusal(line, "not a constant", expected=_shown(wanted),
+                                found="a value known only at run time", depth=state.depth,
+                                node=arg)
+                    )  # fmt: skip
+                if type(found) is not type(wanted) or found != wanted:
+                    raise _Stop(
+                        Refusal(line, f"the constant is {_shown(found)}, not {_shown(wanted)}",
+                                expected=_shown(wanted), found=_shown(found), depth=state.depth,
+                                node=arg)
+                    )  # fmt: skip
+                state.depth += 1
+            case _:
+                raise _Stop(Refusal(line, "cannot be matched", node=arg))
+
+    def _list(self, name: str, elements: list[Any], state: _State) -> None:
+        paths = []
+        for i, element in enumerate(elements):
+            path = f"{name}#{i}"
+            state.values[path] = element
+            paths.append(path)
+        state.lists[name] = paths
+
+    def _attribute(self, line: Line, key: str, value: ast.Expr, op: Any, state: _State) -> None:
+        try:
+            found = op.attributes[key]
+        except KeyError:
+            raise _Stop(Refusal(line, f"the op has no attribute {key}", expected=key,
+                                found="nothing", depth=state.depth)) from None  # fmt: skip
+        if isinstance(value, ast.Name):
+            state.values[value.id] = found
+            return
+        if isinstance(value, ast.Wildcard):
+            return
+        plain = attribute_value(found)
+        wanted = Evaluator({}).eval(value)
+        if plain != wanted or isinstance(plain, bool) != isinstance(wanted, bool):
+            raise _Stop(
+                Refusal(line, f"{key} is {_shown(plain)}, not {_shown(wanted)}",
+                        expected=_shown(wanted), found=_shown(plain), depth=state.depth,
+                        node=value)
+            )  # fmt: skip
+        state.depth += 1
+
+    # -- types, constants, conditions
+
+    def _judge(self, op: Any, state: _State) -> Match:
+        # The key: what the verdict depends on.
+        key: list[Any] = []
+        expanded: dict[str, Any] = {}
+        values = state.values
+        for name in list(values):
+            value = values[name]
+            if name in self.shallow and isinstance(value, ir.Value):
+                key.append(value.type)
+                continue
+            key.append(self._key_of(name, value, values, expanded, state))
+        results = list(op.results)
+        for value in results:
+            key.append(value.type)
+        whole = (tuple(key), tuple(len(v) for v in state.lists.values()))
+        verdict = self.cache.get(whole)
+        if verdict is None:
+            verdict = self._verdict(op, state)
+            self.cache[whole] = verdict
+        if verdict.refusal is not None:
+            refusal = verdict.refusal
+            raise _Stop(
+                Refusal(refusal.line, refusal.message, refusal.expected, refusal.found,
+                        state.depth + refusal.depth, refusal.node)
+            )  # fmt: skip
+        for line, expr in self.structural:
+            self._structural(line, expr, verdict.env, state, op)
+        assert verdict.template is not None
+        return Match(self.rule, op, values, verdict.template, state.inner, verdict.env)
+
+    def _key_of(
+        self, name: str, value: Any, values: dict[str, Any], expanded: dict[str, Any],
+        state: _State,
+    ) -> Any:  # fmt: skip
+        """The part of the key that one bound value gives; lists are opened on the way."""
+        if not isinstance(value, ir.Value):
+            return value.type if hasattr(value, "type") and _is_elements(value) else value
+        owner = _owner(value)
+        if owner is None:
+            return value.type
+        kind = _TORCH_CONSTANTS.get(owner.name)
+        if kind is not None:
+            state.inner.append(owner)
+            found = constant_of(value)
+            return (kind, repr(found) if isinstance(found, float) else found)
+        if owner.name == "torch.prim.ListConstruct":
+            state.inner.append(owner)
+            elements = list(owner.operands)
+            paths = []
+            out = []
+            for i, element in enumerate(elements):
+                path = f"{name}#{i}"
+                values[path] = element
+                paths.append(path)
+                out.append(self._key_of(path, element, values, expanded, state))
+            state.lists[name] = paths
+            return ("list", tuple(out))
+        return value.type
+
+    def _verdict(self, op: Any, state: _State) -> _Verdict:
+        rule = self.rule
+        env: dict[str, Any] = {}
+        try:
+            named: dict[str, Any] = {}
+            for name, paths in state.lists.items():
+                if "#" not in name:
+                    named[name] = [self._value(p, state) for p in paths]
+            for name in state.values:
+                if "#" not in name and name not in named:
+                    named[name] = self._value(name, state)
+            results: list[tuple[str | None, Any, str]] = []
+            for name, value in zip(self.root_results, op.results, strict=True):
+                text, tensor = type_info(value.type)
+                found: Any = self._typed(name or "_", text, tensor, result=True)
+                results.append((name, found, text))
+                if name:
+                    named[name] = found
+            env = bind(rule, named)
+            for line, expr in self.plain_where:
+                try:
+                    holds = truth(Evaluator(env).eval(expr))
+                except Refused as refused:
+                    raise NoMatch(line, refused.message, expected=str(line),
+                                  node=refused.node) from None  # fmt: skip
+                if not holds:
+                    raise NoMatch(line, f"{line} does not hold{_with_values(expr, env)}",
+                                  expected=str(line), found=_with_values(expr, env).strip(" ()"))  # fmt: skip
+            lowered = lower(rule, env, results)
+            try:
+                template = templates.build(lowered, self.context)
+            except MlirulesError as error:
+                raise LoweringError(
+                    rule.rewrite[0][0],
+                    f"the rewrite gives MLIR that does not verify: {error.faults[0].message}\n"
+                    + _numbered(lowered.text),
+                ) from None
+            return _Verdict(template, None, env)
+        except NoMatch as no:
+            depth = 1 + (_progress(rule, no.line))
+            return _Verdict(
+                None, Refusal(no.line, no.message, no.expected, no.found, depth, no.node), env
+            )
+        except LoweringError as error:
+            span = error.line.span
+            if error.node is not None:
+                span = error.line.text.span(error.node.pos, max(1, error.node.end - error.node.pos))
+            fault = MlirulesError(
+                Fault(span, "rewrite", f"{rule.name}: {error.message}",
+                      "the match was accepted, so the rewrite must fit it: mend the equation, or "
+                      "refuse such programs in `where:`")
+            )  # fmt: skip
+            self.faults.append(fault)
+            return _Verdict(None, Refusal(error.line, error.message, depth=99), env)
+
+    def _value(self, path: str, state: _State) -> Any:
+        value = state.values[path]
+        if not isinstance(value, ir.Value):
+            plain = attribute_value(value)
+            return plain if plain is not None else Opaque(path, "attribute")
+        if path in state.lists:
+            return [self._value(p, state) for p in state.lists[path]]
+        found = constant_of(value)
+        if found is not _NOT_CONSTANT:
+            return found
+        text, tensor = type_info(value.type)
+        return self._typed(path, text, tensor, result=False)
+
+    @staticmethod
+    def _typed(name: str, text: str, tensor: Tensor | None, *, result: bool) -> Any:
+        if tensor is not None:
+            return _named(tensor, name, result=result)
+        if text in ("!torch.int", "!torch.float", "!torch.bool"):
+            kind = text.removeprefix("!torch.")
+            return Dyn("int", (name,)) if kind == "int" else Scalar(name, kind)
+        if text.startswith("!torch.vtensor"):
+            return Tensor(name, None, None)
+        return Opaque(name, text)
+
+    def _structural(
+        self, line: Line, expr: ast.Expr, env: dict[str, Any], state: _State, op: Any
+    ) -> None:
+        def ask(fn: str, names: list[str]) -> bool:
+            for name in names:
+                value = state.values.get(name)
+                if value is None and name in self.root_results:
+                    value = op.results[self.root_results.index(name)]
+                if value is None:
+                    raise Refused(f"{name} is not a value of the match")
+                uses = 0
+                for _ in value.uses:
+                    uses += 1
+                    if uses > 1:
+                        break
+                if fn == "one_use" and uses != 1:
+                    return False
+                if fn == "unused" and uses != 0:
+                    return False
+            return True
+
+        try:
+            holds = truth(Evaluator(env, ask).eval(expr))
+        except Refused as refused:
+            raise _Stop(Refusal(line, refused.message, str(line), depth=state.depth + 50,
+                                node=refused.node)) from None  # fmt: skip
+        if not holds:
+            raise _Stop(Refusal(line, f"{line} does not hold", str(line), depth=state.depth + 50))
+
+
+def _progress(rule: Rule, line: Line | None) -> int:
+    if line is None:
+        return 0
+    if line.section == "types":
+        return list(rule.types).index(str(line.key)) if line.key in rule.types else 0
+    base = {"match": 0, "let": 10, "where": 20, "rewrite": 40}.get(line.section, 0)
+    return base + (line.key if isinstance(line.key, int) else 0)
+
+
+def _numbered(text: str) -> str:
+    return "\n".join(f"    {n:>3} | {row}" for n, row in enumerate(text.splitlines(), 1))
+
+
+def _with_values(expr: ast.Expr, env: dict[str, Any]) -> str:
+    """The values of a condition's names, for its message: `` (T = si64)``."""
+    from mlirules.rules.evaluate import describe
+    from mlirules.rules.loader import walk_expression
+
+    shown = {}
+    for node in walk_expression(expr):
+        if isinstance(node, ast.Name) and node.id in env:
+            shown[node.id] = describe(env[node.id])
+    return " (" + ", ".join(f"{k} = {v}" for k, v in shown.items()) + ")" if shown else ""
+
+
+class _NotConstant:
+    pass
+
+
+_NOT_CONSTANT = _NotConstant()
+
+
+def _owner(value: Any) -> Any:
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        return None
+    return owner
+
+
+def constant_of(value: Any) -> Any:
+    """The Python value of a torch (or arith) constant, or a marker when it is not one."""
+    owner = _owner(value)
+    if owner is None:
+        return _NOT_CONSTANT
+    kind = _TORCH_CONSTANTS.get(owner.name)
+    if kind is None:
+        return _NOT_CONSTANT
+    if kind == "none":
+        return None
+    return attribute_value(owner.attributes["value"])
+
+
+def attribute_value(attribute: Any) -> Any:
+    """A plain attribute (number, truth value, string, type) as a Python value, else None."""
+    if isinstance(attribute, ir.BoolAttr):
+        return bool(attribute.value)
+    if isinstance(attribute, ir.IntegerAttr):
+        return int(attribute.value)
+    if isinstance(attribute, ir.FloatAttr):
+        return float(attribute.value)
+    if isinstance(attribute, ir.StringAttr):
+        return str(attribute.value)
+    return None
+
+
+def _is_elements(attribute: Any) -> bool:
+    return isinstance(attribute, (ir.DenseElementsAttr, ir.DenseResourceElementsAttr))
+
+
+def _shown(value: Any) -> str:
+    from mlirules.rules.evaluate import describe
+
+    return repr(value) if isinstance(value, str) else describe(value)
+
+
+def _asks_structure(expr: ast.Expr) -> bool:
+    from mlirules.rules.loader import walk_expression
+
+    return any(
+        isinstance(n, ast.Call) and n.fn in ("one_use", "unused") for n in walk_expression(expr)
+    )
+
+
+def _nested(call: ast.Call) -> list[ast.Call]:
+    out = [call]
+    for arg in call.args:
+        for inner in arg.items if isinstance(arg, ast.ListExpr) else (arg,):
+            if isinstance(inner, ast.Call):
+                out.extend(_nested(inner))
+    return out
+
+
+def _commutative_count(rule: Rule, commutative: frozenset[str]) -> int:
+    return sum(
+        1 for p in rule.match for c in _nested(p.equation.call) if c.fn in commutative
+    )
+
+

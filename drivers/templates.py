@@ -1,0 +1,219 @@
+"""Lowered rewrites as IR: parsed once, cloned into place for every match.
+
+Cloning a parsed op costs about a microsecond; building it through Python bindings or parsing text
+costs hundreds. Ops of a rewrite that depend on nothing of the match (constants, empty tensors and
+their fills) are placed once at the head of the function and shared by all matches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mlirules.drivers.compiler import ir, parse
+from mlirules.generator.lower import Argument, Lowered
+
+_HOISTABLE = frozenset(
+    ["arith.constant", "tensor.empty", "linalg.fill", "complex.constant", "torch.constant.int",
+     "torch.constant.float", "torch.constant.bool", "torch.constant.none", "torch.constant.str"]
+)  # fmt: skip
+_FORMS = {
+    "tensor": "torch_c.to_builtin_tensor",
+    "i64": "torch_c.to_i64",
+    "f64": "torch_c.to_f64",
+    "i1": "torch_c.to_i1",
+}
+_BACK = {
+    "torch_c.to_builtin_tensor": "torch_c.from_builtin_tensor",
+    "torch_c.to_i64": "torch_c.from_i64",
+    "torch_c.to_f64": "torch_c.from_f64",
+    "torch_c.to_i1": "torch_c.from_i1",
+}
+
+
+@dataclass
+class _Step:
+    """One op to clone: where its operands come from, and what its regions capture."""
+
+    op: Any
+    operands: list[tuple[int, int]]  # (operand number, slot)
+    captures: list[tuple[tuple[int, ...], int, int]]  # (path to the op, operand number, slot)
+    results: int
+    hoist: bool
+    key: int
+    attribute: str | None
+
+
+@dataclass
+class Template:
+    """A lowered rewrite, ready to clone."""
+
+    lowered: Lowered
+    module: Any  # keeps the parsed ops alive
+    arguments: list[tuple[Argument, Any]]  # with the type that a cast to it gives
+    steps: list[_Step]
+    returned: list[int]
+
+
+def build(lowered: Lowered, context: Any) -> Template:
+    """Parse a lowered rewrite. Raises MlirulesError when its MLIR is not valid."""
+    module = parse(lowered.text, "<rewrite>", context)
+    function = module.body.operations[0]
+    block = function.regions[0].blocks[0]
+    slot_of: dict[Any, int] = {}
+    hoisted: set[int] = set()
+    arguments = []
+    for argument, value in zip(lowered.arguments, block.arguments, strict=True):
+        slot_of[value] = len(slot_of)
+        arguments.append((argument, value.type))
+    steps: list[_Step] = []
+    named = dict(lowered.slots)
+    operations = list(block.operations)
+    for op in operations[:-1]:
+        operation = op.operation
+        operands = [(n, slot_of[v]) for n, v in enumerate(operation.operands)]
+        captures = _captures(operation, slot_of)
+        hoist = (
+            operation.name in _HOISTABLE
+            and all(slot in hoisted for _, slot in operands)
+            and not captures
+        )
+        attribute = None
+        if "mlirules.slot" in operation.attributes:
+            attribute = named[ir.StringAttr(operation.attributes["mlirules.slot"]).value]
+            del operation.attributes["mlirules.slot"]
+            hoist = False
+        first = len(slot_of)
+        for value in operation.results:
+            if hoist:
+                hoisted.add(len(slot_of))
+            slot_of[value] = len(slot_of)
+        steps.append(
+            _Step(operation, operands, captures, len(slot_of) - first, hoist,
+                  hash(str(operation)) if hoist else 0, attribute)
+        )  # fmt: skip
+    returned = [slot_of[v] for v in operations[-1].operands]
+    return Template(lowered, module, arguments, steps, returned)
+
+
+def _captures(
+    operation: Any, slots: dict[Any, int]
+) -> list[tuple[tuple[int, ...], int, int]]:
+    """Uses of outer values inside an op's regions."""
+    out: list[tuple[tuple[int, ...], int, int]] = []
+
+    def visit(op: Any, path: tuple[int, ...]) -> None:
+        for r, region in enumerate(op.regions):
+            for b, block in enumerate(region.blocks):
+                for o, inner in enumerate(block.operations):
+                    here = (*path, r, b, o)
+                    for n, value in enumerate(inner.operands):
+                        if value in slots:
+                            out.append((here, n, slots[value]))
+                    visit(inner, here)
+
+    if len(operation.regions):
+        visit(operation, ())
+    return out
+
+
+def _at(op: Any, path: tuple[int, ...]) -> Any:
+    for i in range(0, len(path), 3):
+        op = op.regions[path[i]].blocks[path[i + 1]].operations[path[i + 2]]
+    return op
+
+
+class Instantiator:
+    """Clones templates into one module, sharing what can be shared."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self.casts: dict[tuple[str, Any], Any] = {}
+        # (function, shared op) -> its results; and value -> its cast, within a block.
+        self.shared: dict[tuple[Any, Any], list[Any]] = {}
+        self.last_created: list[Any] = []
+        #: Whether constants and fills are shared at the head of the function.
+        self.hoist = True
+
+    def instantiate(self, template: Template, values: dict[str, Any], root: Any) -> list[Any]:
+        """Clone ``template`` before ``root``; returns the new values of its results."""
+        ip = ir.InsertionPoint(root)
+        slots: list[Any] = []
+        created: list[Any] = []
+        for argument, type_ in template.arguments:
+            value = values[argument.path]
+            if argument.form != "raw":
+                value = self.cast(value, _FORMS[argument.form], type_, ip)
+            slots.append(value)
+        for step in template.steps:
+            if step.hoist and self.hoist:
+                slots.extend(self.share(step, slots, root))
+                continue
+            new = step.op.clone(ip)
+            if step.operands:
+                operands = new.operands
+                for n, slot in step.operands:
+                    operands[n] = slots[slot]
+            for path, n, slot in step.captures:
+                _at(new, path).operands[n] = slots[slot]
+            if step.attribute is not None:
+                new.attributes["value"] = signless(values[step.attribute])
+            created.append(new)
+            slots.extend(new.results)
+        self.last_created = created
+        return [slots[s] for s in template.returned]
+
+    def cast(self, value: Any, name: str, type_: Any, ip: Any) -> Any:
+        owner = value.owner
+        if not isinstance(owner, ir.Block) and owner.name == _BACK[name]:
+            source = owner.operands[0]
+            if source.type == type_:
+                return source
+        key = (name, type_)
+        made = ir.Operation.create(
+            name, results=[type_], operands=[value], ip=ip, loc=ir.Location.unknown(self.context)
+        )
+        del key
+        return made.results[0]
+
+    def share(self, step: _Step, slots: list[Any], root: Any) -> list[Any]:
+        block = root.block
+        owner = block.owner
+        while owner.name not in _ISOLATED:
+            block = owner.operation.block
+            owner = block.owner
+        key = (owner.operation, step.key, tuple(slots[s] for _, s in step.operands))
+        found = self.shared.get(key)
+        if found is None:
+            place = ir.InsertionPoint.at_block_begin(owner.regions[0].blocks[0])
+            if step.operands:
+                # After what it is made of, which stands at the head of the function as well.
+                last = slots[step.operands[-1][1]].owner
+                for _, slot in step.operands:
+                    source = slots[slot].owner
+                    if last.is_before_in_block(source):
+                        last = source
+                new = step.op.clone(ir.InsertionPoint.after(last))
+                for n, slot in step.operands:
+                    new.operands[n] = slots[slot]
+            else:
+                new = step.op.clone(place)
+            found = list(new.results)
+            self.shared[key] = found
+        return found
+
+
+_ISOLATED = frozenset(["func.func", "builtin.module", "util.func", "torch.nn_module"])
+
+
+def signless(attribute: Any) -> Any:
+    """A constant's attribute with signless integers, as arith and linalg want them."""
+    type_ = str(attribute.type)
+    if "xsi" not in type_ and "xui" not in type_ and "<si" not in type_ and "<ui" not in type_:
+        return attribute
+    text = str(attribute)
+    at = text.rfind(type_)
+    plain = type_.replace("xsi", "xi").replace("xui", "xi").replace("<si", "<i").replace("<ui", "<i")
+    if isinstance(attribute, ir.DenseResourceElementsAttr):
+        raise ValueError("a resource of signed integers")
+    return ir.Attribute.parse(text[:at] + plain, attribute.context)

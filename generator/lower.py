@@ -1,0 +1,2253 @@
+"""Lowering a rule's rewrite, for one set of symbol values, to MLIR text.
+
+A rewrite depends on a match only through types and constants. It is therefore lowered once for
+each distinct combination (:func:`lower`), parsed once, and cloned into place for every match: the
+text is the same that the generator writes into specs, and what a reader sees in a trace.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlirules.generator.scalars import SIMPLE, SPECIAL, TENSOR
+from mlirules.rules.evaluate import (
+    FUNCTIONS,
+    Evaluator,
+    Refused,
+    arith,
+    describe,
+    dtype,
+    integer,
+    sequence,
+)
+from mlirules.rules.loader import walk_expression as walk
+from mlirules.rules.notation import ast
+from mlirules.rules.rule import BodyText, Line, Rule
+from mlirules.rules.unify import NoMatch
+from mlirules.rules.values import DType, Dyn, Opaque, Scalar, Tensor, dtype_named
+
+
+class LoweringError(Exception):
+    """A rewrite that makes no sense for a match that it accepted: the rule is at fault."""
+
+    def __init__(self, line: Line, message: str, node: ast.Node | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+        self.message = message
+        self.node = node
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One value that a lowered rewrite takes: which bound value, and in which form.
+
+    ``form`` is ``raw`` (as matched), ``tensor`` (a builtin tensor), ``i64``, ``f64`` or ``i1``.
+    """
+
+    path: str
+    form: str
+    ssa: str
+    type: str
+
+
+@dataclass
+class Lowered:
+    """A rewrite as a function: ``text`` is a module that holds one ``func.func @rewrite``."""
+
+    text: str
+    arguments: list[Argument]
+    # Ops of the text that take an attribute of the match: (slot name, bound name).
+    slots: list[tuple[str, str]]
+    env: dict[str, Any]
+
+
+INDEX = DType("index")
+_TORCH_SCALARS = {"int": ("i64", "!torch.int"), "float": ("f64", "!torch.float"),
+                  "bool": ("i1", "!torch.bool")}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Val:
+    """A run-time scalar: an SSA value with its element type (in PyTorch's sense)."""
+
+    ssa: str
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A linear combination of loop indices."""
+
+    terms: tuple[tuple[str, int], ...]
+    offset: Any = 0  # int or Dyn
+
+    @property
+    def plain(self) -> str | None:
+        """The loop index that this is, when it is just one."""
+        if len(self.terms) == 1 and self.terms[0][1] == 1 and self.offset == 0:
+            return self.terms[0][0]
+        return None
+
+
+@dataclass(frozen=True)
+class Local:
+    """A tensor that the rewrite made: its type and its SSA value (a builtin tensor)."""
+
+    tensor: Tensor
+    ssa: str
+
+
+def lower(
+    rule: Rule, env: dict[str, Any], results: Sequence[tuple[str | None, Any, str]]
+) -> Lowered:
+    """Lower a rule's rewrite for one environment.
+
+    ``results`` describes the root's results: name, value (a Tensor, a Scalar...) and MLIR type.
+    Raises :class:`NoMatch` where a line of the rewrite has no value for this match, and
+    :class:`LoweringError` where the rule itself is at fault.
+    """
+    return _Lowering(rule, env, results).run()
+
+
+class _Lowering(Evaluator):
+    def __init__(
+        self, rule: Rule, env: dict[str, Any], results: Sequence[tuple[str | None, Any, str]]
+    ) -> None:
+        super().__init__(env)
+        self.rule = rule
+        self.env = env
+        self.results = results
+        self.result_names = {n: (v, t) for n, v, t in results if n}
+        self.lines: list[str] = []
+        self.arguments: dict[tuple[str, str], Argument] = {}
+        self.locals: dict[str, Any] = {}
+        self.memo: dict[Any, str] = {}
+        self.counter = 0
+        self.slots: list[tuple[str, str]] = []
+        self.line: Line = rule.rewrite[0][0]
+        self.body: _Generic | None = None
+
+    # -- plumbing
+
+    def fresh(self, stem: str = "v") -> str:
+        self.counter += 1
+        return f"%{stem}_{self.counter}"
+
+    def emit(self, text: str) -> None:
+        self.lines.append(text)
+
+    def scalar_emit(self, text: str) -> None:
+        """Emit an op on scalars: into the body being built, or at function level."""
+        (self.body.lines if self.body is not None else self.lines).append(text)
+
+    def argument(self, path: str, form: str, type_: str) -> str:
+        key = (path, form)
+        if key not in self.arguments:
+            stem = re.sub(r"\W", "_", path)
+            suffix = "" if form == "raw" else "_" + form
+            self.arguments[key] = Argument(path, form, f"%arg_{stem}{suffix}", type_)
+        return self.arguments[key].ssa
+
+    def run(self) -> Lowered:
+        for line, statement in self.rule.rewrite:
+            self.line = line
+            try:
+                self.statement(statement)
+            except Refused as refused:
+                raise NoMatch(line, refused.message, expected=str(line), node=refused.node) from None
+            except ValueError as error:
+                raise NoMatch(line, str(error), expected=str(line)) from None
+        returned = [self.result(name, value, type_) for name, value, type_ in self.results]
+        ssa = ", ".join(s for s, _ in returned)
+        types = ", ".join(t for _, t in returned)
+        args = list(self.arguments.values())
+        head = ", ".join(f"{a.ssa}: {a.type}" for a in args)
+        body = "\n".join("  " + line for line in self.lines)
+        text = f"func.func @rewrite({head}) -> ({types}) {{\n{body}\n  return {ssa} : {types}\n}}\n"
+        return Lowered(text, args, self.slots, self.env)
+
+    def result(self, name: str | None, value: Any, type_: str) -> tuple[str, str]:
+        if name is None:
+            raise LoweringError(self.line, "a result of the root has no name")
+        made = self.locals.get(name)
+        if made is None:
+            raise LoweringError(self.line, f"the rewrite does not define {name!r}")
+        if isinstance(made, tuple):  # ("raw", ssa, type)
+            _, ssa, found = made
+            if found != type_:
+                raise NoMatch(self.line, f"{name} would be {found}, not {type_}",
+                              expected=type_, found=found)  # fmt: skip
+            return ssa, type_
+        if isinstance(value, Tensor):
+            return self.to_type(self.as_local(made, name), value, type_), type_
+        if isinstance(value, (Scalar, Dyn)):
+            kind = value.kind if isinstance(value, Scalar) else "int"
+            builtin, _ = _TORCH_SCALARS[kind]
+            wanted = {"int": "si64", "float": "f64", "bool": "i1"}[kind]
+            found = self.to_val(made, DType(wanted))
+            out = self.fresh("r")
+            self.emit(f"{out} = torch_c.from_{builtin} {found.ssa}")
+            return out, type_
+        raise LoweringError(self.line, f"{name!r} has a type that no equation can give: {type_}")
+
+    def as_local(self, made: Any, name: str) -> Local:
+        if isinstance(made, Local):
+            return made
+        if isinstance(made, (Val, int, float)):
+            raise LoweringError(self.line, f"{name!r} is a tensor: write {name}[...] = ...")
+        raise LoweringError(self.line, f"{name!r} is not a tensor")
+
+    def to_type(self, local: Local, wanted: Tensor, type_: str) -> str:
+        have, ssa = local.tensor, local.ssa
+        if wanted.dims is None or wanted.dtype is None:
+            raise NoMatch(self.line, f"the type of {wanted.name} is not known")
+        if have.dtype != wanted.dtype:
+            raise LoweringError(
+                self.line,
+                f"{wanted.name} holds {wanted.dtype}, but the rewrite gives {have.dtype}: cast it",
+            )
+        ssa = self.cast_shape(local, wanted.dims)
+        if not wanted.torch:
+            return ssa
+        out = self.fresh("r")
+        self.emit(f"{out} = torch_c.from_builtin_tensor {ssa} : {wanted.builtin_type()} -> {type_}")
+        return out
+
+    def cast_shape(self, local: Local, dims: Sequence[Any]) -> str:
+        """``local`` with its type's static and dynamic dims as in ``dims``."""
+        have = local.tensor
+        assert have.dims is not None
+        if len(have.dims) != len(dims):
+            raise NoMatch(self.line, f"{have.name} has rank {len(have.dims)}, not {len(dims)}",
+                          expected=f"rank {len(dims)}", found=f"rank {len(have.dims)}")  # fmt: skip
+        wanted = Tensor(have.name, tuple(dims), have.dtype, False)
+        for a, b in zip(have.dims, dims, strict=True):
+            if isinstance(a, int) and isinstance(b, int) and a != b:
+                raise NoMatch(self.line, f"a dim of {have.name} is {a}, not {b}",
+                              expected=str(b), found=str(a))  # fmt: skip
+        if wanted.builtin_type() == have.builtin_type():
+            return local.ssa
+        out = self.fresh("c")
+        self.emit(
+            f"{out} = tensor.cast {local.ssa} : {have.builtin_type()} to {wanted.builtin_type()}"
+        )
+        return out
+
+    # -- names and values
+
+    def name(self, node: ast.Name) -> Any:
+        if node.id in self.locals:
+            made = self.locals[node.id]
+            if isinstance(made, tuple):
+                return self.raw_to_local(node.id, made)
+            return made
+        if self.body is not None and node.id in self.body.indices:
+            return self.body.indices[node.id]
+        return super().name(node)
+
+    def raw_to_local(self, name: str, made: tuple[str, str, str]) -> Any:
+        """A torch value that the rewrite made, usable in index equations."""
+        _, ssa, type_ = made
+        tensor = tensor_of_type(name, type_)
+        if tensor is None:
+            return Opaque(name, type_)
+        if not tensor.torch:
+            return Local(tensor, ssa)
+        out = self.fresh("b")
+        builtin = Tensor(name, tensor.dims, tensor.dtype, False)
+        self.emit(
+            f"{out} = torch_c.to_builtin_tensor {ssa} : {type_} -> {builtin.builtin_type()}"
+        )
+        return Local(builtin, out)
+
+    def local(self, value: Any, what: str = "") -> Local:
+        """A tensor value in builtin form."""
+        if isinstance(value, Local):
+            return value
+        if isinstance(value, Tensor):
+            if value.dims is None or value.dtype is None:
+                raise Refused(f"the rank or element type of {value.name} is not known")
+            builtin = Tensor(value.name, value.dims, value.dtype, False)
+            form = "tensor" if value.torch else "raw"
+            return Local(builtin, self.argument(value.name, form, builtin.builtin_type()))
+        raise Refused(f"{what or describe(value)} is not a tensor")
+
+    def index(self, value: Any) -> str:
+        """An int or run-time integer as an SSA value of index type, at function level."""
+        if isinstance(value, bool):
+            value = int(value)
+        if value in self.memo:
+            return self.memo[value]
+        if isinstance(value, int):
+            out = self.fresh("i")
+            self.emit(f"{out} = arith.constant {value} : index")
+        elif isinstance(value, Val):
+            if value.dtype == INDEX:
+                return value.ssa
+            out = self.fresh("i")
+            self.emit(f"{out} = arith.index_cast {value.ssa} : {value.dtype.mlir} to index")
+        elif isinstance(value, Dyn):
+            out = self.dyn(value)
+        else:
+            raise Refused(f"{describe(value)} is not an integer")
+        self.memo[value] = out
+        return out
+
+    def dyn(self, value: Dyn) -> str:
+        if value.op == "dim":
+            name, axis = value.args
+            source = self.env.get(str(name))
+            if source is None:
+                source = self.element_of(str(name))
+            held = self.local(source)
+            at = self.index(int(str(axis)))
+            out = self.fresh("d")
+            self.emit(f"{out} = tensor.dim {held.ssa}, {at} : {held.tensor.builtin_type()}")
+            return out
+        if value.op == "local":
+            return str(value.args[0])
+        if value.op == "int":
+            ssa = self.argument(str(value.args[0]), "i64", "i64")
+            out = self.fresh("i")
+            self.emit(f"{out} = arith.index_cast {ssa} : i64 to index")
+            return out
+        if value.op == "result":
+            raise Refused(
+                f"dim {value.args[1]} of the result {value.args[0]} is dynamic and nothing in the "
+                "match gives its size"
+            )
+        if value.op == "?":
+            raise Refused("a dynamic dim has no known source")
+        op = {"+": "addi", "-": "subi", "*": "muli", "//": "floordivsi", "%": "remsi",
+              "max": "maxsi", "min": "minsi"}[value.op]  # fmt: skip
+        a, b = (self.index(v) for v in value.args)
+        out = self.fresh("i")
+        self.emit(f"{out} = arith.{op} {a}, {b} : index")
+        return out
+
+    def element_of(self, path: str) -> Any:
+        """A bound list's element, by the name it goes by in templates (``xs#0``)."""
+        if "#" in path:
+            base, at = path.rsplit("#", 1)
+            return sequence(self.env[base])[int(at)]
+        raise Refused(f"{path} has no value")
+
+    # -- statements
+
+    def statement(self, statement: ast.Statement | BodyText) -> None:
+        match statement:
+            case BodyText(text=text):
+                self.body_text(text)
+            case ast.OpEquation():
+                self.op_equation(statement)
+            case ast.IndexEquation():
+                self.index_equation(statement)
+            case ast.Assignment(target=target, value=value):
+                self.assignment(target, value)
+
+    def assignment(self, target: str, value: ast.Expr) -> None:
+        if isinstance(value, ast.Conditional):
+            chosen = value.then if self.conditional_static(value) else value.otherwise
+            self.assignment(target, chosen)
+            return
+        if isinstance(value, ast.Call) and value.fn in TENSOR:
+            self.locals[target] = self.tensor_function(value, target)
+            return
+        if isinstance(value, ast.Name) and value.id not in self.locals:
+            found = self.env.get(value.id)
+            if isinstance(found, (Tensor, Opaque, Scalar)) or (
+                isinstance(found, Dyn) and found.op == "int"
+            ):
+                self.locals[target] = ("raw", *self.raw(found))
+                return
+        if isinstance(value, ast.Name) and value.id in self.locals:
+            self.locals[target] = self.locals[value.id]
+            return
+        found = self.eval(value)
+        if isinstance(found, Dyn):
+            found = Val(self.index(found), INDEX)
+        self.locals[target] = found
+
+    def conditional_static(self, node: ast.Conditional) -> bool:
+        found = self.eval(node.condition)
+        if not isinstance(found, bool):
+            raise Refused("the condition is not known at compile time", node.condition)
+        return found
+
+    def raw(self, value: Any) -> tuple[str, str]:
+        """A bound value as it stands in the IR: SSA and type."""
+        if isinstance(value, Tensor):
+            type_ = value.torch_type() if value.torch else value.builtin_type()
+            return self.argument(value.name, "raw", type_), type_
+        if isinstance(value, Opaque):
+            return self.argument(value.name, "raw", value.type), value.type
+        if isinstance(value, Scalar):
+            type_ = _TORCH_SCALARS[value.kind][1]
+            return self.argument(value.name, "raw", type_), type_
+        if isinstance(value, Dyn) and value.op == "int":
+            return self.argument(str(value.args[0]), "raw", "!torch.int"), "!torch.int"
+        raise Refused(f"{describe(value)} is not a value of the program")
+
+    # -- op equations
+
+    def op_equation(self, statement: ast.OpEquation) -> None:
+        names = statement.results
+        types = []
+        for name in names:
+            if name is None:
+                raise LoweringError(self.line, "give every result of a new op a name")
+            types.append(self.declared_type(name, statement))
+        values = self.op(statement.call, types)
+        for name, (ssa, type_) in zip(names, values, strict=True):
+            assert name is not None
+            self.locals[name] = ("raw", ssa, type_)
+
+    def declared_type(self, name: str, node: ast.Node) -> str:
+        if name in self.result_names:
+            return self.result_names[name][1]
+        declared = self.rule.types.get(name)
+        if declared is None:
+            raise LoweringError(
+                self.line, f"declare the type of {name!r} in `types:`", node
+            )
+        decl = declared[1]
+        if decl.kind in _TORCH_SCALARS:
+            return _TORCH_SCALARS[decl.kind][1]
+        if decl.kind == "list" and decl.of is not None and decl.of.kind in _TORCH_SCALARS:
+            return f"!torch.list<{decl.of.kind}>"
+        if decl.dims is None or decl.element is None:
+            raise LoweringError(declared[0], f"the type of {name!r} must be written out")
+        dims: list[Any] = []
+        for dim in decl.dims:
+            if isinstance(dim.value, int):
+                dims.append(dim.value)
+            elif dim.value is None:
+                dims.append(Dyn("?", ()))
+            elif dim.pack:
+                dims.extend(sequence(self.env[dim.value]))
+            else:
+                dims.append(self.env[dim.value])
+        element = dtype_named(decl.element) or self.env.get(decl.element)
+        if not isinstance(element, DType):
+            raise LoweringError(declared[0], f"the element type of {name!r} has no value")
+        if decl.kind == "vtensor":
+            return Tensor(name, tuple(dims), element).torch_type()
+        return Tensor(name, tuple(dims), element, False).builtin_type()
+
+    def op(self, call: ast.Call, types: list[str]) -> list[tuple[str, str]]:
+        torch = call.fn.startswith(("torch.", "torch_c."))
+        operands = []
+        for arg in call.args:
+            if isinstance(arg, ast.Pack):
+                operands.extend(self.operand(v, torch) for v in self.pack(arg))
+            else:
+                operands.append(self.operand_expr(arg, torch))
+        attrs = []
+        for key, expr in call.attrs:
+            attrs.append(f"{key} = {self.attribute(self.eval(expr))}")
+        out = [self.fresh("t") for _ in types]
+        text = f'"{call.fn}"({", ".join(s for s, _ in operands)})'
+        if attrs:
+            text += " {" + ", ".join(attrs) + "}"
+        text += f" : ({', '.join(t for _, t in operands)}) -> ({', '.join(types)})"
+        # One group of results, so that every op can be written the same way.
+        self.emit(f"{', '.join(out)} = {text}")
+        return list(zip(out, types, strict=True))
+
+    def operand_expr(self, arg: ast.Expr, torch: bool) -> tuple[str, str]:
+        if isinstance(arg, ast.Name) and isinstance(self.locals.get(arg.id), tuple):
+            _, ssa, type_ = self.locals[arg.id]
+            if torch or not type_.startswith("!torch.vtensor"):
+                return ssa, type_
+        return self.operand(self.eval(arg), torch)
+
+    def operand(self, value: Any, torch: bool) -> tuple[str, str]:
+        if isinstance(value, (Tensor, Local)):
+            if not torch:
+                held = self.local(value)
+                return held.ssa, held.tensor.builtin_type()
+            if isinstance(value, Tensor):
+                return self.raw(value)
+            as_torch = Tensor(value.tensor.name, value.tensor.dims, value.tensor.dtype, True)
+            out = self.fresh("t")
+            self.emit(
+                f"{out} = torch_c.from_builtin_tensor {value.ssa} : "
+                f"{value.tensor.builtin_type()} -> {as_torch.torch_type()}"
+            )
+            return out, as_torch.torch_type()
+        if not torch:
+            if isinstance(value, Val):
+                return value.ssa, value.dtype.mlir
+            if isinstance(value, (int, Dyn)) and not isinstance(value, bool):
+                return self.index(value), "index"
+            raise Refused(f"{describe(value)} cannot be an operand of this op")
+        return self.torch_constant(value)
+
+    def torch_constant(self, value: Any) -> tuple[str, str]:
+        if isinstance(value, (Scalar, Opaque)) or (isinstance(value, Dyn) and value.op == "int"):
+            return self.raw(value)
+        if isinstance(value, Dyn):
+            ssa = self.index(value)
+            i64, out = self.fresh("i"), self.fresh("k")
+            self.emit(f"{i64} = arith.index_cast {ssa} : index to i64")
+            self.emit(f"{out} = torch_c.from_i64 {i64}")
+            return out, "!torch.int"
+        if isinstance(value, list):
+            items = [self.torch_constant(v) if not isinstance(v, (Tensor, Local))
+                     else self.operand(v, True) for v in value]  # fmt: skip
+            kinds = {t for _, t in items}
+            if not kinds:
+                of = "int"
+            elif all(t.startswith("!torch.vtensor") for t in kinds):
+                of = "vtensor"
+            elif len(kinds) == 1:
+                of = kinds.pop().removeprefix("!torch.")
+            else:
+                raise Refused(f"a list of different types: {', '.join(sorted(kinds))}")
+            out = self.fresh("k")
+            args, types = ", ".join(s for s, _ in items), ", ".join(t for _, t in items)
+            self.emit(f'{out} = "torch.prim.ListConstruct"({args}) : ({types}) -> !torch.list<{of}>')
+            return out, f"!torch.list<{of}>"
+        key = ("torch", type(value).__name__, repr(value))
+        kind, attr = {
+            type(None): ("none", ""),
+            bool: ("bool", str(value).lower()),
+            int: ("int", str(value)),
+            float: ("float", float_text(value) if isinstance(value, float) else ""),
+            str: ("str", quoted(value) if isinstance(value, str) else ""),
+        }.get(type(value), ("", ""))
+        if not kind:
+            raise Refused(f"{describe(value)} cannot be a torch constant")
+        if key not in self.memo:
+            out = self.fresh("k")
+            self.emit(f"{out} = torch.constant.{kind} {attr}".rstrip())
+            self.memo[key] = out
+        return self.memo[key], f"!torch.{kind}"
+
+    def attribute(self, value: Any) -> str:
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, int):
+            return f"{value} : i64"
+        if isinstance(value, float):
+            return f"{float_text(value)} : f64"
+        if isinstance(value, str):
+            return quoted(value)
+        if isinstance(value, list) and all(type(v) is int for v in value):
+            return "[" + ", ".join(f"{v} : i64" for v in value) + "]"
+        raise Refused(f"{describe(value)} cannot be an attribute")
+
+    # -- bodies of raw MLIR
+
+    def body_text(self, text: str) -> None:
+        defined: list[tuple[str, str]] = []
+
+        def dollar(found: re.Match[str]) -> str:
+            source = found.group(1) or found.group(2)
+            from mlirules.rules.notation.parser import parse_expression
+
+            return self.spelled(self.eval(parse_expression(source)), source)
+
+        text = re.sub(
+            r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\(([^()]*(?:\([^()]*\)[^()]*)*)\))", dollar, text
+        )
+        assigned: set[str] = set()
+        for row in text.splitlines():
+            found = re.match(r"\s*((?:%[\w]+(?::\d+)?\s*,\s*)*%[\w]+(?::\d+)?)\s*=", row)
+            if found:
+                assigned |= {p.strip().lstrip("%").split(":")[0] for p in found.group(1).split(",")}
+        blocks = set(re.findall(r"%(\w+)\s*:", "\n".join(re.findall(r"\^\w+\(([^)]*)\)", text))))
+        renamed: dict[str, str] = {}
+
+        def percent(found: re.Match[str]) -> str:
+            name = found.group(1)
+            if name in blocks or name.isdigit():
+                return found.group(0)
+            if name in assigned:
+                return renamed.setdefault(name, f"%b_{name}")
+            if name not in renamed:
+                renamed[name] = self.body_operand(name)
+            return renamed[name]
+
+        text = re.sub(r"%([A-Za-z_]\w*)", percent, text)
+        for row in text.rstrip().splitlines():
+            self.emit(row)
+        for name in assigned:
+            type_ = self.body_type(name)
+            if type_ is not None:
+                ssa = renamed.get(name, f"%b_{name}")
+                if isinstance(type_, Tensor):
+                    self.locals[name] = Local(type_, ssa)
+                else:
+                    defined.append((name, type_))
+                    self.locals[name] = Val(ssa, DType(type_))
+
+    def body_type(self, name: str) -> Tensor | str | None:
+        value = self.result_names.get(name, (None, ""))[0]
+        if value is None:
+            value = self.env.get(name)
+        if isinstance(value, Tensor):
+            return Tensor(name, value.dims, value.dtype, False)
+        if isinstance(value, Scalar):
+            return {"int": "si64", "float": "f64", "bool": "i1"}[value.kind]
+        if isinstance(value, Dyn):
+            return "si64"
+        declared = self.rule.types.get(name)
+        if declared is not None and declared[1].kind in ("tensor", "vtensor"):
+            found = tensor_of_type(name, self.declared_type(name, declared[1]))
+            assert found is not None
+            return Tensor(name, found.dims, found.dtype, False)
+        return None
+
+    def body_operand(self, name: str) -> str:
+        value = self.name(ast.Name(0, 0, name))
+        if isinstance(value, (Tensor, Local)):
+            return self.local(value).ssa
+        if isinstance(value, Val):
+            return value.ssa
+        if isinstance(value, Scalar):
+            return self.to_val(value, None).ssa
+        if isinstance(value, (int, Dyn)):
+            return self.index(value)
+        raise Refused(f"%{name} is {describe(value)}, not a value")
+
+    def spelled(self, value: Any, source: str) -> str:
+        """A value as it is spelt inside MLIR text."""
+        if isinstance(value, Local):
+            return value.tensor.builtin_type()
+        if isinstance(value, Tensor):
+            return Tensor(value.name, value.dims, value.dtype, False).builtin_type()
+        if isinstance(value, DType):
+            return value.mlir
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, int):
+            return str(value)
+        if isinstance(value, float):
+            return float_text(value)
+        if isinstance(value, Dyn):
+            return "?"
+        if isinstance(value, list):
+            return ", ".join(self.spelled(v, source) for v in value)
+        if isinstance(value, str):
+            return quoted(value)
+        raise Refused(f"${source} is {describe(value)}, which has no spelling in MLIR")
+
+    # -- tensor functions
+
+    def tensor_function(self, call: ast.Call, target: str) -> Any:
+        low, high, _ = TENSOR[call.fn]
+        if not low <= len(call.args) <= high:
+            raise Refused(f"{call.fn} takes {low} to {high} values", call)
+        args = self.items(call.args)
+        match call.fn:
+            case "reshape":
+                shape = sequence(args[1]) if len(args) > 1 else self.target_dims(target)
+                return self.reshape(self.local(args[0]), shape, target)
+            case "pad":
+                return self.pad(self.local(args[0]), *args[1:], target=target)
+            case "concatenate":
+                return self.concatenate(sequence(args[0]), integer(args[1]), target)
+            case "literal":
+                return self.literal(call, args, target)
+            case "wide":
+                return wide(dtype(args[0]))
+        raise LoweringError(self.line, f"unknown function {call.fn}", call)
+
+    def target_dims(self, target: str) -> list[Any]:
+        if target in self.result_names and isinstance(self.result_names[target][0], Tensor):
+            dims = self.result_names[target][0].dims
+            if dims is not None:
+                known = self.env.get(target)
+                del known
+                return self.unified_dims(target, list(dims))
+        raise Refused(f"the shape of {target} is not known: write it out")
+
+    def unified_dims(self, target: str, dims: list[Any]) -> list[Any]:
+        """A result's dims with the sources that unification found for its dynamic ones."""
+        declared = self.rule.types.get(target)
+        if declared is None or declared[1].dims is None:
+            return dims
+        decls = list(declared[1].dims)
+        spread: list[Any] = []
+        for d in decls:
+            value = self.env.get(d.value) if isinstance(d.value, str) else d.value
+            if d.pack:
+                size = len(dims) - (len(decls) - 1)
+                spread.extend(value if isinstance(value, list) else [None] * size)
+            else:
+                spread.append(value)
+        if len(spread) != len(dims):
+            return dims
+        return [
+            s if isinstance(d, Dyn) and isinstance(s, (int, Dyn)) else d
+            for d, s in zip(dims, spread, strict=True)
+        ]
+
+    def reshape(self, source: Local, shape: list[Any], name: str) -> Local:
+        """``source`` in another shape; row-major order is kept."""
+        assert source.tensor.dims is not None
+        have = list(source.tensor.dims)
+        shape = [
+            v if isinstance(v, (int, Dyn))
+            else Dyn("local", (self.index(v),)) if isinstance(v, Val) else self.not_a_dim(v)
+            for v in shape
+        ]  # fmt: skip
+        if -1 in shape:
+            at = shape.index(-1)
+            rest: Any = 1
+            for i, v in enumerate(shape):
+                if i != at:
+                    rest = arith("*", rest, v)
+            total: Any = 1
+            for v in have:
+                total = arith("*", total, v)
+            if rest == 0:
+                raise Refused("cannot infer a dim beside an empty one")
+            shape[at] = total if rest == 1 else (
+                total // rest if isinstance(total, int) and isinstance(rest, int)
+                else _cancel(have, [v for i, v in enumerate(shape) if i != at])
+                or arith("//", total, rest)
+            )
+        result = Tensor(name, tuple(shape), source.tensor.dtype, False)
+        if _same_dims(have, shape):
+            return Local(result, self.cast_shape(source, shape))
+        both_static = all(isinstance(v, int) for v in [*have, *shape])
+        if both_static and math.prod(have) != math.prod(shape):
+            raise Refused(
+                f"{math.prod(have)} elements cannot be reshaped to {describe(shape)}"
+            )
+        groups = _reassociate(have, shape)
+        if groups is not None and all(len(a) == 1 for a, _ in groups):
+            return Local(result, self.expand(source, shape, [b for _, b in groups], result))
+        if groups is not None and all(len(b) == 1 for _, b in groups):
+            return Local(result, self.collapse(source, [a for a, _ in groups], result))
+        if groups is not None and both_static:
+            middle = [math.prod(have[i] for i in a) for a, _ in groups]
+        else:
+            middle = [_one_product(have)]
+            groups = [(list(range(len(have))), list(range(len(shape))))]
+        flat = Tensor(name, tuple(middle), source.tensor.dtype, False)
+        held = source
+        if len(have) != len(middle):
+            held = Local(flat, self.collapse(source, [a for a, _ in groups], flat))
+        if len(shape) != len(middle):
+            return Local(result, self.expand(held, shape, [b for _, b in groups], result))
+        return Local(result, self.cast_shape(held, shape))
+
+    def not_a_dim(self, value: Any) -> Any:
+        raise Refused(f"{describe(value)} is not a dim")
+
+    def collapse(self, source: Local, groups: list[list[int]], result: Tensor) -> str:
+        out = self.fresh("s")
+        if not source.tensor.dims:
+            return source.ssa
+        collapsed = []
+        for group, dim in zip(groups, result.dims or (), strict=True):
+            inner = [source.tensor.dims[i] for i in group]
+            collapsed.append(math.prod(inner) if all(isinstance(v, int) for v in inner) else dim
+                             if isinstance(dim, Dyn) else Dyn("?", ()))  # fmt: skip
+        exact = Tensor(result.name, tuple(collapsed), result.dtype, False)
+        self.emit(
+            f"{out} = tensor.collapse_shape {source.ssa} {groups_text(groups)} : "
+            f"{source.tensor.builtin_type()} into {exact.builtin_type()}"
+        )
+        if exact.builtin_type() != result.builtin_type():
+            return self.cast_shape(Local(exact, out), result.dims or ())
+        return out
+
+    def expand(
+        self, source: Local, shape: list[Any], groups: list[list[int]], result: Tensor
+    ) -> str:
+        assert source.tensor.dims is not None
+        wanted = []
+        for dim, group in zip(source.tensor.dims, groups, strict=True):
+            sizes = [shape[i] for i in group]
+            wanted.append(math.prod(sizes) if all(isinstance(v, int) for v in sizes)
+                          else dim if isinstance(dim, Dyn) else Dyn("?", ()))  # fmt: skip
+        ssa = self.cast_shape(source, wanted)
+        held = Tensor(source.tensor.name, tuple(wanted), source.tensor.dtype, False)
+        sizes_text = ", ".join(str(v) if isinstance(v, int) else self.index(v) for v in shape)
+        out = self.fresh("s")
+        self.emit(
+            f"{out} = tensor.expand_shape {ssa} {groups_text(groups)} output_shape "
+            f"[{sizes_text}] : {held.builtin_type()} into {result.builtin_type()}"
+        )
+        return out
+
+    def pad(self, source: Local, low: Any, high: Any, value: Any, *, target: str) -> Local:
+        assert source.tensor.dims is not None and source.tensor.dtype is not None
+        rank = len(source.tensor.dims)
+        lows, highs = sequence(low), sequence(high)
+        if len(lows) != rank or len(highs) != rank:
+            raise Refused(f"pad needs {rank} amounts before and {rank} after")
+        cut_low = [max(0, -integer(v)) for v in lows]
+        cut_high = [max(0, -integer(v)) for v in highs]
+        if any(cut_low) or any(cut_high):
+            sizes = [
+                arith("-", d, a + b)
+                for d, a, b in zip(source.tensor.dims, cut_low, cut_high, strict=True)
+            ]
+            source = self.slice(source, cut_low, sizes, [1] * rank)
+        lows = [max(0, integer(v)) for v in lows]
+        highs = [max(0, integer(v)) for v in highs]
+        assert source.tensor.dims is not None and source.tensor.dtype is not None
+        if not any(lows) and not any(highs):
+            return source
+        dims = tuple(
+            arith("+", d, a + b)
+            for d, a, b in zip(source.tensor.dims, lows, highs, strict=True)
+        )
+        result = Tensor(target, dims, source.tensor.dtype, False)
+        fill = self.to_val(value, source.tensor.dtype)
+        out = self.fresh("p")
+        args = ", ".join(f"%x{i}: index" for i in range(rank))
+        self.emit(f"{out} = tensor.pad {source.ssa} low{lows} high{highs} {{")
+        self.emit(f"^bb0({args}):")
+        self.emit(f"  tensor.yield {fill.ssa} : {source.tensor.dtype.mlir}")
+        self.emit(f"}} : {source.tensor.builtin_type()} to {result.builtin_type()}")
+        return Local(result, out)
+
+    def slice(
+        self, source: Local, offsets: list[Any], sizes: list[Any], strides: list[int],
+        drop: Sequence[int] = (),
+    ) -> Local:  # fmt: skip
+        """A strided window of a tensor; the axes in ``drop`` (of size 1) disappear."""
+        dims = tuple(s for i, s in enumerate(sizes) if i not in drop)
+        have = source.tensor
+        result = Tensor(have.name, dims, have.dtype, False)
+        text = []
+        for values in (offsets, sizes, strides):
+            text.append("[" + ", ".join(str(v) if isinstance(v, int) else self.index(v)
+                                        for v in values) + "]")  # fmt: skip
+        out = self.fresh("s")
+        self.emit(
+            f"{out} = tensor.extract_slice {source.ssa}{text[0]} {text[1]} {text[2]} : "
+            f"{have.builtin_type()} to {result.builtin_type()}"
+        )
+        return Local(result, out)
+
+    def concatenate(self, items: list[Any], axis: int, target: str) -> Local:
+        parts = [self.local(v) for v in items]
+        if not parts:
+            raise Refused("nothing to concatenate")
+        rank = parts[0].tensor.rank
+        axis %= rank
+        dims: list[Any] = list(parts[0].tensor.dims or ())
+        for part in parts[1:]:
+            if part.tensor.rank != rank:
+                raise Refused("tensors of different ranks")
+            if part.tensor.dtype != parts[0].tensor.dtype:
+                raise Refused("tensors of different element types")
+            for i, d in enumerate(part.tensor.dims or ()):
+                if i == axis:
+                    dims[i] = arith("+", dims[i], d)
+                elif isinstance(dims[i], Dyn) and isinstance(d, int):
+                    dims[i] = d
+        held = []
+        for part in parts:
+            wanted = [d if i == axis else dims[i] for i, d in enumerate(part.tensor.dims or ())]
+            held.append(
+                (self.cast_shape(part, wanted),
+                 Tensor("", tuple(wanted), part.tensor.dtype, False).builtin_type())
+            )  # fmt: skip
+        result = Tensor(target, tuple(dims), parts[0].tensor.dtype, False)
+        if len(held) == 1:
+            return Local(result, held[0][0])
+        out = self.fresh("s")
+        self.emit(
+            f"{out} = tensor.concat dim({axis}) {', '.join(s for s, _ in held)} : "
+            f"({', '.join(t for _, t in held)}) -> {result.builtin_type()}"
+        )
+        return Local(result, out)
+
+    def literal(self, call: ast.Call, args: list[Any], target: str) -> Local:
+        value = self.result_names.get(target, (None, ""))[0]
+        if not isinstance(value, Tensor) or not isinstance(call.args[0], ast.Name):
+            raise Refused("literal(v) defines a result from an attribute of the match")
+        builtin = Tensor(target, value.dims, value.dtype, False)
+        assert builtin.dtype is not None
+        out, slot = self.fresh("l"), f"slot{len(self.slots)}"
+        zero = "false" if builtin.dtype.is_bool else (
+            "0.0" if builtin.dtype.is_float else
+            "(0.0, 0.0)" if builtin.dtype.is_complex else "0"
+        )  # fmt: skip
+        self.emit(
+            f'{out} = arith.constant {{mlirules.slot = "{slot}"}} dense<{zero}> : '
+            f"{builtin.builtin_type()}"
+        )
+        self.slots.append((slot, call.args[0].id))
+        return Local(builtin, out)
+
+    # -- run-time scalars
+
+    def call(self, node: ast.Call) -> Any:
+        fn = node.fn
+        if fn in TENSOR:
+            if fn == "wide":
+                return wide(dtype(self.eval(node.args[0])))
+            raise Refused(f"{fn} gives a tensor: define it in an equation of its own", node)
+        target = self.names.get(fn) if fn not in SIMPLE else None
+        as_type = target if isinstance(target, DType) else dtype_named(fn)
+        if as_type is not None:
+            if len(node.args) != 1:
+                raise Refused(f"{fn}(x) converts one value", node)
+            return self.convert(self.eval(node.args[0]), as_type)
+        if fn == "cast":
+            return self.convert(self.eval(node.args[0]), dtype(self.eval(node.args[1])))
+        if fn in SPECIAL or fn in SIMPLE:
+            args = self.items(node.args)
+            if any(isinstance(a, (Val, Affine, Scalar)) for a in args) or fn not in FUNCTIONS:
+                if fn in SIMPLE and len(args) != SIMPLE[fn].arity:
+                    if fn in ("max", "min") and len(args) > 2:
+                        out = args[0]
+                        for other in args[1:]:
+                            out = self.simple(fn, [out, other])
+                        return out
+                    raise Refused(f"{fn} takes {SIMPLE[fn].arity} values", node)
+                return self.special(fn, args) if fn in SPECIAL else self.simple(fn, args)
+        return super().call(node)
+
+    def access(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Any:
+        if isinstance(base, (Tensor, Local)):
+            if self.body is None:
+                return self.extract(self.local(base), self.items(items))
+            return self.body.read(node, base, items)
+        return super().access(node, base, items)
+
+    def extract(self, source: Local, where: list[Any]) -> Val:
+        assert source.tensor.dtype is not None and source.tensor.dims is not None
+        if len(where) != len(source.tensor.dims):
+            raise Refused(
+                f"{source.tensor.name} has rank {len(source.tensor.dims)}, not {len(where)}"
+            )
+        at = ", ".join(self.to_val(v, INDEX).ssa for v in where)
+        out = self.fresh("e")
+        self.scalar_emit(
+            f"{out} = tensor.extract {source.ssa}[{at}] : {source.tensor.builtin_type()}"
+        )
+        return Val(out, source.tensor.dtype)
+
+    def unary(self, op: str, value: Any) -> Any:
+        if isinstance(value, Affine):
+            if op == "-":
+                return self.affine("*", value, -1)
+            value = self.to_val(value, INDEX)
+        if isinstance(value, Scalar):
+            value = self.to_val(value, None)
+        if not isinstance(value, Val):
+            return super().unary(op, value)
+        out = self.fresh()
+        if op == "not":
+            if not value.dtype.is_bool:
+                raise Refused(f"'not' takes a truth value, not {value.dtype}")
+            one = self.const(True, DType("i1"))
+            self.scalar_emit(f"{out} = arith.xori {value.ssa}, {one} : i1")
+            return Val(out, value.dtype)
+        if value.dtype.is_float:
+            self.scalar_emit(f"{out} = arith.negf {value.ssa} : {value.dtype.mlir}")
+        else:
+            zero = self.const(0, value.dtype)
+            self.scalar_emit(f"{out} = arith.subi {zero}, {value.ssa} : {value.dtype.mlir}")
+        return Val(out, value.dtype)
+
+    def logical(self, op: str, left: ast.Expr, right: ast.Expr) -> Any:
+        a = self.eval(left)
+        if isinstance(a, bool):
+            if a == (op == "or"):
+                return a
+            return self.eval(right)
+        b = self.eval(right)
+        if isinstance(b, bool):
+            return b if b == (op == "or") else a
+        return self.simple("bitand" if op == "and" else "bitor",
+                           [self.to_val(a, DType("i1")), self.to_val(b, DType("i1"))])  # fmt: skip
+
+    def conditional(self, condition: Any, then: ast.Expr, otherwise: ast.Expr) -> Any:
+        if isinstance(condition, bool):
+            return self.eval(then if condition else otherwise)
+        return self.special("select", [condition, self.eval(then), self.eval(otherwise)])
+
+    def binary(self, op: str, a: Any, b: Any) -> Any:
+        if isinstance(a, list) or isinstance(b, list) or op in ("in", "not in"):
+            return super().binary(op, a, b)
+        if isinstance(a, (Affine, Dyn)) or isinstance(b, (Affine, Dyn)):
+            if all(isinstance(v, (Affine, int, Dyn)) for v in (a, b)):
+                linear = self.affine(op, a, b)
+                if linear is not None:
+                    return linear
+        runtime = (Val, Affine, Scalar)
+        if isinstance(a, runtime) or isinstance(b, runtime):
+            return self.runtime_binary(op, a, b)
+        return super().binary(op, a, b)
+
+    def affine(self, op: str, a: Any, b: Any) -> Any:
+        """A linear combination of loop indices, or None when the result is not linear."""
+        if not isinstance(a, Affine) and not isinstance(b, Affine):
+            return super().binary(op, a, b)
+        if op == "*":
+            if isinstance(a, Affine) and isinstance(b, Affine):
+                return None
+            linear, factor = (a, b) if isinstance(a, Affine) else (b, a)
+            if not isinstance(factor, int):
+                return None
+            terms = tuple((n, c * factor) for n, c in linear.terms if factor)
+            return Affine(terms, arith("*", linear.offset, factor))
+        if op not in ("+", "-"):
+            return None
+        sign = 1 if op == "+" else -1
+        first = a if isinstance(a, Affine) else Affine((), a)
+        second = b if isinstance(b, Affine) else Affine((), b)
+        terms = dict(first.terms)
+        for name, c in second.terms:
+            terms[name] = terms.get(name, 0) + sign * c
+        return Affine(
+            tuple((n, c) for n, c in terms.items() if c),
+            arith(op, first.offset, second.offset),
+        )
+
+    def runtime_binary(self, op: str, a: Any, b: Any) -> Any:
+        a, b = self.paired(a, b)
+        t = a.dtype
+        if op in ("==", "!=", "<", "<=", ">", ">="):
+            return self.compare(op, a, b)
+        out = self.fresh()
+        if t.is_complex:
+            name = {"+": "add", "-": "sub", "*": "mul", "/": "div"}.get(op)
+            if name is None:
+                raise Refused(f"{op} is not defined on {t}")
+            self.scalar_emit(f"{out} = complex.{name} {a.ssa}, {b.ssa} : {t.mlir}")
+            return Val(out, t)
+        if op in ("+", "-", "*"):
+            if t.is_bool:
+                raise Refused(f"{op} is not defined on bool: cast it")
+            name = {"+": "add", "-": "sub", "*": "mul"}[op] + ("f" if t.is_float else "i")
+            self.scalar_emit(f"{out} = arith.{name} {a.ssa}, {b.ssa} : {t.mlir}")
+            return Val(out, t)
+        if op == "/":
+            if not t.is_float:
+                raise Refused(f"/ on {t}: cast to a float type, or use // or truncdiv")
+            self.scalar_emit(f"{out} = arith.divf {a.ssa}, {b.ssa} : {t.mlir}")
+            return Val(out, t)
+        if op == "//":
+            if t.is_float:
+                q = self.runtime_binary("/", a, b)
+                return self.simple("floor", [q])
+            name = "divui" if t.is_unsigned else "floordivsi"
+            self.scalar_emit(f"{out} = arith.{name} {a.ssa}, {b.ssa} : {t.mlir}")
+            return Val(out, t)
+        if op == "%":
+            return self.modulo(a, b)
+        raise Refused(f"unknown operator {op}")
+
+    def modulo(self, a: Val, b: Val) -> Val:
+        """The remainder with the sign of the divisor, as PyTorch's remainder and Python's %."""
+        r = self.simple("rem", [a, b])
+        if a.dtype.is_unsigned:
+            return r
+        zero = Val(self.const(0, a.dtype), a.dtype)
+        nonzero = self.compare("!=", r, zero)
+        differ = self.simple("bitxor", [self.compare("<", r, zero), self.compare("<", b, zero)])
+        fixed = self.runtime_binary("+", r, b)
+        return self.special("select", [self.simple("bitand", [nonzero, differ]), fixed, r])
+
+    def compare(self, op: str, a: Val, b: Val) -> Val:
+        t, out = a.dtype, self.fresh()
+        bool_ = DType("i1")
+        if t.is_complex:
+            if op not in ("==", "!="):
+                raise Refused(f"{op} is not defined on {t}")
+            name = "eq" if op == "==" else "neq"
+            self.scalar_emit(f"{out} = complex.{name} {a.ssa}, {b.ssa} : {t.mlir}")
+            return Val(out, bool_)
+        if t.is_float:
+            name = {"==": "oeq", "!=": "une", "<": "olt", "<=": "ole", ">": "ogt", ">=": "oge"}[op]
+            self.scalar_emit(f"{out} = arith.cmpf {name}, {a.ssa}, {b.ssa} : {t.mlir}")
+            return Val(out, bool_)
+        sign = "u" if t.is_unsigned else "s"
+        name = {"==": "eq", "!=": "ne", "<": sign + "lt", "<=": sign + "le", ">": sign + "gt",
+                ">=": sign + "ge"}[op]  # fmt: skip
+        self.scalar_emit(f"{out} = arith.cmpi {name}, {a.ssa}, {b.ssa} : {t.mlir}")
+        return Val(out, bool_)
+
+    def paired(self, a: Any, b: Any) -> tuple[Val, Val]:
+        """Two operands as run-time scalars of one type; constants take the other's type."""
+        if isinstance(a, Scalar):
+            a = self.to_val(a, None)
+        if isinstance(b, Scalar):
+            b = self.to_val(b, None)
+        ta = a.dtype if isinstance(a, Val) else INDEX if isinstance(a, (Affine, Dyn)) else None
+        tb = b.dtype if isinstance(b, Val) else INDEX if isinstance(b, (Affine, Dyn)) else None
+        if ta is None and tb is None:
+            raise Refused(f"{describe(a)} and {describe(b)} are not run-time values")
+        if ta is None:
+            ta = tb
+        elif tb is None:
+            tb = ta
+        elif ta != tb:
+            if ta == INDEX and tb.is_int:
+                ta = tb
+            elif tb == INDEX and ta.is_int:
+                tb = ta
+            else:
+                raise Refused(f"{ta} and {tb} do not mix: cast one of them")
+        return self.to_val(a, ta), self.to_val(b, tb)
+
+    def simple(self, fn: str, args: list[Any]) -> Val:
+        function = SIMPLE[fn]
+        if function.arity == 2:
+            args = list(self.paired(*args))
+        else:
+            args = [self.to_val(args[0], None)]
+        t = args[0].dtype
+        if function.to_bool:
+            return self.classify(fn, args[0])
+        if t.is_float:
+            op = function.float_op
+        elif t.is_bool:
+            op = function.bool_op or function.unsigned_op
+        elif t.is_unsigned:
+            op = function.unsigned_op or (args and "" or "")
+            if fn == "abs":
+                return args[0]  # type: ignore[no-any-return]
+        elif t.is_complex:
+            op = {"exp": "complex.exp", "log": "complex.log", "sqrt": "complex.sqrt",
+                  "sin": "complex.sin", "cos": "complex.cos", "tanh": "complex.tanh",
+                  "pow": "complex.pow"}.get(fn, "")  # fmt: skip
+            if fn == "abs":
+                out = self.fresh()
+                self.scalar_emit(f"{out} = complex.abs {args[0].ssa} : {t.mlir}")
+                return Val(out, DType(f"f{t.width // 2}"))
+        else:
+            op = function.signed_op
+            if fn in ("floor", "ceil", "round", "trunc"):
+                return args[0]  # type: ignore[no-any-return]
+        if not op:
+            raise Refused(f"{fn} is not defined on {t}")
+        out = self.fresh()
+        self.scalar_emit(f"{out} = {op} {', '.join(a.ssa for a in args)} : {t.mlir}")
+        return Val(out, t)
+
+    def classify(self, fn: str, x: Val) -> Val:
+        if not x.dtype.is_float:
+            return Val(self.const(fn == "isfinite", DType("i1")), DType("i1"))
+        out = self.fresh()
+        if fn == "isnan":
+            self.scalar_emit(f"{out} = arith.cmpf uno, {x.ssa}, {x.ssa} : {x.dtype.mlir}")
+            return Val(out, DType("i1"))
+        magnitude = self.simple("abs", [x])
+        inf = self.const(math.inf, x.dtype)
+        op = "oeq" if fn == "isinf" else "olt"
+        self.scalar_emit(f"{out} = arith.cmpf {op}, {magnitude.ssa}, {inf} : {x.dtype.mlir}")
+        return Val(out, DType("i1"))
+
+    def special(self, fn: str, args: list[Any]) -> Val:
+        low, high, _ = SPECIAL[fn]
+        if not low <= len(args) <= high:
+            raise Refused(f"{fn} takes {low} values")
+        out = self.fresh()
+        if fn == "select":
+            if isinstance(args[0], bool):
+                return self.to_val(args[1] if args[0] else args[2], None)
+            c = self.to_val(args[0], DType("i1"))
+            if not any(isinstance(v, (Val, Affine, Scalar, Dyn)) for v in args[1:]):
+                raise Refused("select between two constants: cast one of them")
+            a, b = self.paired(args[1], args[2])
+            self.scalar_emit(f"{out} = arith.select {c.ssa}, {a.ssa}, {b.ssa} : {a.dtype.mlir}")
+            return Val(out, a.dtype)
+        if fn == "sign":
+            x = self.to_val(args[0], None)
+            zero, one = self.const(0, x.dtype), self.const(1, x.dtype)
+            if x.dtype.is_unsigned:
+                return self.special(
+                    "select",
+                    [self.compare("!=", x, Val(zero, x.dtype)), Val(one, x.dtype), x],
+                )
+            minus = self.const(-1, x.dtype)
+            above = self.compare(">", x, Val(zero, x.dtype))
+            below = self.compare("<", x, Val(zero, x.dtype))
+            inner = self.special("select", [below, Val(minus, x.dtype), x])
+            return self.special("select", [above, Val(one, x.dtype), inner])
+        if fn == "bitcast":
+            x, t = self.to_val(args[0], None), dtype(args[1])
+            if x.dtype.mlir == t.mlir:
+                return Val(x.ssa, t)
+            self.scalar_emit(f"{out} = arith.bitcast {x.ssa} : {x.dtype.mlir} to {t.mlir}")
+            return Val(out, t)
+        if fn in ("real", "imag"):
+            x = self.to_val(args[0], None)
+            op = {"real": "re", "imag": "im"}[fn]
+            if not x.dtype.is_complex:
+                raise Refused(f"{fn} takes a complex number, not {x.dtype}")
+            self.scalar_emit(f"{out} = complex.{op} {x.ssa} : {x.dtype.mlir}")
+            return Val(out, DType(f"f{x.dtype.width // 2}"))
+        if fn == "complex":
+            re_, im = self.paired(args[0], args[1])
+            t = DType(f"complex{2 * re_.dtype.width}")
+            self.scalar_emit(f"{out} = complex.create {re_.ssa}, {im.ssa} : {t.mlir}")
+            return Val(out, t)
+        raise Refused(f"{fn} cannot stand here")
+
+    def const(self, value: int | float | bool, t: DType) -> str:
+        """A scalar constant of type ``t``."""
+        if t.is_float:
+            text = float_text(float(value), t)
+        elif t.is_bool:
+            text = "true" if value else "false"
+        elif t.is_complex:
+            part = DType(f"f{t.width // 2}")
+            out = self.fresh("k")
+            self.scalar_emit(
+                f"{out} = complex.constant [{float_text(float(value), part)} : {part.mlir}, "
+                f"0.0 : {part.mlir}] : {t.mlir}"
+            )
+            return out
+        else:
+            if isinstance(value, float) and not value.is_integer():
+                raise Refused(f"{value} is not a {t}: cast it")
+            number = int(value)
+            if t != INDEX:
+                low, high = int(t.lowest), int(t.highest)
+                if not low <= number <= high:
+                    raise Refused(f"{number} does not fit in {t}")
+                if t.is_unsigned and number >= 1 << (t.width - 1):
+                    number -= 1 << t.width
+            text = str(number)
+        holder = self.body.constants if self.body is not None else self.memo
+        key = ("const", text, t.mlir)
+        if key not in holder:
+            out = self.fresh("k")
+            line = f"{out} = arith.constant {text} : {t.mlir}"
+            if t.is_bool:
+                line = f"{out} = arith.constant {text}"
+            if self.body is not None:
+                self.body.head.append(line)
+            else:
+                self.lines.append(line)
+            holder[key] = out
+        return holder[key]
+
+    def to_val(self, value: Any, t: DType | None) -> Val:
+        """A value as a run-time scalar, of type ``t`` where given (constants convert)."""
+        if isinstance(value, bool):
+            if t is None:
+                t = DType("i1")
+            return Val(self.const(value, t), t)
+        if isinstance(value, (int, float)):
+            if t is None:
+                raise Refused(f"the type of {value} is not known here: cast it")
+            return Val(self.const(value, t), t)
+        if isinstance(value, Scalar):
+            builtin = _TORCH_SCALARS[value.kind][0]
+            ssa = self.argument(value.name, builtin, builtin)
+            value = Val(ssa, DType({"i64": "si64"}.get(builtin, builtin)))
+            if t is not None and t != value.dtype:
+                return self.convert(value, t)
+            return value
+        if isinstance(value, Dyn):
+            ssa = self.index(value)
+            value = Val(ssa, INDEX)
+        if isinstance(value, Affine):
+            value = Val(self.affine_ssa(value), INDEX)
+        if isinstance(value, Val):
+            if t is None or value.dtype == t:
+                return value
+            if INDEX in (t, value.dtype) and (t.is_int or value.dtype.is_int or t == INDEX):
+                return self.convert(value, t)
+            raise Refused(f"{value.dtype} where {t} is needed: cast it")
+        raise Refused(f"{describe(value)} is not a number")
+
+    def affine_ssa(self, value: Affine) -> str:
+        assert self.body is not None
+        total: str | None = None
+        for name, c in value.terms:
+            ssa = self.body.index_ssa(name)
+            if c != 1:
+                out = self.fresh("i")
+                self.scalar_emit(f"{out} = arith.muli {ssa}, {self.const(c, INDEX)} : index")
+                ssa = out
+            if total is None:
+                total = ssa
+            else:
+                out = self.fresh("i")
+                self.scalar_emit(f"{out} = arith.addi {total}, {ssa} : index")
+                total = out
+        if total is None or value.offset != 0:
+            offset = (
+                self.const(value.offset, INDEX)
+                if isinstance(value.offset, int)
+                else self.index(value.offset)
+            )
+            if total is None:
+                return offset
+            out = self.fresh("i")
+            self.scalar_emit(f"{out} = arith.addi {total}, {offset} : index")
+            total = out
+        return total
+
+    def convert(self, value: Any, t: DType) -> Any:
+        """``value`` converted to ``t`` as PyTorch converts."""
+        if isinstance(value, (bool, int, float)):
+            if t.is_bool:
+                value = bool(value)
+            elif t.is_float or t.is_complex:
+                value = float(value)
+            elif isinstance(value, float):
+                if not math.isfinite(value):
+                    raise Refused(f"{value} is not a {t}")
+                value = int(value)
+            else:
+                value = int(value)
+                span = 1 << t.width
+                value = (value - int(t.lowest)) % span + int(t.lowest)
+            return self.to_val(value, t)
+        if not isinstance(value, (Val, Scalar, Dyn, Affine)):
+            raise Refused(f"{describe(value)} cannot be converted to {t}")
+        x = self.to_val(value, None) if not isinstance(value, (Dyn, Affine)) else self.to_val(
+            value, INDEX
+        )
+        s = x.dtype
+        if s == t:
+            return x
+        out = self.fresh()
+
+        def one(op: str, ssa: str, a: str, b: str) -> str:
+            got = self.fresh()
+            self.scalar_emit(f"{got} = {op} {ssa} : {a} to {b}")
+            return got
+
+        if s.mlir == t.mlir:
+            return Val(x.ssa, t)
+        if t.is_bool:
+            zero = Val(self.const(0, s), s)
+            return self.compare("!=", x, zero)
+        if s.is_complex:
+            if t.is_complex:
+                a, b = self.special("real", [x]), self.special("imag", [x])
+                part = DType(f"f{t.width // 2}")
+                return self.special("complex", [self.convert(a, part), self.convert(b, part)])
+            return self.convert(self.special("real", [x]), t)
+        if t.is_complex:
+            part = DType(f"f{t.width // 2}")
+            re_ = self.convert(x, part)
+            return self.special("complex", [re_, Val(self.const(0, part), part)])
+        if INDEX in (s, t):
+            if s.is_float or t.is_float:
+                return self.convert(self.convert(x, DType("si64")), t)
+            unsigned = s.is_unsigned if s != INDEX else t.is_unsigned
+            return Val(one("arith.index_castui" if unsigned else "arith.index_cast", x.ssa,
+                           s.mlir, t.mlir), t)  # fmt: skip
+        if s.is_float and t.is_float:
+            if s.width == t.width:  # f16 <-> bf16
+                wide_ = one("arith.extf", x.ssa, s.mlir, "f32")
+                return Val(one("arith.truncf", wide_, "f32", t.mlir), t)
+            op = "arith.extf" if t.width > s.width else "arith.truncf"
+            return Val(one(op, x.ssa, s.mlir, t.mlir), t)
+        if s.is_float:
+            op = "arith.fptoui" if t.is_unsigned else "arith.fptosi"
+            return Val(one(op, x.ssa, s.mlir, t.mlir), t)
+        if t.is_float:
+            op = "arith.uitofp" if s.is_unsigned else "arith.sitofp"
+            return Val(one(op, x.ssa, s.mlir, t.mlir), t)
+        if t.width > s.width:
+            op = "arith.extui" if s.is_unsigned else "arith.extsi"
+            return Val(one(op, x.ssa, s.mlir, t.mlir), t)
+        del out
+        return Val(one("arith.trunci", x.ssa, s.mlir, t.mlir), t)
+
+    # -- index equations
+
+    def index_equation(self, equation: ast.IndexEquation) -> None:
+        generic = _Generic(self, equation)
+        try:
+            self.body = generic
+            generic.build()
+        finally:
+            self.body = None
+        self.locals[equation.target] = generic.finish()
+
+
+@dataclass
+class _Read:
+    """One operand of a generic: a tensor read at linear combinations of loop indices."""
+
+    source: Local
+    items: list[Affine]
+    arg: str
+
+
+@dataclass
+class _Generic:
+    """Builds one ``linalg`` op from an index equation."""
+
+    low: _Lowering
+    equation: ast.IndexEquation
+    loops: list[str] = field(default_factory=list)
+    indices: dict[str, Any] = field(default_factory=dict)
+    reads: list[_Read] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    head: list[str] = field(default_factory=list)
+    constants: dict[Any, str] = field(default_factory=dict)
+    index_values: dict[str, str] = field(default_factory=dict)
+    ranges: dict[str, Any] = field(default_factory=dict)
+    broadcast: list[str] = field(default_factory=list)
+    target_items: list[Affine] = field(default_factory=list)
+    value: Any = None
+
+    # -- loop indices
+
+    def build(self) -> None:
+        low, eq = self.low, self.equation
+        low.body = None  # symbols first: loop indices are what no symbol names
+        known = {**low.env, **low.locals}
+        for name in low.result_names:
+            if name not in low.locals:
+                known.pop(name, None)
+        accesses = [(eq.target, eq.indices)] + [
+            (n.base.id, n.items)
+            for n in walk(eq.value)
+            if isinstance(n, ast.Access) and isinstance(n.base, ast.Name)
+        ]
+        for name, items in list(accesses):
+            accesses += [
+                (n.base.id, n.items)
+                for item in items
+                for n in walk(item)
+                if isinstance(n, ast.Access) and isinstance(n.base, ast.Name)
+                and (n.base.id, n.items) not in accesses
+            ]  # fmt: skip
+        tensors = [(n, i) for n, i in accesses if n == eq.target or self.is_tensor(known.get(n))]
+        packs: dict[str, int] = {}
+        for bound in eq.bounds:
+            limit = low.eval(bound.limit)
+            if bound.pack:
+                values = sequence(limit, f"the limit of {bound.id}...")
+                packs[bound.id] = len(values)
+                for i, v in enumerate(values):
+                    self.ranges[f"{bound.id}.{i}"] = v
+            else:
+                self.ranges[bound.id] = limit
+        self.find_packs(tensors, known, packs)
+        for name, items in tensors:
+            del name
+            for item in items:
+                for n in walk(item):
+                    if isinstance(n, ast.Pack) and n.id is None:
+                        self.add_broadcast(tensors, known)
+                    elif isinstance(n, (ast.Pack, ast.Name)) and n.id and n.id not in known:
+                        if n.id in packs:
+                            self.add_pack(n.id, packs[n.id])
+                        elif isinstance(n, ast.Pack):
+                            raise Refused(f"the length of {n.id}... is not known", n)
+                        elif dtype_named(n.id) is None:
+                            self.add_loop(n.id)
+        low.body = self
+        self.rank_of_target = self.target_rank()
+        items = self.expand_items(eq.indices, eq.target, None)
+        for i, item in enumerate(items):
+            if isinstance(item, int):
+                item = Affine((), item)
+            if not isinstance(item, Affine) or (item.terms and item.plain is None) or (
+                not item.terms and item.offset != 0
+            ):
+                raise LoweringError(
+                    low.line,
+                    f"index {i} of the target {eq.target} must be a loop index or 0",
+                    eq.indices[min(i, len(eq.indices) - 1)],
+                )
+            self.target_items.append(item)
+        self.order_loops()
+        self.value = low.eval(eq.value)
+
+    rank_of_target: int | None = None
+
+    @staticmethod
+    def is_tensor(value: Any) -> bool:
+        return isinstance(value, (Tensor, Local)) or (
+            isinstance(value, tuple) and len(value) == 3 and value[0] == "raw"
+        )
+
+    def tensor_rank(self, name: str, known: dict[str, Any]) -> int | None:
+        if name == self.equation.target:
+            return self.target_rank()
+        value = known.get(name)
+        if isinstance(value, tuple):
+            value = tensor_of_type(name, value[2])
+        if isinstance(value, Local):
+            value = value.tensor
+        return value.rank if isinstance(value, Tensor) and value.dims is not None else None
+
+    def target_tensor(self) -> Tensor | None:
+        low, name = self.low, self.equation.target
+        made = low.locals.get(name)
+        if isinstance(made, Local):
+            return made.tensor
+        if isinstance(made, tuple):
+            return tensor_of_type(name, made[2])
+        found = low.result_names.get(name, (None, ""))[0]
+        if isinstance(found, Tensor):
+            if found.dims is None or found.dtype is None:
+                return found
+            return Tensor(name, tuple(low.unified_dims(name, list(found.dims))), found.dtype, False)
+        declared = low.rule.types.get(name)
+        if declared is not None and name not in low.env:
+            return tensor_of_type(name, low.declared_type(name, declared[1]))
+        return None
+
+    def target_rank(self) -> int | None:
+        found = self.target_tensor()
+        return found.rank if found is not None and found.dims is not None else None
+
+    def find_packs(
+        self, tensors: list[tuple[str, tuple[ast.Expr, ...]]], known: dict[str, Any],
+        packs: dict[str, int],
+    ) -> None:  # fmt: skip
+        progress = True
+        while progress:
+            progress = False
+            for name, items in tensors:
+                rank = self.tensor_rank(name, known)
+                if rank is None:
+                    continue
+                unknown: list[str] = []
+                size = 0
+                for item in items:
+                    if isinstance(item, ast.Pack):
+                        if item.id is None:
+                            unknown.append("...")
+                        elif item.id in known and isinstance(known[item.id], list):
+                            size += len(known[item.id])
+                        elif item.id in packs:
+                            size += packs[item.id]
+                        else:
+                            unknown.append(item.id)
+                    else:
+                        names = {n.id for n in walk(item) if isinstance(n, (ast.Name, ast.Pack))}
+                        if any(
+                            isinstance(n, ast.Call) and n.fn in FUNCTIONS for n in walk(item)
+                        ) or names & set(packs):
+                            length = self.static_length(item, known, packs)
+                            if length is None:
+                                unknown.append("?")
+                            else:
+                                size += length
+                        else:
+                            size += 1
+                if len(unknown) == 1 and unknown[0] not in ("...", "?"):
+                    if rank - size < 0:
+                        raise Refused(f"{name} has rank {rank}: too few dims for its indices")
+                    packs[unknown[0]] = rank - size
+                    progress = True
+
+    def static_length(
+        self, item: ast.Expr, known: dict[str, Any], packs: dict[str, int]
+    ) -> int | None:
+        """How many indices an item stands for, tried with placeholder indices."""
+        names = {n.id for n in walk(item) if isinstance(n, (ast.Name, ast.Pack)) and n.id}
+        trial: dict[str, Any] = dict(self.low.env)
+        for name in names:
+            if name in packs:
+                trial[name] = [0] * packs[name]
+            elif name not in known and dtype_named(name) is None:
+                if any(isinstance(n, ast.Pack) and n.id == name for n in walk(item)):
+                    return None
+                if self.maybe_pack(name):
+                    return None
+                trial[name] = 0
+        try:
+            value = Evaluator(trial).eval(item)
+        except Refused:
+            return 1 if not any(isinstance(n, ast.Call) for n in walk(item)) else None
+        return len(value) if isinstance(value, list) else 1
+
+    def maybe_pack(self, name: str) -> bool:
+        eq = self.equation
+        nodes = [n for i in eq.indices for n in walk(i)] + list(walk(eq.value))
+        return any(isinstance(n, ast.Pack) and n.id == name for n in nodes) or any(
+            b.pack and b.id == name for b in eq.bounds
+        )
+
+    def add_loop(self, name: str) -> None:
+        if name not in self.indices:
+            self.loops.append(name)
+            self.indices[name] = Affine(((name, 1),))
+
+    def add_pack(self, name: str, size: int) -> None:
+        if name in self.indices:
+            return
+        members = [f"{name}.{i}" for i in range(size)]
+        for m in members:
+            self.loops.append(m)
+        self.indices[name] = [Affine(((m, 1),)) for m in members]
+
+    def add_broadcast(
+        self, tensors: list[tuple[str, tuple[ast.Expr, ...]]], known: dict[str, Any]
+    ) -> None:
+        if self.broadcast or "..." in self.indices:
+            return
+        size = 0
+        for name, items in tensors:
+            if not any(isinstance(i, ast.Pack) and i.id is None for i in items):
+                continue
+            rank = self.tensor_rank(name, known)
+            if rank is None:
+                continue
+            if name == self.equation.target:
+                size = rank - (len(items) - 1)
+                break
+            size = max(size, rank - (len(items) - 1))
+        if size < 0:
+            raise Refused("too few dims for the indices")
+        self.broadcast = [f"....{i}" for i in range(size)]
+        self.loops.extend(self.broadcast)
+        self.indices["..."] = [Affine(((m, 1),)) for m in self.broadcast]
+
+    def expand_items(
+        self, items: Sequence[ast.Expr], name: str, source: Local | None
+    ) -> list[Any]:
+        """The indices of an access, packs spliced in and `...` aligned at the right."""
+        out: list[Any] = []
+        for item in items:
+            if isinstance(item, ast.Pack) and item.id is None:
+                pack: list[Any] = list(self.indices.get("...", []))
+                if source is not None:
+                    assert source.tensor.dims is not None
+                    size = len(source.tensor.dims) - (len(items) - 1)
+                    if size < 0 or size > len(pack):
+                        raise Refused(f"{name} has rank {len(source.tensor.dims)}: too many dims")
+                    pack = pack[len(pack) - size :]
+                    at = len(out)
+                    dims = source.tensor.dims[at : at + size]
+                    pack = [
+                        Affine(()) if d == 1 and self.loop_size(p.terms[0][0]) != 1 else p
+                        for d, p in zip(dims, pack, strict=True)
+                    ]
+                out.extend(pack)
+                continue
+            value = (
+                self.low.pack(item) if isinstance(item, ast.Pack) else self.low.eval(item)
+            )
+            out.extend(value) if isinstance(value, list) else out.append(value)
+        return out
+
+    def loop_size(self, name: str) -> Any:
+        """What is known of a `...` loop's size before the operands are: from the target's type."""
+        if name in self.ranges:
+            return self.ranges[name]
+        target = self.target_tensor()
+        if target is None or target.dims is None:
+            return self.broadcast_size(name)
+        items = self.equation.indices
+        before = next(
+            i for i, x in enumerate(items) if isinstance(x, ast.Pack) and x.id is None
+        ) if any(isinstance(x, ast.Pack) and x.id is None for x in items) else None
+        if before is None:
+            return self.broadcast_size(name)
+        return target.dims[before + self.broadcast.index(name)]
+
+    def broadcast_size(self, name: str) -> Any:
+        """The size of a `...` loop when the target's type is not known: the first that is not 1."""
+        place = len(self.broadcast) - self.broadcast.index(name)
+        best: Any = 1
+        for node in walk(self.equation.value):
+            if not isinstance(node, ast.Access) or not isinstance(node.base, ast.Name):
+                continue
+            value = self.low.name(node.base)
+            if isinstance(value, Local):
+                value = value.tensor
+            if not isinstance(value, Tensor) or value.dims is None:
+                continue
+            at = next((i for i, x in enumerate(node.items)
+                       if isinstance(x, ast.Pack) and x.id is None), None)  # fmt: skip
+            if at is None:
+                continue
+            size = len(value.dims) - (len(node.items) - 1)
+            if place <= size:
+                d = value.dims[at + size - place]
+                if d != 1 and (best == 1 or isinstance(d, int)):
+                    best = d
+        return best
+
+    def order_loops(self) -> None:
+        """Parallel loops in the target's order, then the reduction loops as they came."""
+        parallel = [a.terms[0][0] for a in self.target_items if a.terms]
+        if len(set(parallel)) != len(parallel):
+            raise LoweringError(self.low.line, "a loop index stands twice in the target")
+        self.parallel = parallel
+        self.loops = parallel + [n for n in self.loops if n not in parallel]
+        if self.equation.op == "=" and len(self.loops) > len(parallel):
+            extra = ", ".join(n for n in self.loops if n not in parallel)
+            # A broadcast loop that the target lacks, or an index that only reads use.
+            raise LoweringError(
+                self.low.line,
+                f"the index {extra} is not in the target: reduce over it with +=, max= or the like",
+            )
+
+    parallel: list[str] = field(default_factory=list)
+
+    def index_ssa(self, name: str) -> str:
+        if name not in self.index_values:
+            out = self.low.fresh("x")
+            self.head.append(f"{out} = linalg.index {self.loops.index(name)} : index")
+            self.index_values[name] = out
+        return self.index_values[name]
+
+    # -- reads
+
+    def read(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Val:
+        low = self.low
+        low.body = None
+        source = low.local(base)
+        low.body = self
+        name = source.tensor.name
+        values = self.expand_items(items, name, source)
+        dims = source.tensor.dims
+        assert dims is not None and source.tensor.dtype is not None
+        if len(values) != len(dims):
+            raise Refused(f"{name} has rank {len(dims)}, but {len(values)} indices", node)
+        linear: list[Affine] | None = []
+        for value in values:
+            if isinstance(value, Affine):
+                linear.append(value)  # type: ignore[union-attr]
+            elif isinstance(value, (int, Dyn)) and not isinstance(value, bool):
+                linear.append(Affine((), value))  # type: ignore[union-attr]
+            else:
+                linear = None
+                break
+        if linear is not None and self.readable(linear, dims):
+            for have in self.reads:
+                if have.source == source and have.items == linear:
+                    return Val(have.arg, source.tensor.dtype)
+            arg = low.fresh("in")
+            self.reads.append(_Read(source, linear, arg))
+            return Val(arg, source.tensor.dtype)
+        return low.extract(source, values)
+
+    @staticmethod
+    def readable(items: list[Affine], dims: Sequence[Any]) -> bool:
+        """Whether an access can be an operand's indexing map (perhaps of a slice)."""
+        for item in items:
+            if any(c < 1 for _, c in item.terms):
+                return False
+            if isinstance(item.offset, int) and item.offset < 0:
+                return False
+            if len(item.terms) > 1 and item.offset != 0:
+                return False
+        del dims
+        return True
+
+    # -- the op
+
+    def find_ranges(self) -> None:
+        target = self.target_tensor()
+        for name in self.loops:
+            if name in self.ranges:
+                continue
+            found: list[Any] = []
+            for read in self.reads:
+                assert read.source.tensor.dims is not None
+                for item, dim in zip(read.items, read.source.tensor.dims, strict=True):
+                    if item.plain == name:
+                        found.append(dim)
+            if target is not None and target.dims is not None:
+                for item, dim in zip(self.target_items, target.dims, strict=False):
+                    if item.plain == name:
+                        found.append(dim)
+            static = [d for d in found if isinstance(d, int)]
+            sourced = [d for d in found if isinstance(d, Dyn) and d.op not in ("result", "?")]
+            if static:
+                self.ranges[name] = static[0]
+            elif sourced:
+                self.ranges[name] = sourced[0]
+            elif found:
+                self.ranges[name] = found[0]
+            else:
+                shown = name.split(".")[0] or "..."
+                raise LoweringError(
+                    self.low.line,
+                    f"nothing says how far the index {shown} runs: add `for {shown} < N`",
+                )
+
+    def operand(self, read: _Read) -> tuple[Local, list[Affine]]:
+        """A read as an operand: sliced where the access has steps, offsets or constants."""
+        low = self.low
+        source = read.source
+        assert source.tensor.dims is not None
+        counts: dict[str, int] = {}
+        for item in read.items:
+            for n, _ in item.terms:
+                counts[n] = counts.get(n, 0) + 1
+        offsets: list[Any] = []
+        sizes: list[Any] = []
+        strides: list[int] = []
+        drop: list[int] = []
+        items: list[Affine] = []
+        changed = False
+        for at, (item, dim) in enumerate(zip(read.items, source.tensor.dims, strict=True)):
+            if not item.terms:
+                if dim == 1 and item.offset == 0:
+                    offsets.append(0), sizes.append(1), strides.append(1)
+                    items.append(item)
+                    continue
+                offsets.append(item.offset), sizes.append(1), strides.append(1)
+                drop.append(at)
+                changed = True
+                continue
+            if len(item.terms) == 1 and item.plain is None:
+                name, step = item.terms[0]
+                offsets.append(item.offset)
+                sizes.append(self.ranges[name])
+                strides.append(step)
+                items.append(Affine(((name, 1),)))
+                changed = True
+                continue
+            if item.plain is not None and isinstance(dim, int):
+                wanted = self.ranges[item.plain]
+                if isinstance(wanted, int) and wanted < dim:
+                    # The loop stops before the tensor ends.
+                    offsets.append(0), sizes.append(wanted), strides.append(1)
+                    items.append(item)
+                    changed = True
+                    continue
+                if isinstance(wanted, int) and wanted > dim:
+                    raise NoMatch(
+                        low.line, f"{source.tensor.name} has {dim} where {wanted} are read",
+                        expected=str(wanted), found=str(dim),
+                    )  # fmt: skip
+                if isinstance(wanted, Dyn):
+                    offsets.append(0), sizes.append(wanted), strides.append(1)
+                    items.append(item)
+                    changed = changed or wanted != dim
+                    continue
+            offsets.append(0), sizes.append(dim), strides.append(1)
+            items.append(item)
+        if changed:
+            source = low.slice(source, offsets, sizes, strides, drop)
+        assert source.tensor.dims is not None
+        wanted_dims = [
+            self.ranges[i.plain] if i.plain is not None else d
+            for i, d in zip(items, source.tensor.dims, strict=True)
+        ]
+        # A dim that is dynamic here but static elsewhere takes the static size.
+        refined = [
+            w if isinstance(w, int) else d
+            for w, d in zip(wanted_dims, source.tensor.dims, strict=True)
+        ]
+        ssa = low.cast_shape(source, refined)
+        return Local(Tensor(source.tensor.name, tuple(refined), source.tensor.dtype, False), ssa), items
+
+    def finish(self) -> Local:
+        low, eq = self.low, self.equation
+        low.body = None
+        self.find_ranges()
+        target = self.target_tensor()
+        low.body = self
+        hint = target.dtype if target is not None else None
+        value = self.value
+        if isinstance(value, Scalar):
+            value = low.to_val(value, None)
+        if not isinstance(value, Val) or (value.dtype == INDEX and hint is not None):
+            if isinstance(value, (Affine, Dyn)) and (hint is None or hint.is_int):
+                value = low.convert(value, hint or DType("si64"))
+            else:
+                value = low.to_val(value, hint)
+        assert isinstance(value, Val)
+        element = value.dtype
+        if hint is not None and hint != element:
+            raise LoweringError(
+                low.line, f"{eq.target} holds {hint}, but the equation gives {element}: cast it"
+            )
+        low.body = None
+        kept = [a for a in self.target_items if a.terms]
+        dims = [self.ranges[a.terms[0][0]] for a in kept]
+        out_type = Tensor(eq.target, tuple(dims), element, False)
+        operands = [self.operand(r) for r in self.reads]
+        result = self.emit(value, element, out_type, operands)
+        if len(kept) != len(self.target_items):
+            full = [
+                self.ranges[a.terms[0][0]] if a.terms else 1 for a in self.target_items
+            ]
+            return low.reshape(result, full, eq.target)
+        return result
+
+    def emit(
+        self, value: Val, element: DType, out_type: Tensor, operands: list[tuple[Local, list[Affine]]]
+    ) -> Local:  # fmt: skip
+        low, eq = self.low, self.equation
+        identity = [Affine(((n, 1),)) for n in self.loops]
+        if (
+            eq.op == "="
+            and len(operands) == 1
+            and not self.lines
+            and value.ssa == self.reads[0].arg
+            and operands[0][1] == identity
+        ):
+            held = operands[0][0]
+            return Local(Tensor(eq.target, held.tensor.dims, element, False), held.ssa)
+        reducing = eq.op != "="
+        if reducing:
+            init = self.initial(element, out_type)
+        elif eq.op == "=" and not operands and not self.index_values and self.only_constant(value):
+            low.lines.extend(self.head)
+            empty = self.empty(out_type)
+            out = low.fresh("f")
+            low.emit(
+                f"{out} = linalg.fill ins({value.ssa} : {element.mlir}) outs({empty} : "
+                f"{out_type.builtin_type()}) -> {out_type.builtin_type()}"
+            )
+            return Local(out_type, out)
+        else:
+            init = self.empty(out_type)
+        named = self.named(value, operands) if reducing else None
+        if named is not None:
+            out = low.fresh("m")
+            ins = ", ".join(o.ssa for o, _ in operands)
+            types = ", ".join(o.tensor.builtin_type() for o, _ in operands)
+            low.emit(
+                f"{out} = {named} ins({ins} : {types}) outs({init} : "
+                f"{out_type.builtin_type()}) -> {out_type.builtin_type()}"
+            )
+            return Local(out_type, out)
+        covered = {
+            i.plain for _, items in operands for i in items if i.plain is not None
+        } | {n for n in self.parallel}
+        missing = [n for n in self.loops if n not in covered]
+        shape_only: list[tuple[Local, list[Affine]]] = []
+        if missing:
+            window = Tensor("window", tuple(self.ranges[n] for n in missing), element, False)
+            shape_only.append(
+                (Local(window, self.empty(window)), [Affine(((n, 1),)) for n in missing])
+            )
+        out_arg = low.fresh("acc")
+        lines = [*self.head, *self.lines]
+        final = value
+        if reducing:
+            low.body = self
+            before = len(self.lines)
+            final = self.combine(eq.op, Val(out_arg, element), value)
+            low.body = None
+            lines = [*self.head, *self.lines]
+            del before
+        all_in = operands + shape_only
+        maps = [self.map_text(items) for _, items in all_in]
+        maps.append(self.map_text([Affine(((n, 1),)) for n in self.parallel]))
+        iterators = [
+            '"parallel"' if n in self.parallel else '"reduction"' for n in self.loops
+        ]
+        args = [
+            f"{r.arg}: {r.source.tensor.dtype.mlir}" for r in self.reads if r.source.tensor.dtype
+        ]
+        args += [f"%window_{i}: {element.mlir}" for i in range(len(shape_only))]
+        args.append(f"{out_arg}: {element.mlir}")
+        ins_text = ""
+        if all_in:
+            ins = ", ".join(o.ssa for o, _ in all_in)
+            types = ", ".join(o.tensor.builtin_type() for o, _ in all_in)
+            ins_text = f"ins({ins} : {types}) "
+        out = low.fresh("g")
+        low.emit(
+            f"{out} = linalg.generic {{indexing_maps = [{', '.join(maps)}], iterator_types = "
+            f"[{', '.join(iterators)}]}} {ins_text}outs({init} : {out_type.builtin_type()}) {{"
+        )
+        low.emit(f"^bb0({', '.join(args)}):")
+        for line in lines:
+            low.emit("  " + line)
+        low.emit(f"  linalg.yield {final.ssa} : {element.mlir}")
+        low.emit(f"}} -> {out_type.builtin_type()}")
+        return Local(out_type, out)
+
+    def only_constant(self, value: Val) -> bool:
+        return not self.lines and all("arith.constant" in h for h in self.head)
+
+    def combine(self, op: str, acc: Val, value: Val) -> Val:
+        low = self.low
+        t = acc.dtype
+        match op:
+            case "+=":
+                if t.is_bool:
+                    raise Refused("+= on bool: use or=, or cast")
+                return low.runtime_binary("+", acc, value)
+            case "*=":
+                return low.runtime_binary("*", acc, value)
+            case "max=":
+                return low.simple("max", [acc, value])
+            case "min=":
+                return low.simple("min", [acc, value])
+            case "and=":
+                return low.simple("bitand", [acc, value])
+            case "or=":
+                return low.simple("bitor", [acc, value])
+            case _:
+                return low.simple("bitxor", [acc, value])
+
+    def initial(self, element: DType, out_type: Tensor) -> str:
+        """The tensor that a reduction starts from: what is there, or the op's identity."""
+        low, eq = self.low, self.equation
+        made = low.locals.get(eq.target)
+        if made is not None:
+            have = low.name(ast.Name(0, 0, eq.target))
+            if not isinstance(have, Local):
+                raise LoweringError(low.line, f"{eq.target} is not a tensor")
+            if len(self.target_items) != len([a for a in self.target_items if a.terms]):
+                assert have.tensor.dims is not None
+                have = low.reshape(have, list(out_type.dims or ()), eq.target)
+            return low.cast_shape(have, out_type.dims or ())
+        identity: Any = {
+            "+=": 0, "*=": 1, "max=": element.lowest, "min=": element.highest,
+            "and=": -1 if element.is_int else True, "or=": 0, "xor=": 0,
+        }[eq.op]  # fmt: skip
+        if element.is_bool:
+            identity = bool(identity)
+        if element.is_unsigned and identity == -1:
+            identity = element.highest
+        fill = low.const(identity, element)
+        empty = self.empty(out_type)
+        out = low.fresh("f")
+        low.emit(
+            f"{out} = linalg.fill ins({fill} : {element.mlir}) outs({empty} : "
+            f"{out_type.builtin_type()}) -> {out_type.builtin_type()}"
+        )
+        return out
+
+    def empty(self, type_: Tensor) -> str:
+        low = self.low
+        dynamic = [low.index(d) for d in type_.dims or () if not isinstance(d, int)]
+        key = ("empty", type_.builtin_type(), tuple(dynamic))
+        if key not in low.memo:
+            out = low.fresh("e")
+            low.emit(f"{out} = tensor.empty({', '.join(dynamic)}) : {type_.builtin_type()}")
+            low.memo[key] = out
+        return low.memo[key]
+
+    def map_text(self, items: list[Affine]) -> str:
+        dims = ", ".join(f"d{i}" for i in range(len(self.loops)))
+        return f"affine_map<({dims}) -> ({', '.join(self.expr_text(i) for i in items)})>"
+
+    def expr_text(self, item: Affine) -> str:
+        parts = []
+        for name, c in item.terms:
+            d = f"d{self.loops.index(name)}"
+            parts.append(d if c == 1 else f"{d} * {c}")
+        return " + ".join(parts) or "0"
+
+    def named(
+        self, value: Val, operands: list[tuple[Local, list[Affine]]]
+    ) -> str | None:
+        """The named op that this is, where one exists and says the same."""
+        eq = self.equation
+        if eq.op != "+=" or len(operands) != 2 or not self.is_product(eq.value):
+            return None
+        if self.index_values or any(d == Affine(()) for _, items in operands for d in items):
+            return None
+        names = [[i.plain for i in items] for _, items in operands]
+        a, b = operands[0][0].tensor, operands[1][0].tensor
+        if a.dtype is None or b.dtype is None:
+            return None
+        if value.dtype.is_unsigned or a.dtype.is_unsigned or b.dtype.is_unsigned:
+            return None
+        out = list(self.parallel)
+        red = [n for n in self.loops if n not in self.parallel]
+        if all(n is not None for part in names for n in part):
+            if len(red) == 1:
+                k = red[0]
+                if len(out) == 2 and names == [[out[0], k], [k, out[1]]]:
+                    return "linalg.matmul"
+                if len(out) == 3 and names == [[out[0], out[1], k], [out[0], k, out[2]]]:
+                    return "linalg.batch_matmul"
+                if len(out) == 1 and names == [[out[0], k], [k]]:
+                    return "linalg.matvec"
+                if len(out) == 1 and names == [[k], [k, out[0]]]:
+                    return "linalg.vecmat"
+                if not out and names == [[k], [k]]:
+                    return "linalg.dot"
+            return None
+        return self.named_convolution(out, red, operands)
+
+    def named_convolution(
+        self, out: list[str], red: list[str], operands: list[tuple[Local, list[Affine]]]
+    ) -> str | None:
+        (x, xi), (w, wi) = operands
+        del x, w
+        if len(out) != 4 or len(red) != 3 or len(xi) != 4 or len(wi) != 4:
+            return None
+        n, f, i, j = out
+        c, u, v = red
+        if [p.plain for p in wi] != [f, c, u, v] or [p.plain for p in xi[:2]] != [n, c]:
+            return None
+        strides, dilations = [], []
+        for item, o, k in ((xi[2], i, u), (xi[3], j, v)):
+            terms = dict(item.terms)
+            if set(terms) != {o, k} or item.offset != 0:
+                return None
+            strides.append(terms[o])
+            dilations.append(terms[k])
+        return (
+            "linalg.conv_2d_nchw_fchw {dilations = dense<"
+            f"{dilations}> : tensor<2xi64>, strides = dense<{strides}> : tensor<2xi64>}}"
+        )
+
+    @staticmethod
+    def is_product(value: ast.Expr) -> bool:
+        def leaf(node: ast.Expr) -> bool:
+            if isinstance(node, ast.Call) and len(node.args) == 1 and "." not in node.fn:
+                node = node.args[0]
+            elif isinstance(node, ast.Call) and node.fn == "cast":
+                node = node.args[0]
+            return isinstance(node, ast.Access)
+
+        return (
+            isinstance(value, ast.Binary) and value.op == "*" and leaf(value.left)
+            and leaf(value.right)
+        )  # fmt: skip
+
+
+# ---- helpers ---------------------------------------------------------------------------------
+
+
+def wide(t: DType) -> DType:
+    """The type to accumulate in, as PyTorch does on CPU."""
+    if t.is_float:
+        return DType("f32") if t.width < 32 else t
+    if t.is_complex:
+        return t
+    return DType("si64")
+
+
+def quoted(text: str) -> str:
+    """A string attribute."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def float_text(value: float, t: DType | None = None) -> str:
+    """A float as MLIR reads it back without loss; infinities and NaN by their bits."""
+    name = t.name if t is not None else "f64"
+    if math.isfinite(value):
+        if name == "f64":
+            text = repr(value)
+        else:
+            text = f"{value:.17e}" if value not in (int(value),) else repr(value)
+            limit = {"f16": 65504.0, "bf16": 3.3895313892515355e38, "f32": 3.4028234663852886e38}
+            if name in limit and abs(value) > limit[name]:
+                # PyTorch rounds a number that is too large to infinity.
+                return float_text(math.copysign(math.inf, value), t)
+        if "e" in text and "." not in text.split("e")[0]:
+            text = text.replace("e", ".0e")
+        return text
+    bits = {
+        "f16": (0x7C00, 0xFC00, 0x7E00), "bf16": (0x7F80, 0xFF80, 0x7FC0),
+        "f32": (0x7F800000, 0xFF800000, 0x7FC00000),
+        "f64": (0x7FF0000000000000, 0xFFF0000000000000, 0x7FF8000000000000),
+        "f8E5M2": (0x7C, 0xFC, 0x7E),
+    }.get(name)  # fmt: skip
+    if bits is None:
+        # Types without infinity: their largest number.
+        if math.isnan(value):
+            raise Refused(f"{name} has no such number")
+        return repr(math.copysign(448.0 if "E4M3FN" in name else 240.0, value))
+    index = 2 if math.isnan(value) else 0 if value > 0 else 1
+    digits = {"f16": 4, "bf16": 4, "f32": 8, "f64": 16, "f8E5M2": 2}[name]
+    return f"0x{bits[index]:0{digits}X}"
+
+
+def groups_text(groups: list[list[int]]) -> str:
+    """A reassociation as MLIR spells it."""
+    return "[" + ", ".join("[" + ", ".join(map(str, g)) + "]" for g in groups) + "]"
+
+
+def tensor_of_type(name: str, type_: str) -> Tensor | None:
+    """A tensor from its MLIR type text, or None. Dynamic dims get a source of their own."""
+    found = re.fullmatch(r"!torch\.vtensor<\[(.*)\],(.+)>", type_)
+    if found:
+        dims = [d for d in found.group(1).split(",") if d]
+        element = dtype_named(found.group(2))
+        torch = True
+    else:
+        found = re.fullmatch(r"tensor<((?:[0-9?]+x)*)([^x].*)>", type_)
+        if not found:
+            return None
+        dims = [d for d in found.group(1).split("x") if d]
+        text = found.group(2)
+        element = dtype_named("s" + text if re.fullmatch(r"i(8|16|32|64)", text) else text)
+        torch = False
+    if element is None:
+        return None
+    return Tensor(
+        name, tuple(int(d) if d != "?" else Dyn("dim", (name, i)) for i, d in enumerate(dims)),
+        element, torch,
+    )  # fmt: skip
+
+
+def _same_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    return len(a) == len(b) and all(
+        x == y or isinstance(x, Dyn) != isinstance(y, Dyn) and len(a) == 1
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def _one_product(dims: Sequence[Any]) -> Any:
+    out: Any = 1
+    for d in dims:
+        out = arith("*", out, d)
+    return out
+
+
+def _cancel(have: list[Any], used: list[Any]) -> Any:
+    """The product of ``have`` over ``used`` where factors cancel exactly, else None."""
+    rest = list(have)
+    for v in used:
+        if v in rest:
+            rest.remove(v)
+        elif v != 1:
+            return None
+    return _one_product(rest)
+
+
+def _reassociate(
+    have: list[Any], want: list[Any]
+) -> list[tuple[list[int], list[int]]] | None:
+    """Groups of dims of equal product, smallest first; None when they cannot be told apart."""
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(have) and j < len(want):
+        a, b = [i], [j]
+        p, q = have[i], want[j]
+        i, j = i + 1, j + 1
+        while p != q:
+            if isinstance(p, Dyn) or isinstance(q, Dyn):
+                return None
+            if p < q:
+                if i == len(have) or isinstance(have[i], Dyn):
+                    return None
+                p *= have[i]
+                a.append(i)
+                i += 1
+            else:
+                if j == len(want) or isinstance(want[j], Dyn):
+                    return None
+                q *= want[j]
+                b.append(j)
+                j += 1
+        if p == 0 and (i < len(have) or j < len(want)) and len(groups) == 0:
+            return None
+        groups.append((a, b))
+    if not groups:
+        return None
+    # What is left over are dims of size 1: they join the last group.
+    for k in range(i, len(have)):
+        if have[k] != 1:
+            return None
+        groups[-1][0].append(k)
+    for k in range(j, len(want)):
+        if want[k] != 1:
+            return None
+        groups[-1][1].append(k)
+    if any(len(a) > 1 and len(b) > 1 for a, b in groups):
+        if any(isinstance(v, Dyn) for v in [*have, *want]):
+            return None
+    return groups
+
+
