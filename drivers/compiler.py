@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import importlib.metadata
 import mmap
 import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -32,6 +34,7 @@ __all__ = [
     "PHASES",
     "CompileError",
     "PassManager",
+    "compile_here",
     "compile_module",
     "context",
     "flags_for",
@@ -46,6 +49,7 @@ __all__ = [
     "rewrite",
     "run_passes",
     "run_tool",
+    "single_threaded",
     "tool_path",
     "version",
 ]
@@ -324,7 +328,8 @@ def flags_for(
     flags = list(target.flags)
     if compile_from is None and re.search(r"!torch\.|\btorch(?:_c)?\.\w", text):
         flags.append("--iree-input-type=torch")
-    if any("f64" in signature for signature in _public_signatures(text)):
+    # `!torch.float` is an f64 too, once converted.
+    if any(re.search(r"f64|!torch\.float\b", head) for head in _public_signatures(text)):
         flags.append("--iree-input-demote-f64-to-f32=false")
     return tuple(flags)
 
@@ -385,16 +390,30 @@ def _compile(
     diagnostics: list[Fault] | None,
 ) -> str:
     text = source if isinstance(source, str) else source.operation.get_asm()
+    arguments = _arguments(target, text, flags, compile_from)
+    stdout, stderr = run_tool(
+        "iree-compile", ["-", *arguments, *extra], stdin=text, path=path, timeout=timeout
+    )
+    said = _checked_diagnostics(stderr, flags, path, text)
+    if diagnostics is not None:
+        diagnostics.extend(said)
+    return stdout
+
+
+def _arguments(
+    target: Target, text: str, flags: Sequence[str], compile_from: str | None
+) -> list[str]:
     _check_flags(target, flags)
-    arguments = ["-", *flags_for(target, text, compile_from=compile_from)]
+    arguments = list(flags_for(target, text, compile_from=compile_from))
     if compile_from is not None:
         _check_phase(compile_from, "--compile-from")
         arguments.append(f"--compile-from={compile_from}")
     given = {flag.partition("=")[0] for flag in flags}
-    arguments = [a for a in arguments if a.partition("=")[0] not in given]
-    stdout, stderr = run_tool(
-        "iree-compile", [*arguments, *extra, *flags], stdin=text, path=path, timeout=timeout
-    )
+    return [a for a in arguments if a.partition("=")[0] not in given] + list(flags)
+
+
+def _checked_diagnostics(stderr: str, flags: Sequence[str], path: str, text: str) -> list[Fault]:
+    """What a compilation that reported success printed. Raises CompileError for ignored flags."""
     said = list(_diagnostics(stderr, path, text.split("\n")))
     # A torch pattern may complain about an op of the program that another pattern then converts.
     # An error about the flags or their files means that something asked for was left out.
@@ -402,9 +421,91 @@ def _compile(
     ignored = [f for f in said if f.severity == "error" and f.span.path in asked]
     if ignored:
         raise CompileError("error", stderr, ignored, _op_in(stderr))
-    if diagnostics is not None:
-        diagnostics.extend(said)
-    return stdout
+    return said
+
+
+def compile_here(
+    source: str | ir.Module,
+    target: Target,
+    *,
+    flags: Sequence[str] = (),
+    path: str = "<string>",
+) -> bytes:
+    """Like :func:`compile_module`, inside this process: no start of ``iree-compile`` to pay for.
+
+    For worker processes that compile many small programs and can be spared: a crash of the
+    compiler ends this process, and nothing can stop a compilation that hangs. While it compiles,
+    what any thread writes to file descriptor 2 is taken for the compiler's. Raises CompileError.
+    """
+    text = source if isinstance(source, str) else source.operation.get_asm()
+    arguments = tuple(_arguments(target, text, flags, None))
+    vmfb: bytes | None = None
+    with _stderr_captured() as said:
+        try:
+            vmfb = _invoke(_session(arguments), text)
+        except ValueError as error:  # flags it does not know, or a program it could not serialize
+            os.write(2, f"error: {' '.join(str(error).split())}\n".encode())
+    stderr = "".join(said)
+    if vmfb is None:
+        raise _failure("iree-compile", 1, stderr, path, text)
+    _checked_diagnostics(stderr, flags, path, text)
+    return vmfb
+
+
+def _embedding_api() -> Any:
+    return importlib.import_module("iree.compiler.api")  # initialises a compiler: when needed only
+
+
+@functools.cache
+def _session(flags: tuple[str, ...]) -> Any:
+    session = _embedding_api().Session()
+    session.set_flags(*flags)
+    return session
+
+
+def single_threaded() -> None:
+    """Let :func:`compile_here` use no threads of its own, from now on in this process.
+
+    To be called once, before the first compilation; worth it where several workers share the
+    cores.
+    """
+    _embedding_api()._initializeGlobalCL("mlirules", "--mlir-disable-threading")
+
+
+def _invoke(session: Any, text: str) -> bytes | None:
+    api = _embedding_api()
+    source = api.Source.wrap_buffer(session, text.encode() + b"\0", buffer_name=_STDIN)
+    invocation = session.invocation()
+    try:
+        invocation.enable_console_diagnostics()
+        if not (invocation.parse_source(source) and invocation.execute()):
+            return None
+        output = api.Output.open_membuffer()
+        try:
+            invocation.output_vm_bytecode(output)
+            return bytes(output.map_memory())
+        finally:
+            output.close()
+    finally:
+        invocation.close()
+        source.close()
+
+
+@contextlib.contextmanager
+def _stderr_captured() -> Iterator[list[str]]:
+    """What is written to file descriptor 2 inside, as one string in the list, afterwards."""
+    said: list[str] = []
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield said
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            said.append(file.read().decode(errors="replace"))
 
 
 def _check_phase(phase: str, flag: str) -> None:

@@ -1,5 +1,7 @@
 """Parsing, passes and compilation against the installed compiler."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -141,6 +143,7 @@ PRIVATE = LINALG + "func.func private @helper(%a: f64) -> f64 {\n  return %a : f
         (LINALG, set()),
         (RELU, {TORCH}),
         (RELU.replace("f32", "f64"), {TORCH, KEEP_F64}),
+        ("func.func @main() -> !torch.float {\n}", {TORCH, KEEP_F64}),
         (LINALG.replace("f32", "complex<f64>"), {KEEP_F64}),
         (PRIVATE, set()),
         ('func.func @main(\n  %a: i1 {my.note = "} {"},\n  %b: f64) {\n  return\n}', {KEEP_F64}),
@@ -269,3 +272,37 @@ def test_tools_are_found_and_missing_ones_named() -> None:
 
 def test_the_version_is_the_pinned_one() -> None:
     assert compiler.version().startswith("3.13.")
+
+
+_HERE = """
+import sys
+from mlirules.drivers import compiler, runtime
+from mlirules.drivers.targets import Target
+
+text, cpu = sys.stdin.read(), Target.parse("cpu")
+compiler.single_threaded()
+compiler.parse(text)  # the bindings and the embedded compiler live side by side
+print(runtime.entries(compiler.compile_here(text, cpu)))
+for broken, flags in ((text.replace("mm", "nn"), []), (text, ["--no-such-flag"])):
+    try:
+        compiler.compile_here(broken, cpu, flags=flags, path="p.mlir")
+    except compiler.CompileError as error:
+        print(error.kind, error)
+print(len(compiler.compile_here(text, cpu)) > 1000, "and stderr is back", file=sys.stderr)
+"""
+
+
+def test_compiling_in_this_process() -> None:
+    t = "!torch.vtensor<[2,2],f32>"
+    text = f"""func.func @main(%a: {t}) -> {t} {{
+      %0 = torch.aten.mm %a, %a : {t}, {t} -> {t}
+      return %0 : {t}
+    }}"""
+    done = subprocess.run(
+        [sys.executable, "-c", _HERE], input=text, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Entry(name='main', arguments='r', results='r')" in done.stdout
+    assert "error p.mlir:2:12: error[compile]: custom op 'torch.aten.nn' is unknown" in done.stdout
+    assert "option not found: no-such-flag" in done.stdout
+    assert done.stderr == "True and stderr is back\n"
