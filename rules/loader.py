@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,7 +16,7 @@ import pydantic
 
 from mlirules.rules.evaluate import FUNCTIONS
 from mlirules.rules.faults import Fault, MlirulesError, Span, did_you_mean
-from mlirules.rules.model import Body, RuleDoc
+from mlirules.rules.model import Body, RuleDoc, RunSpec, Test
 from mlirules.rules.notation import ast
 from mlirules.rules.notation.parser import (
     ELEMENT_TYPES,
@@ -33,12 +34,24 @@ OpOracle = Callable[[str], tuple[bool, list[str]]]
 LIBRARY = Path(__file__).resolve().parent
 
 # Names that stand for run-time functions; kept in step with generator.scalars by a test.
-RUNTIME_FUNCTIONS: frozenset[str] = frozenset(
-    "exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tan sinh cosh tanh asin acos atan asinh "
-    "acosh atanh erf floor ceil round trunc atan2 copysign pow abs max min maxnum minnum truncdiv "
-    "rem bitand bitor bitxor shl shr isnan isinf isfinite cast select sign bitcast real imag "
-    "complex reshape pad concatenate literal wide".split()
-)
+RUNTIME_ARITY: dict[str, tuple[int, int]] = {
+    **dict.fromkeys(
+        "exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tan sinh cosh tanh asin acos atan asinh "
+        "acosh atanh erf floor ceil round trunc abs isnan isinf isfinite sign real imag "
+        "wide".split(),
+        (1, 1),
+    ),
+    **dict.fromkeys(
+        "atan2 copysign pow max min maxnum minnum truncdiv rem bitand bitor bitxor shl shr cast "
+        "bitcast complex concatenate".split(),
+        (2, 2),
+    ),
+    "select": (3, 3),
+    "reshape": (1, 2),
+    "literal": (1, 2),
+    "pad": (4, 4),
+}
+RUNTIME_FUNCTIONS: frozenset[str] = frozenset(RUNTIME_ARITY)
 
 
 def load_rule(
@@ -52,18 +65,23 @@ def load_rule(
     source = load_yaml(path, text)
     if not isinstance(source.data, dict):
         raise MlirulesError(
-            Fault(source.span_at(()), "not-a-rule", "a rule file is a mapping",
+            Fault(source.span_at(()), "not-a-rule", "a rule file is a mapping of keys to values",
                   "it starts with `rule: NAME`")
         )  # fmt: skip
-    doc, faults = _typed(source)
-    if doc is None:
-        # Report notation faults of the parts that can be read, too: all faults in one run.
-        faults += _Checker(source, source.data, ops).notation_only()
-        raise MlirulesError(_in_order(faults))
+    doc, errors = _typed(source.data)
+    faults = [f for e in errors for f in _model_fault(source, e)]
+    # All faults in one run: with the model's faults mended, the rest can be judged as well.
+    judged = doc if doc is not None else _mended(source.data, errors)
     checker = _Checker(source, source.data, ops)
-    rule = checker.rule(doc)
-    if checker.faults:
-        raise MlirulesError(_in_order(checker.faults))
+    rule = None
+    if judged is None:
+        checker.notation_only()
+    else:
+        rule = checker.rule(judged)
+    broken = {f.span.line for f in faults}
+    faults += [f for f in checker.faults if doc is not None or f.span.line not in broken]
+    if faults:
+        raise MlirulesError(_in_order(faults))
     assert rule is not None
     return rule
 
@@ -73,84 +91,215 @@ def _in_order(faults: Iterable[Fault]) -> list[Fault]:
     return sorted(unique, key=lambda f: (f.span.line, f.span.column, f.code))
 
 
-_FIELDS_HINT = {
-    "string_type": "write a text here",
-    "int_type": "write a whole number here",
-    "list_type": "write a list here: each item on a line of its own, after '- '",
-    "dict_type": "write a mapping here: `key: value` lines",
-    "bool_type": "write true or false",
-    "float_type": "write a number here",
+def _typed(data: object) -> tuple[RuleDoc | None, list[Any]]:
+    try:
+        return RuleDoc.model_validate(data), []
+    except pydantic.ValidationError as error:
+        return None, list(error.errors(include_url=False))
+
+
+_PLACEHOLDERS: dict[str, object] = {
+    "rule": "unnamed",
+    "kind": "conversion",
+    "summary": "missing",
+    "reason": "missing",
+    "name": "missing",
 }
 
 
-def _typed(source: SourceFile) -> tuple[RuleDoc | None, list[Fault]]:
-    try:
-        return RuleDoc.model_validate(source.data), []
-    except pydantic.ValidationError as error:
-        return None, [f for e in error.errors() for f in _pydantic_fault(source, e)]
+def _mended(data: dict[str, Any], errors: list[Any]) -> RuleDoc | None:
+    """The rule without the keys that the model refused, or None when too little is left."""
+    data = copy.deepcopy(data)
+    for error in errors:
+        loc = _location(error)
+        holder: Any = data
+        for part in loc[:-1]:
+            try:
+                holder = holder[part]
+            except (KeyError, IndexError, TypeError):
+                break
+        else:
+            if not loc or not isinstance(holder, dict):
+                return None
+            if loc[-1] in _PLACEHOLDERS:
+                holder[loc[-1]] = _PLACEHOLDERS[loc[-1]]
+            elif loc == ("tests",):
+                holder["tests"] = [{"name": "missing"}]
+            else:
+                holder.pop(loc[-1], None)
+    return _typed(data)[0]
 
 
-def _fields_at(loc: Path_) -> list[str]:
-    model: Any = RuleDoc
-    if loc and loc[0] == "tests":
-        from mlirules.rules.model import RunSpec, Test
+def _location(error: Any) -> Path_:
+    """Where the model refused the file, without pydantic's names for branches and keys."""
+    loc: list[str | int] = [
+        p
+        for p in error["loc"]
+        if not (isinstance(p, str) and (p in ("Body", "[key]") or "constrained-" in p))
+    ]
+    if loc and loc[0] == "let":
+        loc = loc[:2]
+    if loc and loc[0] == "rewrite" and len(loc) > 2 and error["type"] in ("model_type",):
+        loc = loc[:2]
+    return tuple(loc)
 
-        model = RunSpec if "run" in loc[1:] else Test
-    elif loc and loc[0] == "rewrite":
-        model = Body
-    return list(model.model_fields)
+
+_TYPES = {
+    "string_type": ("a text", "write a text; quote it if it looks like a number or a list"),
+    "int_type": ("a whole number", ""),
+    "int_from_float": ("a whole number", ""),
+    "float_type": ("a number", ""),
+    "finite_number": ("a finite number", ""),
+    "bool_type": ("true or false", ""),
+    "list_type": ("a list", "put each item on a line of its own, after '- '"),
+    "dict_type": ("a mapping", "write `key: value` lines"),
+    "model_type": ("a mapping", "write `key: value` lines"),
+    "model_attributes_type": ("a mapping", "write `key: value` lines"),
+}
+_MISSING = {
+    "rule": "name it as the file: lower-case words and digits joined by '-'",
+    "kind": "`kind: conversion` (op to op) or `kind: fusion` (DAG to DAG)",
+    "summary": "say in one sentence what the rule does",
+    "reason": "say why the rule exists: what it makes possible or faster",
+    "match": "list the ops to find, the root last: `- c = torch.aten.mm(a, b)`",
+    "rewrite": "list the equations that define the root's results",
+    "tests": "every rule has at least one positive and one negative test",
+    "name": "say what the test shows",
+}
 
 
-def _pydantic_fault(source: SourceFile, error: Any) -> list[Fault]:
-    loc: Path_ = tuple(
-        p for p in error["loc"] if not (isinstance(p, str) and re.search(r"constrained-|^Body$", p))
-    )
-    kind, message = error["type"], error["msg"]
-    # A union reports every branch: keep the one that fits what was written.
-    if loc and loc[0] == "rewrite" and len(loc) >= 2:
-        value = source.data
-        for part in loc[:2]:
-            value = value[part]
-        is_body_branch = "Body" in error["loc"]
-        if isinstance(value, dict) != is_body_branch:
-            return [] if isinstance(value, (dict, str)) else [
-                Fault(source.span_at(loc[:2]), "wrong-type",
-                      "a rewrite item is an equation or a mapping with `body:`")
-            ] if is_body_branch else []  # fmt: skip
-    if kind == "missing":
-        parent = loc[:-1]
-        span = source.span_at(parent) if parent else source.span(1, 1)
-        first_key = next((k for k in source.key_marks if k[: len(parent)] == parent), None)
-        if first_key:
-            span = source.span_at(first_key, key=True)
-        hint = {
-            "reason": "say why the rule exists: what it makes possible or faster",
-            "tests": "every rule has at least one positive and one negative test",
-            "kind": "conversion or fusion",
-        }.get(str(loc[-1]), f"add `{loc[-1]}:`")
-        return [Fault(span, "missing-key", f"the key {loc[-1]!r} is missing", hint)]
-    if kind == "extra_forbidden":
-        known = _fields_at(loc[:-1])
-        word = str(loc[-1])
-        hint = did_you_mean(word, known) or "known keys: " + ", ".join(known)
+def _model_at(loc: Path_) -> Any:
+    match loc:
+        case ("tests", int(), "run", *_):
+            return RunSpec
+        case ("tests", *_):
+            return Test
+        case ("rewrite", *_):
+            return Body
+    return RuleDoc
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "the truth value " + ("true" if value else "false")
+        case int() | float():
+            return f"the number {value}"
+        case str():
+            text = value if len(value) <= 40 else value[:37] + "..."
+            return f"the text {text!r}"
+        case list():
+            return "a list"
+    return "a mapping"
+
+
+def _what(loc: Path_) -> str:
+    """The place in words: `match`, an item of `match`."""
+    names = [p for p in loc if isinstance(p, str)]
+    if loc and isinstance(loc[-1], int):
+        return f"an item of `{names[-1]}`"
+    return f"`{names[-1]}`" if names else "the file"
+
+
+def _model_fault(source: SourceFile, error: Any) -> list[Fault]:
+    loc = _location(error)
+    kind, found, context = error["type"], error.get("input"), error.get("ctx", {})
+    if error["loc"] and error["loc"][-1] == "[key]":
+        span = source.span_at(loc, key=True)
         return [
-            Fault(source.span_at(loc, key=True), "unknown-key", f"unknown key {word!r}", hint)
-        ]
-    if loc and loc[-1] == "[key]":
-        loc = loc[:-1]
-        return [
-            Fault(source.span_at(loc, key=True), "bad-name",
-                  f"{loc[-1]!r} is not a name", "letters, digits and _, not starting with a digit")
+            Fault(span, "bad-name", f"{loc[-1]!r} is not a name",
+                  "up to 60 letters, digits and _, not starting with a digit")
         ]  # fmt: skip
-    hint = _FIELDS_HINT.get(kind, "")
+    # A union reports every branch: keep the one that fits what was written.
+    if loc[:1] == ("rewrite",) and len(error["loc"]) > 2:
+        value = source.data["rewrite"][loc[1]]
+        if not isinstance(value, (dict, str)):
+            return [
+                Fault(source.span_at(loc[:2]), "wrong-type",
+                      f"an item of `rewrite` is an equation or a mapping with `body:`, "
+                      f"not {_shown(value)}")
+            ]  # fmt: skip
+        if isinstance(value, dict) != ("Body" in error["loc"]):
+            return []
+    if loc[:1] == ("let",) and len(loc) == 2:
+        return [
+            Fault(source.span_at(loc), "wrong-type",
+                  f"a `let` value is an expression, a number or a truth value, "
+                  f"not {_shown(source.data['let'][loc[1]])}",
+                  "quote lists: '[1, 2]'" if isinstance(found, list) else "")
+        ]  # fmt: skip
+    if kind == "missing":
+        return [
+            Fault(_owner_span(source, loc[:-1]), "missing-key", f"the key {loc[-1]!r} is missing",
+                  _MISSING.get(str(loc[-1]), f"add `{loc[-1]}:`"))
+        ]  # fmt: skip
+    if kind == "extra_forbidden":
+        known = list(_model_at(loc[:-1]).model_fields)
+        word = str(loc[-1])
+        hint = did_you_mean(word, known) or _elsewhere(word) or "known keys: " + ", ".join(known)
+        return [Fault(source.span_at(loc, key=True), "unknown-key", f"unknown key {word!r}", hint)]
+    span = source.span_at(loc)
+    if found is None or found in ("", [], {}):  # nothing to point at but the key
+        span = source.span_at(loc, key=True)
+    if kind in _TYPES:
+        wanted, hint = _TYPES[kind]
+        if found is None:
+            hint = "write a value, or remove the key"
+        if kind == "list_type" and isinstance(found, str):
+            hint = f"put it in a list: `- {found[:40]}`"
+        return [
+            Fault(span, "wrong-type", f"{_what(loc)} must be {wanted}, not {_shown(found)}", hint)
+        ]
     if kind == "literal_error":
-        hint = "one of " + error.get("ctx", {}).get("expected", "")
+        choices = context.get("expected", "")
+        near = did_you_mean(str(found), re.findall(r"'([^']*)'", choices))
+        return [
+            Fault(span, "bad-value", f"{_what(loc)} must be {choices}, not {_shown(found)}", near)
+        ]
     if kind == "string_pattern_mismatch":
-        hint = "lower-case words and digits joined by '-'"
-    if kind == "float_type" or kind == "int_type":
-        found = error.get("input")
-        message = f"{message}, found {found!r}"
-    return [Fault(source.span_at(loc), "wrong-type", message, hint)]
+        fixed = re.sub(r"[^a-z0-9]+", "-", str(found).lower()).strip("-")
+        return [
+            Fault(span, "bad-name",
+                  f"{found!r} is not a name: lower-case words and digits joined by '-'",
+                  f"write {fixed}" if fixed else "")
+        ]  # fmt: skip
+    if kind in ("too_short", "string_too_short"):
+        least = context["min_length"]
+        if not found:
+            return [Fault(span, "empty", f"{_what(loc)} is empty", _MISSING.get(str(loc[-1]), ""))]
+        unit = "characters" if kind.startswith("string") else "items"
+        return [Fault(span, "bad-value", f"{_what(loc)} has fewer than {least} {unit}")]
+    if kind in ("too_long", "string_too_long"):
+        unit = "characters" if kind.startswith("string") else "items"
+        most = context["max_length"]
+        return [Fault(span, "too-large", f"{_what(loc)} has more than {most} {unit}")]
+    if kind in ("greater_than_equal", "less_than_equal"):
+        bound = context.get("ge", context.get("le"))
+        side = "at least" if "ge" in context else "at most"
+        return [
+            Fault(span, "bad-value", f"{_what(loc)} must be {side} {bound}, not {found}")
+        ]
+    return [Fault(span, "wrong-type", f"{_what(loc)}: {error['msg']}")]
+
+
+def _elsewhere(word: str) -> str:
+    """Where a key belongs that stands in the wrong mapping."""
+    for name, model in (("a test", Test), ("a test's `run:`", RunSpec), ("the rule", RuleDoc)):
+        if word in model.model_fields:
+            return f"{word!r} is a key of {name}"
+    return ""
+
+
+def _owner_span(source: SourceFile, parent: Path_) -> Span:
+    """The first key of the mapping that lacks something."""
+    first = next(
+        (k for k in source.key_marks if len(k) == len(parent) + 1 and k[:-1] == parent), None
+    )
+    if first is not None:
+        return source.span_at(first, key=True)
+    return source.span_at(parent) if parent else source.span(1, 1)
 
 
 class _Checker:
@@ -161,6 +310,8 @@ class _Checker:
         self.data = data
         self.ops = ops
         self.faults: list[Fault] = []
+        # Words of lines that could not be read: they may be names, so no fault is made of them.
+        self.unread: set[str] = set()
 
     # -- helpers
 
@@ -186,11 +337,10 @@ class _Checker:
                     error.suggestion,
                 )
             )  # fmt: skip
-        except RecursionError:
-            self.faults.append(Fault(line.span, "syntax", "nested too deep"))
+        self.unread |= set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", line.text.value))
         return None
 
-    def notation_only(self) -> list[Fault]:
+    def notation_only(self) -> None:
         """Parse what can be parsed of a file whose model is wrong."""
         for section, parse in (("match", parse_statement), ("where", parse_expression)):
             items = self.data.get(section)
@@ -203,7 +353,6 @@ class _Checker:
             for key, value in types.items():
                 if isinstance(value, str):
                     self.parsed(self.line("types", key), parse_type)
-        return self.faults
 
     # -- the whole
 
@@ -254,26 +403,30 @@ class _Checker:
                 statement = self.parsed(line, parse_statement)
                 if statement is not None:
                     rewrite.append((line, statement))
-        if self.faults:
-            # Names cannot be judged while lines are missing; op names can.
-            for pattern in match:
-                self.ops_of(pattern.line, pattern.equation.call)
-            return None
         rule = Rule(doc, self.source, types, match, index_match, lets, where, rewrite)
         self.names(rule)
         self.tests(doc)
         return rule
 
+    def has_root(self, rule: Rule) -> bool:
+        """Whether the match's last line was read and is an op equation."""
+        return bool(rule.match) and rule.root.line.key == len(rule.doc.match) - 1
+
     def type_decl(self, line: Line, decl: ast.TypeDecl) -> None:
         if decl.of is not None:
             self.type_decl(line, decl.of)
         element = decl.element
+        if element:  # it stands last: before the closing bracket
+            at = line.text.value.rfind(element, decl.pos, decl.end)
+            where = ast.Node(at, at + len(element)) if at >= 0 else decl
+        else:
+            where = decl
         if element and element[0].islower() and element not in ELEMENT_TYPES:
             hint = did_you_mean(element, ELEMENT_TYPES) or "an element type, or a capital symbol"
-            self.fault(line, decl, "unknown-type", f"unknown element type {element!r}", hint)
+            self.fault(line, where, "unknown-type", f"unknown element type {element!r}", hint)
         if decl.kind == "vtensor" and element in ("i8", "i16", "i32", "i64", "index"):
             self.fault(
-                line, decl, "unknown-type",
+                line, where, "unknown-type",
                 f"a vtensor has signed or unsigned integers, not {element}", f"write s{element}",
             )  # fmt: skip
         if decl.constant and decl.kind in ("vtensor", "tensor"):
@@ -286,71 +439,27 @@ class _Checker:
                 "an op's name holds its dialect: torch.aten.mm",
             )  # fmt: skip
             return
-        if self.ops is not None:
-            known, near = self.ops(call.fn)
-            if not known:
-                hint = did_you_mean(call.fn, near) or "see `mlirules check --help`"
-                head = ast.Node(call.pos, call.pos + len(call.fn))
-                self.fault(
-                    line, head, "unknown-op",
-                    f"the installed compiler has no op {call.fn!r}", hint,
-                )  # fmt: skip
+        self.op_name(line, call.fn, call.pos)
         for arg in call.args:
             for inner in arg.items if isinstance(arg, ast.ListExpr) else (arg,):
                 if isinstance(inner, ast.Call):
                     self.ops_of(line, inner)
 
+    def op_name(self, line: Line, name: str, pos: int) -> None:
+        if self.ops is None:
+            return
+        known, near = self.ops(name)
+        if not known:
+            self.fault(
+                line, ast.Node(pos, pos + len(name)), "unknown-op",
+                f"the installed compiler has no op {name!r}", did_you_mean(name, near),
+            )  # fmt: skip
+
     # -- names
 
     def names(self, rule: Rule) -> None:
-        bound: dict[str, Line] = {}
-        results: dict[str, int] = {}
-        used_later: set[str] = set()
-        for line, equation in rule.index_match:
-            bound[equation.target] = line
-            for name in _tensor_names(equation.value):
-                bound.setdefault(name, line)
-        for n, pattern in enumerate(rule.match):
-            for name in pattern.equation.results:
-                if name is None:
-                    continue
-                if name in results:
-                    self.fault(
-                        pattern.line, pattern.equation, "duplicate-name",
-                        f"{name!r} is defined twice", "give each result a name of its own",
-                    )  # fmt: skip
-                results[name] = n
-        for pattern in rule.match:
-            self.ops_of(pattern.line, pattern.equation.call)
-            self.operands(pattern.line, pattern.equation.call, bound, used_later)
-            for name in pattern.equation.results:
-                if name:
-                    bound.setdefault(name, pattern.line)
-        if rule.match and not rule.index_match:
-            last = len(rule.match) - 1
-            for n, pattern in enumerate(rule.match[:-1]):
-                names = [r for r in pattern.equation.results if r]
-                if not any(name in used_later for name in names):
-                    self.fault(
-                        pattern.line, None, "unconnected",
-                        "no later op of the match uses this op's results",
-                        "the ops of a match form one DAG that ends in the last, the root",
-                    )  # fmt: skip
-            for name, n in results.items():
-                if n == last and name in used_later:
-                    self.fault(rule.root.line, None, "cycle", f"{name!r} uses itself")
-        for name, (line, _) in rule.types.items():
-            declared_later = {t for t in _targets(rule)}
-            if name not in bound and name not in declared_later:
-                self.fault(
-                    line, None, "unbound-name", f"{name!r} stands nowhere in the match",
-                    did_you_mean(name, bound) or "remove it, or use it",
-                )  # fmt: skip
-        if rule.match and not any(rule.root.equation.results):
-            self.fault(
-                rule.root.line, None, "match", "the root's results have no names",
-                "write c = " + rule.root.line.text.value,
-            )  # fmt: skip
+        bound = self.match_names(rule)
+        self.declared(rule, bound)
         symbols: dict[str, Line] = dict(bound)
         for line, decl in rule.types.values():
             for symbol in _type_symbols(decl):
@@ -359,35 +468,124 @@ class _Checker:
             symbols.setdefault(name, rule.types[name][0])
         scope = set(symbols)
         for name, line, expr, _ in rule.let:
+            key = self.source.span_at(("let", name), key=True)
             if expr is not None:
                 self.expression(line, expr, scope, runtime=False)
             if name in scope:
-                self.fault(line, None, "duplicate-name", f"{name!r} already stands in the match")
+                first = symbols.get(name)
+                self.faults.append(
+                    Fault(key, "duplicate-name", f"{name!r} already has a meaning",
+                          f"line {first.span.line} uses it: choose another name" if first else
+                          "choose another name")
+                )  # fmt: skip
+            elif name in ELEMENT_TYPES or name in ("true", "false", "none", "_"):
+                self.faults.append(
+                    Fault(key, "bad-name", f"{name!r} is a word of the notation",
+                          "choose another name")
+                )  # fmt: skip
             scope.add(name)
         for line, expr in rule.where:
             self.expression(line, expr, scope, runtime=False)
-        root_results = {
-            r for r in (rule.root.equation.results if rule.match else ()) if r
-        } or {e.target for _, e in rule.index_match[-1:]}
-        scope_now = {s for s in scope if s not in root_results}
-        defined: set[str] = set()
-        for line, statement in rule.rewrite:
-            self.statement(line, statement, scope_now | defined, root_results)
-            defined |= _defines(statement, root_results)
-        for name in root_results - defined:
-            where = rule.rewrite[-1][0]
-            self.fault(
-                where, None, "undefined-result", f"the rewrite does not define {name!r}",
-                f"add an equation `{name}[...] = ...` or `{name} = ...`",
-            )  # fmt: skip
-        for op in rule.doc.commutative:
-            if op not in rule.op_names:
-                at = self.line("commutative", rule.doc.commutative.index(op))
+        self.rewrite(rule, scope)
+        for n, op in enumerate(rule.doc.commutative):
+            if op not in rule.op_names and not self.unread & set(op.split(".")):
                 self.fault(
-                    at, None, "unbound-name", f"{op!r} does not stand in the match",
-                    did_you_mean(op, rule.op_names),
+                    self.line("commutative", n), None, "unbound-name",
+                    f"{op!r} does not stand in the match",
+                    did_you_mean(op, rule.op_names) or "name an op of `match:`, or remove it",
                 )  # fmt: skip
         rule.names = frozenset(scope)
+
+    def match_names(self, rule: Rule) -> dict[str, Line]:
+        """The names that the match binds, each with its line; checks how the ops hang together."""
+        bound: dict[str, Line] = {}
+        results: dict[str, OpPattern] = {}
+        used: set[str] = set()
+        for line, equation in rule.index_match:
+            bound[equation.target] = line
+            for name in _tensor_names(equation.value):
+                bound.setdefault(name, line)
+        for pattern in rule.match:
+            for name in pattern.equation.results:
+                if name is not None and name in results:
+                    at = re.search(rf"\b{re.escape(name)}\b", pattern.line.text.value)
+                    self.fault(
+                        pattern.line, ast.Node(*at.span()) if at else pattern.equation,
+                        "duplicate-name", f"{name!r} is defined twice",
+                        f"line {results[name].line.span.line} defines it: give each result a name "
+                        "of its own",
+                    )  # fmt: skip
+                if name is not None:
+                    results[name] = pattern
+        used_before: set[str] = set()
+        for pattern in rule.match:
+            self.ops_of(pattern.line, pattern.equation.call)
+            here: set[str] = set()
+            self.operands(pattern.line, pattern.equation.call, bound, here)
+            for name in pattern.equation.results:
+                if name and name in here:
+                    self.fault(
+                        pattern.line, None, "cycle", f"{name!r} is an operand of its own op"
+                    )
+                elif name and name in used_before:
+                    self.fault(
+                        pattern.line, None, "cycle", f"{name!r} is used before it is defined",
+                        "write the ops in the order of the IR: an op after those it uses",
+                    )  # fmt: skip
+                if name:
+                    bound.setdefault(name, pattern.line)
+            used |= here
+            used_before |= here
+        if self.has_root(rule):
+            if not rule.index_match:
+                for pattern in rule.match[:-1]:
+                    names = {r for r in pattern.equation.results if r}
+                    if not names & (used | self.unread):
+                        self.fault(
+                            pattern.line, None, "unconnected",
+                            "no later op of the match uses this op's results",
+                            "the ops of a match form one DAG that ends in the last, the root",
+                        )  # fmt: skip
+            if not any(rule.root.equation.results):
+                self.fault(
+                    rule.root.line, None, "match", "the root's results have no names",
+                    "write c = " + rule.root.line.text.value.removeprefix("_ = "),
+                )  # fmt: skip
+        return bound
+
+    def declared(self, rule: Rule, bound: dict[str, Line]) -> None:
+        targets = set(_targets(rule))
+        for name in rule.types:
+            if name not in bound and name not in targets and name not in self.unread:
+                self.faults.append(
+                    Fault(
+                        self.source.span_at(("types", name), key=True), "unbound-name",
+                        f"{name!r} stands nowhere in the match",
+                        did_you_mean(name, bound) or "remove it, or use it",
+                    )
+                )  # fmt: skip
+
+    def rewrite(self, rule: Rule, scope: set[str]) -> None:
+        roots: set[str] = set()
+        if self.has_root(rule):
+            roots = {r for r in rule.root.equation.results if r}
+        elif rule.index_match and not rule.match:
+            roots = {rule.index_match[-1][1].target}
+        defined: set[str] = set()
+        for line, statement in rule.rewrite:
+            known = {s for s in scope if s not in roots} | defined
+            self.statement(line, statement, known, roots)
+            defined |= _defines(statement, roots)
+        for name in sorted(roots - defined - self.unread):
+            where = rule.rewrite[-1][0] if rule.rewrite else self.line("rewrite", 0)
+            near = did_you_mean(name, defined)
+            span = where.span
+            if isinstance(where.text.value, str) and "\n" in where.text.value:  # a body
+                span = self.source.span_at(("rewrite", where.key, "body"), key=True)
+            self.faults.append(
+                Fault(span, "undefined-result", f"the rewrite does not define {name!r}",
+                      near or f"add an equation `{name}[...] = ...` or `{name} = ...`")
+            )  # fmt: skip
 
     def operands(
         self, line: Line, call: ast.Call, bound: dict[str, Line], used: set[str]
@@ -431,18 +629,20 @@ class _Checker:
     ) -> None:
         match statement:
             case BodyText(text=text):
-                self.body(line, text, scope)
+                self.body(line, text, scope, roots)
             case ast.OpEquation(call=call):
                 self.ops_of(line, call)
                 for arg in call.args:
                     self.expression(line, arg, scope, runtime=True)
+                for _, value in call.attrs:
+                    self.expression(line, value, scope, runtime=True)
             case ast.Assignment(value=value):
                 self.expression(line, value, scope, runtime=True)
             case ast.IndexEquation():
                 loops = {b.id for b in statement.bounds}
                 for item in statement.indices:
                     loops |= _index_names(item)
-                for node in _walk(statement.value):
+                for node in walk_expression(statement.value):
                     if isinstance(node, ast.Access):
                         for item in node.items:
                             loops |= _index_names(item)
@@ -452,74 +652,118 @@ class _Checker:
                     self.expression(line, item, scope | loops, runtime=True)
                 self.expression(line, statement.value, scope | loops, runtime=True)
 
-    def body(self, line: Line, text: str, scope: set[str]) -> None:
-        # Only what follows `$` is ours; SSA names may be the body's own.
-        for found in re.finditer(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\(([^()]*(?:\([^()]*\)[^()]*)*)\))", text):
-            offset = found.start()
-            if found.group(1):
-                name = found.group(1)
-                node = ast.Node(offset, found.end())
-                if name not in scope and name not in ELEMENT_TYPES and not self.known(name):
-                    self.fault(
-                        line, node, "unbound-name", f"{name!r} stands nowhere in the match",
-                        did_you_mean(name, scope),
-                    )  # fmt: skip
-            else:
-                try:
-                    expr = parse_expression(found.group(2))
-                except NotationError as error:
-                    at = found.start(2) + error.pos
-                    self.faults.append(
-                        Fault(line.text.span(at, error.length), "syntax", error.message,
-                              error.suggestion)
-                    )  # fmt: skip
-                else:
-                    shifted = Line(line.section, line.key, line.text)
-                    before = len(self.faults)
-                    self.expression(shifted, expr, scope, runtime=False)
-                    del before
+    def body(self, line: Line, text: str, scope: set[str], roots: set[str]) -> None:
+        for opened, message, hint in unbalanced(text):
+            self.fault(line, ast.Node(opened, opened + 1), "syntax", message, hint)
+        plain = blanked(text)
+        for found in re.finditer(r"\$", plain):
+            self.dollar(line, text, found.start(), scope | roots)
+        own = {m.group(1) or m.group(2) for m in _BODY_DEFINED.finditer(plain)}
+        for args in re.finditer(r"\^\w+\s*\(([^()]*)\)", plain):
+            own |= set(re.findall(r"%([A-Za-z_]\w*)\s*:", args.group(1)))
+        for found in re.finditer(r"%([A-Za-z_]\w*)", plain):
+            name = found.group(1)
+            if name in own or name in scope or name in self.unread:
+                continue
+            self.fault(
+                line, ast.Node(*found.span()), "unbound-name",
+                f"%{name} is neither defined in this body nor a value of the match",
+                did_you_mean(name, own | scope),
+            )  # fmt: skip
+        for found in _BODY_OP.finditer(plain):
+            self.op_name(line, found.group(1), found.start(1))
 
-    def known(self, name: str) -> bool:
-        root = self.data.get("match")
-        return bool(root) and any(
-            re.search(rf"\b{re.escape(name)}\b", str(m).split("=")[0]) for m in root
-        )
+    def dollar(self, line: Line, text: str, at: int, scope: set[str]) -> None:
+        """Check one ``$name`` or ``$(expression)`` of a body."""
+        found = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)").match(text, at)
+        if found:
+            self.expression(
+                line, ast.Name(found.start(1), found.end(), found.group(1)), scope, runtime=False
+            )
+            return
+        found = re.compile(r"\$\(([^()]*(?:\([^()]*\)[^()]*)*)\)").match(text, at)
+        if not found:
+            self.fault(
+                line, ast.Node(at, at + 1), "syntax", "a lone '$'",
+                "write $name or $(expression), with brackets nested at most once",
+            )  # fmt: skip
+            return
+        start = found.start(1)
+        shifted = Text(
+            found.group(1), line.text.source, line.text.line, line.text.column,
+            places=_shifted(line.text, start, found.end(1)),
+        )  # fmt: skip
+        inner = Line(line.section, line.key, shifted)
+        expr = self.parsed(inner, parse_expression)
+        if expr is not None:
+            self.expression(inner, expr, scope, runtime=False)
 
     def expression(
         self, line: Line, expr: ast.Expr, scope: set[str], *, runtime: bool
     ) -> None:
-        for node in _walk(expr):
+        for node in walk_expression(expr):
             if isinstance(node, (ast.Name, ast.Pack)) and node.id:
-                if node.id in scope or node.id in ELEMENT_TYPES:
+                if node.id in scope or node.id in ELEMENT_TYPES or node.id in self.unread:
                     continue
+                hint = did_you_mean(node.id, scope)
+                if node.id in FUNCTIONS:
+                    hint = f"{node.id} is a function: {FUNCTIONS[node.id].example}"
+                elif node.id.lower() in ("true", "false", "none", "null"):
+                    hint = "the words are true, false and none"
                 self.fault(
-                    line, node, "unbound-name", f"{node.id!r} stands nowhere in the match",
-                    did_you_mean(node.id, scope),
+                    line, ast.Node(node.pos, node.pos + len(node.id)), "unbound-name",
+                    f"{node.id!r} stands nowhere in the match", hint,
                 )  # fmt: skip
+            elif isinstance(node, ast.Wildcard) and not runtime:
+                self.fault(line, node, "syntax", "'_' has no value here")
             elif isinstance(node, ast.Call) and "." not in node.fn:
-                known = set(FUNCTIONS) | (set(RUNTIME_FUNCTIONS) if runtime else {"wide"})
-                known |= {"unused", "one_use"}
-                if node.fn in known:
-                    function = FUNCTIONS.get(node.fn)
-                    packed = any(isinstance(a, ast.Pack) for a in node.args)
-                    if function and not packed and node.fn not in RUNTIME_FUNCTIONS:
-                        low, high = function.arity
-                        if not low <= len(node.args) <= high:
-                            takes = str(low) if low == high else f"{low} to {high}"
-                            self.fault(
-                                line, node, "arity",
-                                f"{node.fn} takes {takes} values, not {len(node.args)}",
-                                f"for example {function.example}",
-                            )  # fmt: skip
-                elif node.fn in ELEMENT_TYPES or node.fn in scope:
-                    if not runtime:
-                        self.fault(line, node, "syntax", f"{node.fn} is not a predicate")
-                else:
-                    self.fault(
-                        line, ast.Node(node.pos, node.pos + len(node.fn)), "unknown-function",
-                        f"unknown function {node.fn!r}",
-                        did_you_mean(node.fn, known) or "see the list in docs/notation.md",
-                    )  # fmt: skip
+                self.function(line, node, scope, runtime=runtime)
+            elif isinstance(node, ast.Call) and not runtime:
+                head = ast.Node(node.pos, node.pos + len(node.fn))
+                self.fault(
+                    line, head, "syntax", f"the op {node.fn} cannot stand in a condition",
+                    "match it in `match:`",
+                )  # fmt: skip
+
+    def function(self, line: Line, node: ast.Call, scope: set[str], *, runtime: bool) -> None:
+        head = ast.Node(node.pos, node.pos + len(node.fn))
+        known = {*FUNCTIONS, *_STRUCTURAL, *(RUNTIME_FUNCTIONS if runtime else ("wide",))}
+        if node.fn in ELEMENT_TYPES or node.fn in scope:  # a cast: f32(x), T(x)
+            if not runtime:
+                self.fault(
+                    line, head, "syntax", f"{node.fn!r} is not a function",
+                    "compare types with ==: T == f32",
+                )  # fmt: skip
+            return
+        if node.fn not in known:
+            if node.fn in RUNTIME_FUNCTIONS:
+                self.fault(
+                    line, head, "unknown-function",
+                    f"{node.fn!r} computes at run time: it cannot stand in a condition",
+                    "only functions of types and constants can",
+                )  # fmt: skip
+                return
+            self.fault(
+                line, head, "unknown-function", f"unknown function {node.fn!r}",
+                did_you_mean(node.fn, known) or "see the list in docs/notation.md",
+            )  # fmt: skip
+            return
+        if any(isinstance(a, ast.Pack) for a in node.args):
+            return  # as many values as the pack holds
+        ranges = []
+        function = FUNCTIONS.get(node.fn)
+        if function is not None:
+            ranges.append(function.arity)
+        if node.fn in RUNTIME_ARITY and (runtime or function is None):
+            ranges.append(RUNTIME_ARITY[node.fn])
+        if not ranges or any(low <= len(node.args) <= high for low, high in ranges):
+            return
+        low, high = ranges[-1]
+        takes = f"{low} value" + "s" * (low != 1) if low == high else f"{low} to {high} values"
+        self.fault(
+            line, node, "arity", f"{node.fn} takes {takes}, not {len(node.args)}",
+            f"for example {function.example}" if function else "",
+        )  # fmt: skip
 
     def tests(self, doc: RuleDoc) -> None:
         positive = [t for t in doc.tests if t.input is not None]
@@ -567,28 +811,85 @@ class _Checker:
                 )  # fmt: skip
 
 
-def _walk(node: ast.Expr) -> Iterable[ast.Expr]:
+# Asked of the IR around a match, not of types and constants.
+_STRUCTURAL = ("unused", "one_use")
+
+# What defines a value in a body: `%x =`, `%x:2 =`, `%x, %y =`, `(%x: f32, %y: f32)`.
+_BODY_DEFINED = re.compile(
+    r"%([A-Za-z_]\w*)(?=(?::\d+)?\s*(?:,\s*%\w+(?::\d+)?\s*)*=|:)|(?<=\()\s*%([A-Za-z_]\w*)(?=\s*:)"
+)
+_BODY_OP = re.compile(
+    r"^[ \t]*(?:%[^=\n]*=[ \t]*)?\"?([a-z_][a-z0-9_]*(?:\.[A-Za-z_0-9]+)+)", re.MULTILINE
+)
+_CLOSES = {")": "(", "]": "[", "}": "{"}
+
+
+def blanked(text: str) -> str:
+    """MLIR text with strings and comments blanked out, character for character."""
+    return re.sub(
+        r'"(?:[^"\\\n]|\\.)*"|//[^\n]*',
+        lambda m: f'"{" " * (len(m.group()) - 2)}"' if m.group()[0] == '"' else " " * len(m.group()),
+        text,
+    )
+
+
+def unbalanced(text: str) -> Iterable[tuple[int, str, str]]:
+    """Brackets and quotes of MLIR text that do not pair up: (offset, message, suggestion)."""
+    plain = blanked(text)
+    for row in re.finditer(r"[^\n]+", plain):
+        if row.group().count('"') % 2:
+            at = row.start() + row.group().rindex('"')
+            yield at, "this quote is not closed", 'strings end in the line they start in, with "'
+            return
+    stack: list[tuple[str, int]] = []
+    for found in re.finditer(r'[()\[\]{}]', plain):
+        char = found.group()
+        if char in "([{":
+            stack.append((char, found.start()))
+        elif not stack:
+            yield found.start(), f"{char!r} closes nothing", ""
+            return
+        elif stack[-1][0] != _CLOSES[char]:
+            opened, _ = stack[-1]
+            yield found.start(), f"{char!r} stands where {opened!r} should be closed", ""
+            return
+        else:
+            stack.pop()
+    for char, at in stack:
+        yield at, f"{char!r} is not closed", ""
+
+
+def _shifted(text: Text, start: int, end: int) -> tuple[int, ...]:
+    """The places of part of a text."""
+    if text.places is not None:
+        return text.places[start : end + 1]
+    source = text.source
+    first = sum(len(row) + 1 for row in source.text.split("\n")[: text.line - 1]) + text.column - 1
+    return tuple(range(first + start, first + end + 1))
+
+
+def walk_expression(node: ast.Expr) -> Iterable[ast.Expr]:
     yield node
     match node:
         case ast.ListExpr(items=items):
             for item in items:
-                yield from _walk(item)
+                yield from walk_expression(item)
         case ast.Call(args=args):
             for item in args:
-                yield from _walk(item)
+                yield from walk_expression(item)
         case ast.Access(base=base, items=items):
-            yield from _walk(base)
+            yield from walk_expression(base)
             for item in items:
-                yield from _walk(item)
+                yield from walk_expression(item)
         case ast.Unary(operand=operand):
-            yield from _walk(operand)
+            yield from walk_expression(operand)
         case ast.Binary(left=left, right=right):
-            yield from _walk(left)
-            yield from _walk(right)
+            yield from walk_expression(left)
+            yield from walk_expression(right)
         case ast.Conditional(condition=c, then=a, otherwise=b):
-            yield from _walk(c)
-            yield from _walk(a)
-            yield from _walk(b)
+            yield from walk_expression(c)
+            yield from walk_expression(a)
+            yield from walk_expression(b)
 
 
 def index_names(items: Iterable[ast.Expr]) -> set[str]:
@@ -601,7 +902,7 @@ def index_names(items: Iterable[ast.Expr]) -> set[str]:
 
 def _index_names(item: ast.Expr) -> set[str]:
     out: set[str] = set()
-    for node in _walk(item):
+    for node in walk_expression(item):
         if isinstance(node, (ast.Name, ast.Pack)) and node.id:
             out.add(node.id)
     return out
@@ -610,7 +911,7 @@ def _index_names(item: ast.Expr) -> set[str]:
 def _tensor_names(value: ast.Expr) -> list[str]:
     return [
         node.base.id
-        for node in _walk(value)
+        for node in walk_expression(value)
         if isinstance(node, ast.Access) and isinstance(node.base, ast.Name)
     ]
 

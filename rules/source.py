@@ -7,10 +7,13 @@ so that any later fault can point into the file.
 
 from __future__ import annotations
 
+import bisect
 import math
 import re
+import unicodedata
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from mlirules.rules.faults import Fault, MlirulesError, Span
 
 Path_ = tuple[str | int, ...]
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 18
 MAX_DEPTH = 40
 
 # What YAML 1.1 turns into something its author did not mean.
@@ -36,25 +39,24 @@ class Text:
     source: SourceFile
     line: int  # of the first character, from 1
     column: int  # of the first character, from 1
-    block: bool = False  # a `|` or `>` scalar: lines map one to one
+    block: bool = False  # a `|` scalar: lines map one to one
+    # Offset in the file of every character of `value` (and of its end), where that is not simply
+    # counted from the first one: folded lines, escapes, block indentation.
+    places: tuple[int, ...] | None = None
 
     def span(self, offset: int = 0, length: int | None = None) -> Span:
         """The place of ``length`` characters from ``offset`` on (default: to the line's end)."""
         offset = max(0, min(offset, len(self.value)))
-        before = self.value[:offset]
-        row = before.count("\n")
-        in_row = offset - (before.rfind("\n") + 1)
-        if length is None:
-            rest = self.value[offset:].split("\n", 1)[0]
-            length = max(1, len(rest))
-        if self.block:
-            line = self.line + row
-            column = self.column + in_row
-        elif row == 0:
-            line, column = self.line, self.column + in_row
-        else:
-            line, column = self.line + row, 1
-        return self.source.span(line, column, length)
+        rest = len(self.value[offset:].split("\n", 1)[0])
+        length = max(1, rest if length is None else min(length, rest))
+        if self.places is None:
+            return self.source.span(self.line, self.column + offset, length)
+        place = self.places[offset]
+        end = self.places[min(offset + length, len(self.value))]
+        line, column = self.source.line_column(place)
+        newline = self.source.text.find("\n", place)
+        stop = min(end, newline) if newline >= 0 else end
+        return self.source.span(line, column, max(1, stop - place))
 
 
 @dataclass
@@ -73,10 +75,19 @@ class SourceFile:
         source_line = lines[line - 1] if 0 < line <= len(lines) else ""
         return Span(self.path, line, column, length, source_line)
 
-    @property
+    def line_column(self, offset: int) -> tuple[int, int]:
+        """The line and column, from 1, of a character of the file."""
+        line = bisect.bisect_right(self._starts, offset)
+        return line, offset - self._starts[line - 1] + 1
+
+    @cached_property
     def _lines(self) -> list[str]:
-        # Not splitlines(): YAML and editors count only line feeds.
+        # Not splitlines(): editors count only line feeds (and YAML's others are faults).
         return self.text.split("\n")
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *(m.end() for m in re.finditer("\n", self.text))]
 
     def text_at(self, path: Path_) -> Text:
         """The mark of the node at ``path``, or of its nearest ancestor that has one."""
@@ -95,6 +106,56 @@ class SourceFile:
         return mark.span(0, max(1, len(mark.value.split("\n", 1)[0])))
 
 
+class _Composer(yaml.SafeLoader):
+    """Composes nodes and collects what rule files may not hold: tags, anchors, aliases."""
+
+    def __init__(self, text: str, source: SourceFile) -> None:
+        super().__init__(text)
+        self.source = source
+        self.faults: list[Fault] = []
+        self.nesting = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()
+        mark = event.start_mark
+        span = self.source.span(mark.line + 1, mark.column + 1)
+        if isinstance(event, yaml.AliasEvent):
+            self.get_event()
+            self.faults.append(
+                Fault(
+                    replace(span, length=len(event.anchor) + 1), "yaml-alias",
+                    f"the alias *{event.anchor} is not allowed", "write the value out",
+                )
+            )  # fmt: skip
+            return yaml.ScalarNode("tag:yaml.org,2002:null", "", mark, mark)
+        if event.anchor is not None:
+            self.faults.append(
+                Fault(
+                    span, "yaml-alias", f"the anchor &{event.anchor} is not allowed",
+                    "remove it: values are written out where they stand",
+                )
+            )  # fmt: skip
+            event.anchor = None
+        if event.tag is not None:
+            shown = event.tag.replace("tag:yaml.org,2002:", "!!")
+            self.faults.append(
+                Fault(
+                    span, "yaml-tag", f"the tag {shown} is not allowed",
+                    "rule files are plain data: remove the tag",
+                )
+            )  # fmt: skip
+        if self.nesting >= MAX_DEPTH:
+            # Nothing below can be read, and composing is recursive: stop here.
+            raise MlirulesError(
+                Fault(span, "too-deep", f"nested more than {MAX_DEPTH} levels deep")
+            )
+        self.nesting += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.nesting -= 1
+
+
 class _Builder:
     """Builds plain data from YAML nodes and collects faults instead of stopping at the first."""
 
@@ -109,24 +170,12 @@ class _Builder:
         span = self.source.span(mark.line + 1, mark.column + 1, length)
         self.faults.append(Fault(span, code, message, suggestion))
 
-    def build(self, node: yaml.Node, path: Path_, depth: int = 0) -> Any:
+    def build(self, node: yaml.Node, path: Path_) -> Any:
         self.source.marks[path] = self._mark(node)
-        if depth > MAX_DEPTH:
-            self.fault(node, "too-deep", f"nested more than {MAX_DEPTH} levels deep")
-            return None
-        explicit = node.tag and not node.tag.startswith("tag:yaml.org,2002:")
-        if explicit:
-            self.fault(
-                node,
-                "yaml-tag",
-                f"the tag {node.tag!r} is not allowed",
-                "rule files are plain data: remove the tag",
-            )
-            return None
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         if isinstance(node, yaml.SequenceNode):
-            return [self.build(n, (*path, i), depth + 1) for i, n in enumerate(node.value)]
+            return [self.build(n, (*path, i)) for i, n in enumerate(node.value)]
         assert isinstance(node, yaml.MappingNode)
         out: dict[Hashable, Any] = {}
         for key_node, value_node in node.value:
@@ -153,25 +202,18 @@ class _Builder:
             self.source.key_marks[child] = Text(
                 key, self.source, key_node.start_mark.line + 1, key_node.start_mark.column + 1
             )
-            out[key] = self.build(value_node, child, depth + 1)
+            out[key] = self.build(value_node, child)
         return out
 
     def _mark(self, node: yaml.Node) -> Text:
         line, column = node.start_mark.line + 1, node.start_mark.column + 1
         if not isinstance(node, yaml.ScalarNode):
             return Text("", self.source, line, column)
-        if node.style in ("|", ">"):
-            first = self.source.span(line + 1, 1).source_line
-            # The block's indent is that of its first line that is not empty.
-            row = line + 1
-            while not first.strip() and row < line + 200:
-                row += 1
-                first = self.source.span(row, 1).source_line
-            indent = len(first) - len(first.lstrip(" "))
-            return Text(node.value, self.source, line + 1, indent + 1, block=True)
-        if node.style in ("'", '"'):
-            return Text(node.value, self.source, line, column + 1)
-        return Text(node.value, self.source, line, column)
+        places = _places(self.source.text, node)
+        if places is None:
+            return Text(node.value, self.source, line, column)
+        line, column = self.source.line_column(places[0])
+        return Text(node.value, self.source, line, column, node.style == "|", places)
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
         text = node.value
@@ -226,6 +268,164 @@ class _Builder:
         return text  # dates and the like stay text
 
 
+_BREAKS = {"\r": "CR", "\x85": "NEL", "\u2028": "LINE SEPARATOR", "\u2029": "PARAGRAPH SEPARATOR"}
+_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[^\n])")
+
+
+def _places(text: str, node: yaml.ScalarNode) -> tuple[int, ...] | None:
+    """Where every character of a scalar's value stands in ``text``; None: cannot be told."""
+    at, end = node.start_mark.index, node.end_mark.index
+    value, style = node.value, node.style
+    if style in ("|", ">"):
+        at = text.find("\n", at, end) + 1 or end
+        return _block_places(text, at, end, value, folded=style == ">")
+    if style in ("'", '"'):
+        at, end = at + 1, end - 1
+    out: list[int] = []
+    for char in value:
+        if at >= end:
+            return None
+        if text.startswith("\\\n", at):  # an escaped line break joins two lines
+            at += 2
+            while at < end and text[at] in " \t":
+                at += 1
+        if style == '"' and text[at] == "\\":
+            found = _ESCAPE.match(text, at, end)
+            if not found:
+                return None
+            out.append(at)
+            at = found.end()
+        elif style == "'" and text.startswith("''", at):
+            out.append(at)
+            at += 2
+        elif text[at] == char:
+            out.append(at)
+            at += 1
+        elif char in " \n":  # folded: the value has one blank for a break and its indentation
+            out.append(at)
+            while at < end and text[at] in " \t":
+                at += 1
+        else:
+            while at < end and text[at] in " \t\n":
+                at += 1
+            if at >= end or text[at] != char:
+                return None
+            out.append(at)
+            at += 1
+        if char in " \n" and "\n" in text[out[-1] : at + 1]:
+            while at < end and text[at] in " \t\n":
+                at += 1
+    out.append(at)
+    return tuple(out)
+
+
+def _block_places(
+    text: str, at: int, end: int, value: str, *, folded: bool
+) -> tuple[int, ...] | None:
+    indents = [len(r) - len(r.lstrip(" ")) for r in text[at:end].split("\n") if r.strip()]
+    first = value.lstrip("\n")
+    # An indentation indicator (`|2`) leaves blanks at the head of the first line.
+    indent = indents[0] - (len(first) - len(first.lstrip(" "))) if indents else 0
+    out: list[int] = []
+    at_start = True
+    for char in value:
+        if at_start:
+            newline = text.find("\n", at, end)
+            at += min(indent, (newline if newline >= 0 else end) - at)
+            at_start = False
+        if at >= end:
+            if char != "\n":  # YAML ends a last line that the file does not
+                return None
+            out.append(min(at, len(text)))
+            continue
+        if text[at] != char and not (folded and char == " " and text[at] == "\n"):
+            if not (folded and text[at] == "\n"):
+                return None
+            # A break that folding dropped: more of them follow.
+            while at < end and text[at] == "\n":
+                at += 1
+            at += indent
+            if at >= end or text[at] != char:
+                return None
+        out.append(at)
+        at_start = text[at] == "\n"
+        at += 1
+    out.append(min(at, len(text)))
+    return tuple(out)
+
+
+def _read(path: Path) -> str:
+    name = str(path)
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = getattr(error, "strerror", None) or str(error)
+        raise MlirulesError.at(name, f"cannot be read: {why}", code="file") from None
+    if len(raw) > MAX_BYTES:
+        raise MlirulesError.at(name, f"larger than {MAX_BYTES} bytes", code="too-large")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start].decode("utf-8")
+        start = before.rfind("\n") + 1
+        line = raw.split(b"\n")[before.count("\n")].decode("utf-8", errors="replace")
+        span = Span(name, before.count("\n") + 1, len(before) - start + 1, 1, line)
+        raise MlirulesError(
+            Fault(span, "encoding", f"the byte 0x{raw[error.start]:02x} is not UTF-8",
+                  "save the file as UTF-8")
+        ) from None  # fmt: skip
+
+
+def _bad_characters(source: SourceFile) -> list[Fault]:
+    """Characters that YAML refuses, or that break lines in YAML but in no editor."""
+    faults = []
+    for found in _NOT_PRINTABLE.finditer(source.text):
+        char = found.group()
+        line, column = source.line_column(found.start())
+        name = _BREAKS.get(char) or unicodedata.name(char, "")
+        faults.append(
+            Fault(
+                source.span(line, column), "yaml-character",
+                f"the character U+{ord(char):04X}{f' ({name})' if name else ''} is not allowed",
+                "break lines with a plain line feed" if char in _BREAKS else "remove it",
+            )
+        )  # fmt: skip
+        if len(faults) == 20:
+            break
+    return faults
+
+
+_NOT_PRINTABLE = re.compile(
+    "[^\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+)
+
+
+def _syntax_fault(source: SourceFile, error: yaml.MarkedYAMLError) -> Fault:
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    problem = error.problem or "malformed YAML"
+    context = f" ({error.context})" if error.context else ""
+    if error.context_mark and (error.context or "").startswith("while scanning a quoted scalar"):
+        # The place that matters is where the quote was opened, not where the file ends.
+        line, column = error.context_mark.line + 1, error.context_mark.column + 1
+        problem, context = "this quote is not closed", ""
+    hint = ""
+    if "mapping values are not allowed" in problem:
+        hint = "a text that holds ': ' must be quoted"
+    elif "\\t" in problem:
+        hint = "indent with spaces, not with tabs"
+    elif "could not find expected ':'" in problem:
+        hint = "is this line indented too little, or a `key:` without its colon?"
+    elif "expected <block end>" in problem:
+        hint = "check the indentation, and quote texts that start with a special character"
+    elif "cannot start any token" in problem:
+        hint = "quote texts that start with a special character"
+    elif "expected ',' or" in problem:
+        hint = "close the bracket, or quote the text that holds it"
+    return Fault(source.span(line, column), "yaml-syntax", problem + context, hint)
+
+
 def load_yaml(path: str | Path, text: str | None = None) -> SourceFile:
     """Read a YAML file (or ``text`` as if it stood in ``path``) with marks.
 
@@ -234,79 +434,39 @@ def load_yaml(path: str | Path, text: str | None = None) -> SourceFile:
     """
     name = str(path)
     if text is None:
-        try:
-            raw = Path(path).read_bytes()
-        except OSError as error:
-            raise MlirulesError.at(
-                name, f"cannot be read: {error.strerror or error}", code="file"
-            ) from None
-        if len(raw) > MAX_BYTES:
-            raise MlirulesError.at(name, f"larger than {MAX_BYTES} bytes", code="too-large")
-        try:
-            text = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            before = raw[: error.start]
-            line = before.count(b"\n") + 1
-            column = error.start - (before.rfind(b"\n") + 1) + 1
-            raise MlirulesError(
-                Fault(Span(name, line, column), "encoding", "not UTF-8", "save the file as UTF-8")
-            ) from None
-    text = text.replace("\r\n", "\n")
+        text = _read(Path(path))
+    elif len(text) > MAX_BYTES:
+        raise MlirulesError.at(name, f"larger than {MAX_BYTES} bytes", code="too-large")
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     source = SourceFile(name, text)
+    faults = _bad_characters(source)
+    if faults:
+        raise MlirulesError(faults)
+    composer = _Composer(text, source)
     try:
-        events = list(yaml.parse(text, Loader=yaml.SafeLoader))
-        for event in events:
-            if isinstance(event, yaml.AliasEvent):
-                mark = event.start_mark
-                raise MlirulesError(
-                    Fault(
-                        source.span(mark.line + 1, mark.column + 1, len(event.anchor) + 1),
-                        "yaml-alias",
-                        "aliases are not allowed",
-                        "write the value out",
-                    )
-                )
-        documents = sum(isinstance(e, yaml.DocumentStartEvent) for e in events)
-        if documents > 1:
-            raise MlirulesError.at(
-                name, "holds more than one YAML document", code="yaml-documents",
-                suggestion="one rule a file",
-            )
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
+        node = composer.get_single_node()
+    except yaml.composer.ComposerError as error:
         mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        problem = error.problem or "malformed YAML"
-        context = f" {error.context}" if error.context else ""
-        hint = ""
-        if "mapping values are not allowed" in problem:
-            hint = "a text that holds ': ' must be quoted"
-        elif "\\t" in problem:
-            hint = "indent with spaces, not with tabs"
-        elif "expected <block end>" in problem:
-            hint = "check the indentation, and quote texts that start with a special character"
+        span = source.span(mark.line + 1, mark.column + 1, 3) if mark else Span(name)
         raise MlirulesError(
-            Fault(source.span(line, column), "yaml-syntax", problem + context, hint)
-        ) from None
-    except yaml.reader.ReaderError as error:
-        before = text[: error.position]
-        line = before.count("\n") + 1
-        column = error.position - (before.rfind("\n") + 1) + 1
-        raise MlirulesError(
-            Fault(
-                source.span(line, column),
-                "yaml-character",
-                f"the character {error.character!r} is not allowed",
-            )
-        ) from None
+            [*composer.faults, Fault(span, "yaml-documents", "a second YAML document starts here",
+                                     "one rule a file")]
+        ) from None  # fmt: skip
+    except yaml.MarkedYAMLError as error:
+        raise MlirulesError([*composer.faults, _syntax_fault(source, error)]) from None
+    except MlirulesError as error:
+        raise MlirulesError([*composer.faults, *error.faults]) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise MlirulesError.at(name, f"malformed YAML: {error}", code="yaml-syntax") from None
+    finally:
+        composer.dispose()
     if node is None:
         raise MlirulesError.at(
             name, "the file is empty", code="empty", suggestion="see `mlirules new --help`"
         )
     builder = _Builder(source)
     source.data = builder.build(node, ())
-    if builder.faults:
-        raise MlirulesError(builder.faults)
+    faults = [*composer.faults, *builder.faults]
+    if faults:
+        raise MlirulesError(sorted(faults, key=lambda f: (f.span.line, f.span.column)))
     return source

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from mlirules.rules.faults import did_you_mean
 from mlirules.rules.notation import ast
 
 MAX_LENGTH = 4000
 MAX_NESTING = 60
+MAX_CHAIN = 100  # operators in a row, as in a + b + c
 
 _TOKEN = re.compile(
     r"""
@@ -25,6 +27,8 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
+
+_LARGEST = 1.8e308  # also of ints: they must stay comparable with floats
 
 _REDUCERS = {"max", "min", "and", "or", "xor"}
 REDUCTION_OPS = ("=", "+=", "*=", "max=", "min=", "and=", "or=", "xor=")
@@ -61,6 +65,31 @@ class _Token:
         return self.pos + len(self.text)
 
 
+_INSTEAD = {
+    "&": "write 'and'",
+    "$": "'$' stands only in a `body:`",
+    ";": "one equation a list item",
+    "^": "powers are pow(a, b) in an equation",
+    "≤": "write <=",
+    "≥": "write >=",
+    "≠": "write !=",
+    "×": "write * in an expression, x between dims",
+    "·": "write *",
+    "−": "write -",
+    "%": "values have no % outside a `body:`",
+    "“": "use plain quotes",
+    "‘": "use plain quotes",
+}
+
+
+def _unexpected(text: str, pos: int) -> NotationError:
+    if text[pos] in "\"'":
+        return NotationError("this quote is not closed", pos, len(text) - pos)
+    return NotationError(
+        f"unexpected character {text[pos]!r}", pos, suggestion=_INSTEAD.get(text[pos], "")
+    )
+
+
 def _tokenize(text: str) -> list[_Token]:
     if len(text) > MAX_LENGTH:
         raise NotationError(f"longer than {MAX_LENGTH} characters", 0)
@@ -69,7 +98,7 @@ def _tokenize(text: str) -> list[_Token]:
     while pos < len(text):
         found = _TOKEN.match(text, pos)
         if not found:
-            raise NotationError(f"unexpected character {text[pos]!r}", pos)
+            raise _unexpected(text, pos)
         kind = found.lastgroup or ""
         if kind not in ("space", "comment"):
             tokens.append(_Token(kind, found.group(), pos))
@@ -132,7 +161,16 @@ class Parser:
 
     def finish(self) -> None:
         if self.tok.kind != "end":
-            raise self.error(f"unexpected {self.shown()} after a complete statement")
+            hint = {
+                "=": "compare with ==",
+                "**": "powers are pow(a, b) in an equation",
+                "|": "write 'or'",
+                "!": "write 'not'",
+                "?": "conditions are written a if c else b",
+                ":": "conditions are written a if c else b",
+                "is": "compare with ==",
+            }.get(self.tok.text, "")
+            raise self.error(f"unexpected {self.shown()} after a complete statement", hint=hint)
 
     # -- expressions
 
@@ -157,7 +195,7 @@ class Parser:
             return self.unary()
         left = self.level(n + 1)
         compared = False
-        while True:
+        for _ in range(MAX_CHAIN):
             op = self.tok.text if self.tok.kind in ("punct", "name") else ""
             if op == "not" and self.peek().text == "in":
                 op = "not in"
@@ -171,6 +209,7 @@ class Parser:
                 self.take()
             right = self.level(n + 1)
             left = ast.Binary(left.pos, right.end, op, left, right)
+        raise self.error(f"more than {MAX_CHAIN} operators in a row")
 
     def unary(self) -> ast.Expr:
         token = self.tok
@@ -197,12 +236,14 @@ class Parser:
 
     def postfix(self) -> ast.Expr:
         value = self.primary()
-        while self.tok.text == "[" and self.tok.kind == "punct":
+        for _ in range(MAX_CHAIN):
+            if self.tok.text != "[" or self.tok.kind != "punct":
+                return value
             self.take()
             items = self.items("]")
             end = self.expect("]", "to close the indices").end
             value = ast.Access(value.pos, end, value, items)
-        return value
+        raise self.error(f"more than {MAX_CHAIN} indices in a row")
 
     def items(self, close: str) -> tuple[ast.Expr, ...]:
         out: list[ast.Expr] = []
@@ -215,7 +256,10 @@ class Parser:
     def primary(self) -> ast.Expr:
         token = self.take()
         if token.kind == "number":
-            return ast.Literal(token.pos, token.end, _number(token))
+            number = _number(token)
+            if abs(number) > _LARGEST:
+                raise self.error("the number is too large", token)
+            return ast.Literal(token.pos, token.end, number)
         if token.kind == "string":
             body = token.text[1:-1]
             return ast.Literal(token.pos, token.end, re.sub(r"\\(.)", r"\1", body))
@@ -260,7 +304,8 @@ class Parser:
             return ast.Pack(token.pos, token.end, None)
         if token.kind == "end":
             raise self.error("the text ends where a value is expected", token)
-        raise self.error(f"unexpected {token.text!r} where a value is expected", token)
+        hint = {"!": "write 'not'", "%": "values have no % outside a `body:`"}.get(token.text, "")
+        raise self.error(f"unexpected {token.text!r} where a value is expected", token, hint)
 
     def attributes(self) -> tuple[tuple[str, ast.Expr], ...]:
         self.expect("{", "to open attributes")
@@ -355,6 +400,15 @@ class Parser:
     # -- types
 
     def type_decl(self) -> ast.TypeDecl:
+        self.depth += 1
+        if self.depth > MAX_NESTING:
+            raise self.error(f"nested more than {MAX_NESTING} levels deep")
+        try:
+            return self.one_type()
+        finally:
+            self.depth -= 1
+
+    def one_type(self) -> ast.TypeDecl:
         start = self.tok
         optional = self.accept("optional")
         constant = self.accept("constant")
@@ -382,7 +436,9 @@ class Parser:
             return ast.TypeDecl(
                 start.pos, end, token.text, dims, element, constant=constant, optional=optional
             )
-        hint = "known: vtensor<...>, tensor<...>, list<...>, " + ", ".join(SCALAR_KINDS)
+        known = ("vtensor", "tensor", "list", *SCALAR_KINDS)
+        hint = did_you_mean(token.text, known)
+        hint = hint or "known: vtensor<...>, tensor<...>, list<...>, " + ", ".join(SCALAR_KINDS)
         raise self.error(f"unknown type {token.text!r}", token, hint)
 
     def shape(self) -> tuple[tuple[ast.DimDecl, ...] | None, str | None]:
@@ -405,7 +461,9 @@ class Parser:
                 else:
                     parts.append(token)
             else:
-                raise self.error("expected a dim or an element type", token)
+                raise self.error(
+                    "expected a dim or an element type", token, "for example vtensor<M x K x T>"
+                )
             if self.tok.kind == "name" and self.tok.text == "x":
                 self.take()
                 continue
@@ -429,7 +487,11 @@ class Parser:
             else:
                 dims.append(ast.DimDecl(part.pos, part.end, part.text))
         if sum(d.pack for d in dims) > 1:
-            raise NotationError("at most one pack in a type", dims[0].pos)
+            second = [d for d in dims if d.pack][1]
+            raise NotationError(
+                "at most one pack in a type", second.pos, second.end - second.pos,
+                "name the dims of one of them",
+            )
         return tuple(dims), None if last.text == "_" else last.text
 
 
