@@ -666,3 +666,10 @@ def _op_in(stderr: str) -> str | None:
         stderr,
     )
     return next(filter(None, found.groups()), None) if found else None
+
+
+def op_oracle(name: str) -> tuple[bool, list[str]]:
+    """Whether the installed compiler has an op, and the ops of its dialect (for suggestions)."""
+    if is_registered_op(name):
+        return True, []
+    return False, registered_ops(name.split(".")[0]) or registered_ops()

@@ -8,6 +8,7 @@ share one matcher and one set of templates, so that a rule means the same everyw
 from __future__ import annotations
 
 import fnmatch
+import gc
 import json
 import time
 from collections import Counter, deque
@@ -243,6 +244,10 @@ class Engine:
             return outcome
         started = time.perf_counter()
         self._run = run
+        # Every value that crosses into Python is a new object; collecting them while MLIR's driver
+        # runs costs many times what the rewriting does, and frees nothing.
+        collecting = gc.isenabled()
+        gc.disable()
         try:
             if options.driver == "conversion":
                 from mlirules.drivers import conversion
@@ -259,6 +264,8 @@ class Engine:
                 ) from None
         finally:
             self._run = None
+            if collecting:
+                gc.enable()
         run.raise_if_failed()
         if run.applied:
             sweep(module, run.inner_names)

@@ -178,18 +178,17 @@ class Instantiator:
 
     def share(self, step: _Step, slots: list[Any], root: Any) -> list[Any]:
         block = root.block
-        owner = block.owner
+        owner = block.owner.operation
         while owner.name not in _ISOLATED:
-            block = owner.operation.block
-            owner = block.owner
-        key = (owner.operation, step.key, tuple(slots[s] for _, s in step.operands))
+            block = owner.block
+            owner = block.owner.operation
+        key = (owner, step.key, tuple([slots[s] for _, s in step.operands]))
         found = self.shared.get(key)
         if found is None:
-            place = ir.InsertionPoint.at_block_begin(owner.regions[0].blocks[0])
             if step.operands:
                 # After what it is made of, which stands at the head of the function as well.
-                last = slots[step.operands[-1][1]].owner
-                for _, slot in step.operands:
+                last = slots[step.operands[0][1]].owner
+                for _, slot in step.operands[1:]:
                     source = slots[slot].owner
                     if last.is_before_in_block(source):
                         last = source
@@ -197,7 +196,7 @@ class Instantiator:
                 for n, slot in step.operands:
                     new.operands[n] = slots[slot]
             else:
-                new = step.op.clone(place)
+                new = step.op.clone(ir.InsertionPoint.at_block_begin(block))
             found = list(new.results)
             self.shared[key] = found
         return found

@@ -1,0 +1,156 @@
+"""Numbers: random inputs for a program, and comparing what two versions of it compute."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from mlirules.drivers import compiler, runtime
+from mlirules.drivers.targets import Target
+from mlirules.rules.faults import MlirulesError
+from mlirules.rules.model import RunSpec
+
+Array = npt.NDArray[Any]
+
+_NUMPY: dict[str, Any] = {
+    "f16": np.float16, "f32": np.float32, "f64": np.float64, "bf16": ml_dtypes.bfloat16,
+    "si8": np.int8, "si16": np.int16, "si32": np.int32, "si64": np.int64,
+    "ui8": np.uint8, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
+    "i1": np.bool_,
+}  # fmt: skip
+
+
+def signature(text: str) -> tuple[str, list[tuple[list[int | None], str]]]:
+    """The entry function's name, and the shape and element type of each of its arguments."""
+    found = re.search(r"func\.func\s+(?:public\s+)?@([\w$.\-]+)\s*\(", text)
+    if not found:
+        raise MlirulesError.at("<program>", "no func.func to run", code="no-entry")
+    at, depth = found.end(), 1
+    while at < len(text) and depth:
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        at += 1
+    inside = text[found.end() : at - 1]
+    arguments: list[tuple[list[int | None], str]] = []
+    pattern = re.compile(
+        r"!torch\.vtensor<\[([^\]]*)\],([^>]+)>|tensor<((?:[0-9?]+x)*)([a-z0-9]+)>"
+        r"|!torch\.(int|float|bool)"
+    )
+    for m in pattern.finditer(inside):
+        if m.group(5):
+            arguments.append(([], {"int": "i64", "float": "f64", "bool": "i1"}[m.group(5)]))
+            continue
+        dims, element = (m.group(1), m.group(2)) if m.group(2) else (
+            ",".join(m.group(3).split("x")[:-1]), m.group(4)
+        )
+        arguments.append(
+            ([None if d == "?" else int(d) for d in dims.split(",") if d], element)
+        )
+    return found.group(1), arguments
+
+
+def random_inputs(
+    arguments: Sequence[tuple[Sequence[int | None], str]],
+    sizes: Sequence[int] = (),
+    *,
+    seed: int = 0,
+    low: float = -2.0,
+    high: float = 2.0,
+) -> list[Array]:
+    """Random inputs; ``sizes`` are given to the dynamic dims in order, the last one repeating."""
+    rng = np.random.default_rng(seed)
+    left = list(sizes)
+    out: list[Array] = []
+    for shape, element in arguments:
+        dims = []
+        for d in shape:
+            if d is None:
+                d = left.pop(0) if len(left) > 1 else (left[0] if left else 3)
+            dims.append(d)
+        kind = _NUMPY.get(element)
+        if kind is None:
+            raise MlirulesError.at("<program>", f"no random inputs of type {element}", code="input")
+        if element == "i1":
+            out.append(np.asarray(rng.integers(0, 2, dims), dtype=np.bool_))
+        elif "f" in element:
+            out.append(np.asarray(rng.uniform(low, high, dims)).astype(kind))
+        else:
+            a, b = int(np.floor(low)), int(np.ceil(high)) + 1
+            if element.startswith("ui"):
+                a = max(a, 0)
+            out.append(np.asarray(rng.integers(a, max(b, a + 1), dims)).astype(kind))
+    return out
+
+
+def difference(found: Array, expected: Array, rtol: float, atol: float) -> str:
+    """How two results differ beyond the tolerance; empty when they do not."""
+    if found.shape != expected.shape:
+        return f"shape {list(found.shape)}, not {list(expected.shape)}"
+    a = found.astype(np.complex128 if np.iscomplexobj(found) else np.float64)
+    b = expected.astype(np.complex128 if np.iscomplexobj(expected) else np.float64)
+    close = np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
+    if bool(np.all(close)):
+        return ""
+    wrong = np.argwhere(~close)
+    first = tuple(int(i) for i in wrong[0])
+    with np.errstate(all="ignore"):
+        worst = float(np.nanmax(np.abs(a - b))) if a.size else 0.0
+    return (
+        f"{len(wrong)} of {a.size} elements differ, first at {list(first)}: {found[first]} "
+        f"instead of {expected[first]}; largest difference {worst:.3g}"
+    )
+
+
+_reference: dict[tuple[str, str], bytes] = {}
+
+
+def compare(before: str, after: str, spec: RunSpec, target: Target) -> list[str]:
+    """Compile and run a program before and after rewriting on the same inputs.
+
+    ``spec.expect`` replaces the unrewritten program's results. Returns problems, empty when the
+    results agree.
+    """
+    name, arguments = signature(before)
+    problems: list[str] = []
+    try:
+        rewritten = compiler.compile_module(after, target)
+        original = b""
+        if spec.expect is None:
+            key = (before, str(target))
+            if key not in _reference:
+                _reference[key] = compiler.compile_module(before, target)
+            original = _reference[key]
+    except MlirulesError as error:
+        return [f"{target}: {error}"]
+    for sizes in spec.sizes or [[]]:
+        if spec.inputs is not None:
+            inputs = [
+                np.asarray(v, dtype=_NUMPY[element])
+                for v, (_, element) in zip(spec.inputs, arguments, strict=True)
+            ]
+        else:
+            inputs = random_inputs(
+                arguments, sizes, seed=spec.seed, low=spec.low, high=spec.high
+            )
+        shown = f"{target}, sizes {sizes}" if sizes else str(target)
+        try:
+            found = runtime.run(rewritten, inputs, target, name)
+            if spec.expect is not None:
+                expected = [np.asarray(v) for v in spec.expect]
+            else:
+                expected = runtime.run(original, inputs, target, name)
+        except MlirulesError as error:
+            problems.append(f"{shown}: {error}")
+            continue
+        if len(found) != len(expected):
+            problems.append(f"{shown}: {len(found)} results, not {len(expected)}")
+            continue
+        for i, (a, b) in enumerate(zip(found, expected, strict=True)):
+            message = difference(np.asarray(a), np.asarray(b), spec.rtol, spec.atol)
+            if message:
+                problems.append(f"{shown}, result {i}: {message}")
+    return problems

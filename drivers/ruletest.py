@@ -1,0 +1,174 @@
+"""A rule's inline tests: FileCheck on the rewritten IR, refusals with their reason, numbers."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlirules.drivers import compiler, numerics
+from mlirules.drivers.engine import Options
+from mlirules.drivers.pipeline import engine_for, inline_integer_resources, shared_context
+from mlirules.drivers.targets import Target
+from mlirules.rules.faults import MlirulesError
+from mlirules.rules.model import Test
+from mlirules.rules.rule import Rule
+
+
+@dataclass
+class TestResult:
+    """How one inline test went. ``problems`` is empty when it passed."""
+
+    rule: Rule
+    test: Test
+    problems: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    output: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was wrong."""
+        return not self.problems
+
+
+def run_test(rule: Rule, test: Test, *, devices: Sequence[str] | None = None) -> TestResult:
+    """Run one inline test. ``devices`` limits where numbers are checked."""
+    result = TestResult(rule, test)
+    try:
+        if test.unchanged is not None:
+            _unchanged(rule, test, result)
+        else:
+            _rewritten(rule, test, result, devices)
+    except MlirulesError as error:
+        result.problems.append(str(error))
+    return result
+
+
+def _parse(text: str, rule: Rule, test: Test) -> Any:
+    index = rule.tests.index(test)
+    key = "unchanged" if test.unchanged is not None else "input"
+    mark = rule.source.text_at(("tests", index, key))
+    try:
+        return compiler.parse(inline_integer_resources(text), rule.path, shared_context())
+    except MlirulesError as error:
+        from dataclasses import replace
+
+        faults = []
+        for fault in error.faults:
+            line, column = fault.span.line, fault.span.column
+            span = rule.source.span(
+                mark.line + line - 1, mark.column + column - 1, max(1, fault.span.length)
+            ) if line else rule.source.span_at(("tests", index, key))  # fmt: skip
+            faults.append(replace(fault, span=span))
+        raise MlirulesError(faults) from None
+
+
+def _apply(rule: Rule, module: Any) -> int:
+    return engine_for([rule]).run(module, Options(driver="greedy", fold=False)).total
+
+
+def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
+    module = _parse(test.unchanged or "", rule, test)
+    engine = engine_for([rule])
+    refusals = []
+    candidates = 0
+
+    def visit(operation: Any) -> None:
+        nonlocal candidates
+        for region in operation.regions:
+            for block in region.blocks:
+                for op in block.operations:
+                    inner = op.operation
+                    if inner.name == rule.root.op:
+                        candidates += 1
+                        refusal = engine.explain(rule, inner)
+                        if refusal is not None:
+                            refusals.append(refusal)
+                    visit(inner)
+
+    visit(module.operation)
+    if not candidates and test.because is not None:
+        result.problems.append(f"the program holds no {rule.root.op}: it shows no refusal")
+    faults = engine.matchers[rule.name].faults
+    if faults:
+        result.problems.append(str(faults[0]))
+        faults.clear()
+    if len(refusals) < candidates or _apply(rule, module):
+        result.problems.append("the rule applied, but should not have")
+        return
+    if test.because is not None:
+        said = {str(r.line).strip() for r in refusals}
+        if test.because.strip() not in said:
+            found = "; ".join(f"{r.line} ({r.message})" for r in refusals)
+            result.problems.append(f"refused by another line: {found}")
+
+
+def _rewritten(
+    rule: Rule, test: Test, result: TestResult, devices: Sequence[str] | None
+) -> None:
+    module = _parse(test.input or "", rule, test)
+    count = _apply(rule, module)
+    result.output = str(module)
+    if count == 0:
+        reasons = []
+        engine = engine_for([rule])
+        for op in _ops(module.operation):
+            if op.name == rule.root.op:
+                refusal = engine.explain(rule, op)
+                if refusal is not None:
+                    reasons.append(refusal.fault(rule).render())
+        result.problems.append(
+            "the rule did not apply\n" + ("\n".join(reasons) or f"no {rule.root.op} in the program")
+        )
+        return
+    if test.applied is not None and count != test.applied:
+        result.problems.append(f"applied {count} times, not {test.applied}")
+    if not module.operation.verify():
+        result.problems.append("the rewritten program does not verify")
+        return
+    if test.check is not None:
+        message = filecheck(test.check, result.output)
+        if message:
+            result.problems.append(message + "\n" + result.output)
+    if test.run is not None:
+        for device in test.run.devices:
+            if devices is not None and device not in devices:
+                result.skipped.append(f"{device}: not asked for")
+                continue
+            target = Target.parse("cuda:sm_80" if device == "cuda" else device)
+            reason = target.available()
+            if reason:
+                result.skipped.append(f"{device}: {reason}")
+                continue
+            result.problems += numerics.compare(test.input or "", result.output, test.run, target)
+
+
+def _ops(operation: Any) -> list[Any]:
+    out = []
+    for region in operation.regions:
+        for block in region.blocks:
+            for op in block.operations:
+                out.append(op.operation)
+                out.extend(_ops(op.operation))
+    return out
+
+
+def filecheck(checks: str, text: str) -> str:
+    """Run FileCheck lines over IR. Returns a message, empty when they hold."""
+    from filecheck.finput import FInput
+    from filecheck.matcher import Matcher
+    from filecheck.options import Options as CheckOptions
+    from filecheck.parser import Parser, pattern_for_opts
+
+    options = CheckOptions(match_filename="check")
+    matcher = Matcher(
+        options, FInput("output", text), Parser(options, io.StringIO(checks), *pattern_for_opts(options))
+    )
+    matcher.stderr = io.StringIO()
+    code = matcher.run()
+    if code == 0:
+        return ""
+    said = re.sub(r"\x1b\[[0-9;]*m", "", matcher.stderr.getvalue()).strip()
+    return "FileCheck: " + (said or "the check lines do not hold")

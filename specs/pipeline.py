@@ -1,0 +1,94 @@
+"""Pipelines: which rule sets run in which phase, with which driver, for which targets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from mlirules.rules.faults import Fault, MlirulesError, Span, did_you_mean
+from mlirules.rules.source import load_yaml
+
+PIPELINES = Path(__file__).resolve().parent / "pipelines"
+
+Phase = Literal["torch", "input", "preprocessing"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Expect(_Strict):
+    """How often something must apply; compiling fails when it does not."""
+
+    applied: int | None = Field(default=None, ge=0, description="Exactly this many applications.")
+    min: int | None = Field(default=None, ge=0, description="At least this many applications.")
+
+
+class Stage(_Strict):
+    """One rule set, applied by one driver in one phase."""
+
+    phase: Phase = Field(
+        description="torch: before IREE. input, preprocessing: after that phase of IREE."
+    )
+    rules: list[str] = Field(min_length=1, description="Rule sets: shipped names, or paths.")
+    driver: Literal["greedy", "walk", "conversion"] = "greedy"
+    order: Literal["top-down", "bottom-up"] = "top-down"
+    full: bool = Field(default=False, description="Conversion: nothing illegal may remain.")
+    only: list[str] = Field(default=[], description="Filters: globs, tag:TAG, kind:KIND.")
+    skip: list[str] = Field(default=[], description="Filters: globs, tag:TAG, kind:KIND.")
+    expect: Expect | None = Field(default=None, description="What the whole stage must do.")
+    expect_rules: dict[str, Expect] = Field(
+        default={}, description="What single rules must do, by rule name."
+    )
+
+
+class Pipeline(_Strict):
+    """An ordered list of stages for some targets."""
+
+    pipeline: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+    summary: str = Field(min_length=3)
+    targets: list[str] = Field(min_length=1, description="Target kinds: cpu, vulkan, cuda, hip.")
+    stages: list[Stage] = Field(default=[])
+    flags: list[str] = Field(default=[], description="Further flags for iree-compile.")
+
+    @classmethod
+    def load(cls, name: str | Path) -> Pipeline:
+        """A pipeline by shipped name or by path. Raises :class:`MlirulesError`, located."""
+        path = Path(name)
+        if not path.is_file():
+            shipped = PIPELINES / f"{name}.yaml"
+            if not shipped.is_file():
+                known = sorted(p.stem for p in PIPELINES.glob("*.yaml"))
+                raise MlirulesError(
+                    Fault(Span(str(name)), "no-pipeline", "no such pipeline file or name",
+                          did_you_mean(str(name), known) or "shipped: " + ", ".join(known))
+                )  # fmt: skip
+            path = shipped
+        source = load_yaml(path)
+        try:
+            return cls.model_validate(source.data)
+        except pydantic.ValidationError as error:
+            faults = []
+            for e in error.errors():
+                loc = tuple(e["loc"])
+                extra = e["type"] == "extra_forbidden"
+                hint = ""
+                if extra:
+                    fields = list(Stage.model_fields) if "stages" in loc else list(cls.model_fields)
+                    hint = did_you_mean(str(loc[-1]), fields) or "known: " + ", ".join(fields)
+                span = source.span_at(loc, key=extra)
+                message = f"unknown key {loc[-1]!r}" if extra else (
+                    f"the key {loc[-1]!r} is missing" if e["type"] == "missing" else e["msg"]
+                )
+                faults.append(Fault(span, "pipeline", message, hint))
+            raise MlirulesError(faults) from None
+
+
+def default_for(kind: str) -> Pipeline:
+    """The pipeline shipped for a target kind (cpu, vulkan, cuda, hip)."""
+    return Pipeline.load(kind)
+
+
