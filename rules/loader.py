@@ -34,23 +34,26 @@ OpOracle = Callable[[str], tuple[bool, list[str]]]
 LIBRARY = Path(__file__).resolve().parent
 
 # Names that stand for run-time functions; kept in step with generator.scalars by a test.
-RUNTIME_ARITY: dict[str, tuple[int, int]] = {
-    **dict.fromkeys(
-        "exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tan sinh cosh tanh asin acos atan asinh "
-        "acosh atanh erf floor ceil round trunc abs isnan isinf isfinite sign real imag "
-        "wide".split(),
-        (1, 1),
-    ),
-    **dict.fromkeys(
-        "atan2 copysign pow max min maxnum minnum truncdiv rem bitand bitor bitxor shl shr cast "
-        "bitcast complex concatenate".split(),
-        (2, 2),
-    ),
-    "select": (3, 3),
-    "reshape": (1, 2),
-    "literal": (1, 2),
-    "pad": (4, 4),
-}
+_RUNTIME = """
+    exp/1 exp2/1 expm1/1 log/1 log2/1 log1p/1 sqrt/1 rsqrt/1 sin/1 cos/1 tan/1 sinh/1 cosh/1
+    tanh/1 asin/1 acos/1 atan/1 asinh/1 acosh/1 atanh/1 erf/1 floor/1 ceil/1 round/1 trunc/1
+    atan2/2 copysign/2 pow/2 abs/1 max/2 min/2 maxnum/2 minnum/2 truncdiv/2 rem/2 bitand/2
+    bitor/2 bitxor/2 shl/2 shr/2 isnan/1 isinf/1 isfinite/1 cast/2 select/3 sign/1 bitcast/2
+    real/1 imag/1 complex/2 reshape/1-2 pad/4 concatenate/2 literal/1-2 wide/1
+"""
+
+
+def _arities(table: str) -> dict[str, tuple[int, int]]:
+    out = {}
+    for entry in table.split():
+        name, _, count = entry.partition("/")
+        low, _, high = count.partition("-")
+        out[name] = (int(low), int(high or low))
+    return out
+
+
+# Name -> fewest and most values.
+RUNTIME_ARITY: dict[str, tuple[int, int]] = _arities(_RUNTIME)
 RUNTIME_FUNCTIONS: frozenset[str] = frozenset(RUNTIME_ARITY)
 
 
@@ -139,7 +142,7 @@ def _location(error: Any) -> Path_:
     ]
     if loc and loc[0] == "let":
         loc = loc[:2]
-    if loc and loc[0] == "rewrite" and len(loc) > 2 and error["type"] in ("model_type",):
+    if loc and loc[0] == "rewrite" and len(loc) > 2 and error["type"] == "model_type":
         loc = loc[:2]
     return tuple(loc)
 
@@ -321,9 +324,8 @@ class _Checker:
     def fault(
         self, line: Line, node: ast.Node | None, code: str, message: str, hint: str = ""
     ) -> None:
-        if node is None:
-            span = line.span
-        else:
+        span = line.span
+        if node is not None:
             span = line.text.span(node.pos, max(1, node.end - node.pos))
         self.faults.append(Fault(span, code, message, hint))
 
@@ -467,7 +469,8 @@ class _Checker:
         for name in rule.types:
             symbols.setdefault(name, rule.types[name][0])
         scope = set(symbols)
-        for name, line, expr, _ in rule.let:
+        for let_name, line, let_expr, _ in rule.let:
+            name, expr = let_name, let_expr
             key = self.source.span_at(("let", name), key=True)
             if expr is not None:
                 self.expression(line, expr, scope, runtime=False)
@@ -506,34 +509,34 @@ class _Checker:
             for name in _tensor_names(equation.value):
                 bound.setdefault(name, line)
         for pattern in rule.match:
-            for name in pattern.equation.results:
-                if name is not None and name in results:
-                    at = re.search(rf"\b{re.escape(name)}\b", pattern.line.text.value)
+            for result in pattern.equation.results:
+                if result is not None and result in results:
+                    at = re.search(rf"\b{re.escape(result)}\b", pattern.line.text.value)
                     self.fault(
                         pattern.line, ast.Node(*at.span()) if at else pattern.equation,
-                        "duplicate-name", f"{name!r} is defined twice",
-                        f"line {results[name].line.span.line} defines it: give each result a name "
+                        "duplicate-name", f"{result!r} is defined twice",
+                        f"line {results[result].line.span.line} defines it: give each result a name "
                         "of its own",
                     )  # fmt: skip
-                if name is not None:
-                    results[name] = pattern
+                if result is not None:
+                    results[result] = pattern
         used_before: set[str] = set()
         for pattern in rule.match:
             self.ops_of(pattern.line, pattern.equation.call)
             here: set[str] = set()
             self.operands(pattern.line, pattern.equation.call, bound, here)
-            for name in pattern.equation.results:
-                if name and name in here:
+            for result in pattern.equation.results:
+                if result and result in here:
                     self.fault(
-                        pattern.line, None, "cycle", f"{name!r} is an operand of its own op"
+                        pattern.line, None, "cycle", f"{result!r} is an operand of its own op"
                     )
-                elif name and name in used_before:
+                elif result and result in used_before:
                     self.fault(
-                        pattern.line, None, "cycle", f"{name!r} is used before it is defined",
+                        pattern.line, None, "cycle", f"{result!r} is used before it is defined",
                         "write the ops in the order of the IR: an op after those it uses",
                     )  # fmt: skip
-                if name:
-                    bound.setdefault(name, pattern.line)
+                if result:
+                    bound.setdefault(result, pattern.line)
             used |= here
             used_before |= here
         if self.has_root(rule):
@@ -573,14 +576,14 @@ class _Checker:
             roots = {rule.index_match[-1][1].target}
         defined: set[str] = set()
         for line, statement in rule.rewrite:
-            known = {s for s in scope if s not in roots} | defined
+            known = scope | defined  # a result's type may be asked for before it is defined
             self.statement(line, statement, known, roots)
-            defined |= _defines(statement, roots)
+            defined |= _defines(statement)
         for name in sorted(roots - defined - self.unread):
             where = rule.rewrite[-1][0] if rule.rewrite else self.line("rewrite", 0)
             near = did_you_mean(name, defined)
             span = where.span
-            if isinstance(where.text.value, str) and "\n" in where.text.value:  # a body
+            if rule.rewrite and isinstance(rule.rewrite[-1][1], BodyText):
                 span = self.source.span_at(("rewrite", where.key, "body"), key=True)
             self.faults.append(
                 Fault(span, "undefined-result", f"the rewrite does not define {name!r}",
@@ -728,7 +731,8 @@ class _Checker:
     def function(self, line: Line, node: ast.Call, scope: set[str], *, runtime: bool) -> None:
         head = ast.Node(node.pos, node.pos + len(node.fn))
         known = {*FUNCTIONS, *_STRUCTURAL, *(RUNTIME_FUNCTIONS if runtime else ("wide",))}
-        if node.fn in ELEMENT_TYPES or node.fn in scope:  # a cast: f32(x), T(x)
+        # A cast: f32(x), T(x). A function stays one where a symbol has its name (`dim(x, dim)`).
+        if node.fn in ELEMENT_TYPES or (node.fn in scope and node.fn not in known):
             if not runtime:
                 self.fault(
                     line, head, "syntax", f"{node.fn!r} is not a function",
@@ -781,34 +785,62 @@ class _Checker:
             )  # fmt: skip
         lines = {*map(str, doc.where), *map(str, doc.match), *map(str, doc.types.values())}
         lines |= {str(v) for v in doc.let.values()}
+        names: dict[str, int] = {}
         for i, test in enumerate(doc.tests):
-            at = self.source.span_at(("tests", i))
-            if (test.input is None) == (test.unchanged is None):
+            self.test(i, test, lines)
+            if test.name in names:
+                first = self.source.span_at(("tests", names[test.name], "name"))
                 self.faults.append(
-                    Fault(at, "test-input", "a test has either `input:` or `unchanged:`")
-                )
-            if test.unchanged is not None and (test.check or test.run):
-                self.faults.append(
-                    Fault(at, "test-input", "an `unchanged:` test has no `check:` or `run:`")
-                )
-            if test.because is not None and test.because not in lines:
-                self.faults.append(
-                    Fault(
-                        self.source.span_at(("tests", i, "because")), "because",
-                        "no line of the rule reads like this",
-                        did_you_mean(test.because, lines) or "copy the line from `where:`",
-                    )
+                    Fault(self.source.span_at(("tests", i, "name")), "duplicate-name",
+                          f"two tests are named {test.name!r}",
+                          f"the first stands in line {first.line}")
                 )  # fmt: skip
-            if test.input is not None and test.check is None and test.run is None:
+            names.setdefault(test.name, i)
+
+    def test(self, i: int, test: Test, lines: set[str]) -> None:
+        def fault(code: str, message: str, hint: str, key: str | None = None) -> None:
+            path: Path_ = ("tests", i) if key is None else ("tests", i, key)
+            span = self.source.span_at(path, key=True)
+            if key is None:
+                span = _owner_span(self.source, path)
+            self.faults.append(Fault(span, code, message, hint))
+
+        if test.input is None and test.unchanged is None:
+            fault("test-input", "a test has either `input:` or `unchanged:`",
+                  "`input:`: a program that the rule rewrites; `unchanged:`: one it must leave",
+            )  # fmt: skip
+        if test.input is not None and test.unchanged is not None:
+            fault("test-input", "a test has either `input:` or `unchanged:`, not both",
+                  "make it two tests", "unchanged")  # fmt: skip
+        elif test.unchanged is not None:
+            for key in ("check", "run", "applied"):
+                if getattr(test, key) is not None:
+                    fault("test-input", f"an `unchanged:` test has no `{key}:`",
+                          "the test passes when the program stays as it is", key)  # fmt: skip
+        elif test.input is not None:
+            if test.because is not None:
+                fault("test-input", "`because:` belongs to an `unchanged:` test",
+                      "remove it, or write `unchanged:` for `input:`", "because")  # fmt: skip
+            if test.check is None and test.run is None:
+                fault("test-checks-nothing", "the test checks nothing",
+                      "add `check:` lines or `run:`")  # fmt: skip
+        if test.unchanged is not None and test.because is not None and test.because not in lines:
+            unread = set(re.findall(r"[A-Za-z_]\w*", test.because)) <= self.unread
+            if not (self.unread and unread):
+                span = self.source.span_at(("tests", i, "because"))
+                near = did_you_mean(test.because, lines)
                 self.faults.append(
-                    Fault(at, "test-checks-nothing", "the test checks nothing",
-                          "add `check:` lines or `run:`")
+                    Fault(span, "because", "no line of the rule reads like this",
+                          near or "copy the line that refuses from `where:` or `types:`")
                 )  # fmt: skip
-            if test.check is not None and "CHECK" not in test.check:
-                self.faults.append(
-                    Fault(self.source.span_at(("tests", i, "check")), "test-checks-nothing",
-                          "`check:` holds no CHECK line", "for example `CHECK: linalg.matmul`")
-                )  # fmt: skip
+        if test.check is not None and "CHECK" not in test.check:
+            fault("test-checks-nothing", "`check:` holds no CHECK line",
+                  "for example `CHECK: linalg.matmul`", "check")  # fmt: skip
+        if test.run is not None and test.run.low > test.run.high:
+            self.faults.append(
+                Fault(self.source.span_at(("tests", i, "run", "low")), "bad-value",
+                      f"`low` ({test.run.low:g}) is above `high` ({test.run.high:g})", "")
+            )  # fmt: skip
 
 
 # Asked of the IR around a match, not of types and constants.
@@ -821,6 +853,7 @@ _BODY_DEFINED = re.compile(
 _BODY_OP = re.compile(
     r"^[ \t]*(?:%[^=\n]*=[ \t]*)?\"?([a-z_][a-z0-9_]*(?:\.[A-Za-z_0-9]+)+)", re.MULTILINE
 )
+_ASSIGNED = re.compile(r"^\s*((?:%[\w.]+(?::\d+)?\s*,\s*)*%[\w.]+(?::\d+)?)\s*=", re.MULTILINE)
 _CLOSES = {")": "(", "]": "[", "}": "{"}
 
 
@@ -828,7 +861,9 @@ def blanked(text: str) -> str:
     """MLIR text with strings and comments blanked out, character for character."""
     return re.sub(
         r'"(?:[^"\\\n]|\\.)*"|//[^\n]*',
-        lambda m: f'"{" " * (len(m.group()) - 2)}"' if m.group()[0] == '"' else " " * len(m.group()),
+        lambda m: (
+            '"' + " " * (len(m[0]) - 2) + '"' if m[0].startswith('"') else " " * len(m[0])
+        ),
         text,
     )
 
@@ -869,6 +904,7 @@ def _shifted(text: Text, start: int, end: int) -> tuple[int, ...]:
 
 
 def walk_expression(node: ast.Expr) -> Iterable[ast.Expr]:
+    """An expression and all that it is made of, outermost first."""
     yield node
     match node:
         case ast.ListExpr(items=items):
@@ -928,14 +964,14 @@ def _type_symbols(decl: ast.TypeDecl) -> Iterable[str]:
 
 def _targets(rule: Rule) -> Iterable[str]:
     for _, statement in rule.rewrite:
-        yield from _defines(statement, set())
+        yield from _defines(statement)
 
 
-def _defines(statement: ast.Statement | BodyText, roots: set[str]) -> set[str]:
+def _defines(statement: ast.Statement | BodyText) -> set[str]:
     match statement:
         case BodyText(text=text):
             out: set[str] = set()
-            for found in re.finditer(r"^\s*((?:%[\w.]+(?::\d+)?\s*,\s*)*%[\w.]+(?::\d+)?)\s*=", text, re.M):
+            for found in _ASSIGNED.finditer(text):
                 out |= {p.strip().lstrip("%").split(":")[0] for p in found.group(1).split(",")}
             return out
         case ast.OpEquation(results=results):

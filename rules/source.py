@@ -116,14 +116,14 @@ class _Composer(yaml.SafeLoader):
         self.nesting = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         mark = event.start_mark
         span = self.source.span(mark.line + 1, mark.column + 1)
         if isinstance(event, yaml.AliasEvent):
-            self.get_event()
+            self.get_event()  # type: ignore[no-untyped-call]
             self.faults.append(
                 Fault(
-                    replace(span, length=len(event.anchor) + 1), "yaml-alias",
+                    replace(span, length=len(str(event.anchor)) + 1), "yaml-alias",
                     f"the alias *{event.anchor} is not allowed", "write the value out",
                 )
             )  # fmt: skip
