@@ -37,8 +37,9 @@ class Options:
     order: Order = "top-down"
     #: Conversion: every illegal op must be converted (full), or as many as rules can (partial).
     full: bool = False
-    #: Greedy: let ops fold themselves and dead ops go, as MLIR's driver does by default.
-    fold: bool = True
+    #: Greedy: let ops fold themselves, too. Off, so that what changes is what the rules say (a
+    #: folder may undo a conversion: a cast of a constant folds back to a torch literal).
+    fold: bool = False
     #: Stop after this many applications (for bisection); None: no limit.
     max_rewrites: int | None = None
     #: More applications than this are taken for a loop; None: chosen by the program's size.

@@ -269,6 +269,8 @@ class _Lowering(Evaluator):
         if isinstance(value, Local):
             return value
         if isinstance(value, Tensor):
+            if value.name in self.result_names:
+                raise LoweringError(self.line, f"{value.name} is read before it is defined")
             if value.dims is None or value.dtype is None:
                 raise Refused(f"the rank or element type of {value.name} is not known")
             builtin = Tensor(value.name, value.dims, value.dtype, False)
@@ -721,6 +723,8 @@ class _Lowering(Evaluator):
             raise Refused(
                 f"{math.prod(have)} elements cannot be reshaped to {describe(shape)}"
             )
+        if not have or not shape:
+            return self.reshape_scalar(source, shape, result)
         groups = _reassociate(have, shape)
         if groups is not None and all(len(a) == 1 for a, _ in groups):
             return Local(result, self.expand(source, shape, [b for _, b in groups], result))
@@ -738,6 +742,24 @@ class _Lowering(Evaluator):
         if len(shape) != len(middle):
             return Local(result, self.expand(held, shape, [b for _, b in groups], result))
         return Local(result, self.cast_shape(held, shape))
+
+    def reshape_scalar(self, source: Local, shape: list[Any], result: Tensor) -> Local:
+        """Between rank 0 and dims that are all 1."""
+        assert source.tensor.dims is not None
+        ones = Tensor(result.name, (1,) * max(len(shape), source.tensor.rank), result.dtype, False)
+        out = self.fresh("s")
+        if shape:
+            self.emit(
+                f"{out} = tensor.expand_shape {source.ssa} [] output_shape {list(ones.dims or ())} "
+                f": {source.tensor.builtin_type()} into {ones.builtin_type()}"
+            )
+            return Local(result, self.cast_shape(Local(ones, out), shape))
+        held = self.cast_shape(source, ones.dims or ())
+        self.emit(
+            f"{out} = tensor.collapse_shape {held} [] : {ones.builtin_type()} into "
+            f"{result.builtin_type()}"
+        )
+        return Local(result, out)
 
     def not_a_dim(self, value: Any) -> Any:
         raise Refused(f"{describe(value)} is not a dim")
@@ -820,6 +842,9 @@ class _Lowering(Evaluator):
         dims = tuple(s for i, s in enumerate(sizes) if i not in drop)
         have = source.tensor
         result = Tensor(have.name, dims, have.dtype, False)
+        # An empty window may start anywhere, but its start must lie inside the tensor.
+        offsets = [0 if s == 0 and isinstance(s, int) else o
+                   for o, s in zip(offsets, sizes, strict=True)]  # fmt: skip
         text = []
         for values in (offsets, sizes, strides):
             text.append("[" + ", ".join(str(v) if isinstance(v, int) else self.index(v)
@@ -1744,6 +1769,7 @@ class _Generic:
 
     def find_ranges(self) -> None:
         target = self.target_tensor()
+        later: list[str] = []
         for name in self.loops:
             if name in self.ranges:
                 continue
@@ -1766,11 +1792,35 @@ class _Generic:
             elif found:
                 self.ranges[name] = found[0]
             else:
+                later.append(name)
+        for name in later:
+            size = self.window_range(name)
+            if size is not None:
+                self.ranges[name] = size
+            else:
                 shown = name.split(".")[0] or "..."
                 raise LoweringError(
                     self.low.line,
                     f"nothing says how far the index {shown} runs: add `for {shown} < N`",
                 )
+
+    def window_range(self, name: str) -> Any:
+        """How far an index runs that is only read in a window, as `i` in x[i*s + u*d].
+
+        As far as the tensor allows: floor((size - 1 - last of the others) / step) + 1.
+        """
+        for read in self.reads:
+            assert read.source.tensor.dims is not None
+            for item, dim in zip(read.items, read.source.tensor.dims, strict=True):
+                terms = dict(item.terms)
+                if name not in terms or any(n not in self.ranges for n in terms if n != name):
+                    continue
+                room = arith("-", arith("-", dim, 1), item.offset)
+                for other, c in terms.items():
+                    if other != name:
+                        room = arith("-", room, arith("*", arith("-", self.ranges[other], 1), c))
+                return arith("+", arith("//", room, terms[name]), 1)
+        return None
 
     def operand(self, read: _Read) -> tuple[Local, list[Affine]]:
         """A read as an operand: sliced where the access has steps, offsets or constants."""
