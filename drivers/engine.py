@@ -171,8 +171,11 @@ class Engine:
         bound: set[str] = set()
         for rule in rules:
             ident = pdll.identifier(rule.name)
-            patterns.register_constraint_function(f"{ident}_holds", self._holds(rule))
-            patterns.register_rewrite_function(f"{ident}_build", self._build(rule))
+            holds, build = self._holds(rule), self._build(rule)
+            # The bindings need not keep the functions that they are given alive.
+            self._keep += [holds, build]
+            patterns.register_constraint_function(f"{ident}_holds", holds)
+            patterns.register_rewrite_function(f"{ident}_build", build)
             bound |= {f"{ident}_holds", f"{ident}_build"}
         missing = pdll.natives_of(text) - bound
         if missing:

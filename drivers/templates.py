@@ -128,10 +128,11 @@ class Instantiator:
 
     def __init__(self, context: Any) -> None:
         self.context = context
-        self.casts: dict[tuple[str, Any], Any] = {}
-        # (function, shared op) -> its results; and value -> its cast, within a block.
+        # (function, shared op, its operands) -> its results.
         self.shared: dict[tuple[Any, Any], list[Any]] = {}
         self.last_created: list[Any] = []
+        #: Values that a conversion has converted already: original -> converted.
+        self.converted: dict[Any, Any] = {}
         #: Whether constants and fills are shared at the head of the function.
         self.hoist = True
 
@@ -164,16 +165,18 @@ class Instantiator:
         return [slots[s] for s in template.returned]
 
     def cast(self, value: Any, name: str, type_: Any, ip: Any) -> Any:
+        if self.converted:
+            known = self.converted.get(value)
+            if known is not None and known.type == type_:
+                return known
         owner = value.owner
         if not isinstance(owner, ir.Block) and owner.name == _BACK[name]:
             source = owner.operands[0]
             if source.type == type_:
                 return source
-        key = (name, type_)
         made = ir.Operation.create(
             name, results=[type_], operands=[value], ip=ip, loc=ir.Location.unknown(self.context)
         )
-        del key
         return made.results[0]
 
     def share(self, step: _Step, slots: list[Any], root: Any) -> list[Any]:
