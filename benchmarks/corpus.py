@@ -1,0 +1,505 @@
+"""How many programs of the corpus do the rules convert, and do they still give PyTorch's numbers?
+
+For every program and variant, up to three figures in one run, on the same target:
+
+    builtin   plain iree-compile, without the rules
+    fallback  the rules, and what they leave is converted by IREE
+    rules     the rules alone: no torch op is left but the casts at the border, and it passes
+
+A program passes when it compiles, runs and gives PyTorch's results. Programs run in worker
+processes; a crash or a time-out costs one program. Finished work is kept in a state file, so
+Ctrl-C loses nothing and only what changed is done again: a program is compiled again only when
+the text that the rules make of it has changed.
+
+    python benchmarks/corpus.py FOLDER                                # all, the three figures
+    python benchmarks/corpus.py FOLDER --variant core --mode rules --only 'Elementwise*'
+    python benchmarks/corpus.py FOLDER --convert-only                 # which ops are left, quickly
+    python benchmarks/corpus.py FOLDER --show ElementwiseAddModule_basic
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import corpus_data
+import corpus_report
+from corpus_data import VARIANTS, Program
+from corpus_report import Done
+from corpus_worker import FORMAT, Row, Setup
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import mlirules
+from mlirules.drivers.targets import Target
+from mlirules.rules.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
+
+MODES = ("builtin", "fallback", "rules")
+JOBS_PER_WORKER = 250  # the compiler's context grows with every program
+SOURCES = ("rules", "specs", "generator", "drivers")
+START_LIMIT = 120.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """One program in one variant, with the modes that are wanted of it and their state keys."""
+
+    program: Program
+    variant: str
+    keys: dict[str, str]
+
+
+def sources_digest() -> str:
+    """A hash of everything of mlirules that a transformation depends on."""
+    package = Path(mlirules.__file__).parent
+    hashed = hashlib.sha256()
+    for folder in SOURCES:
+        for path in sorted((package / folder).resolve().rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                hashed.update(str(path.relative_to((package / folder).resolve())).encode())
+                hashed.update(path.read_bytes())
+    return hashed.hexdigest()[:20]
+
+
+class State:
+    """Finished work: a file of JSON lines, the last line of a key counts."""
+
+    def __init__(self, path: Path, timeout: float) -> None:
+        self.path = path
+        self._rows: dict[str, Row] = {}
+        self._lock = threading.Lock()
+        if path.exists():
+            for entry in self._entries():
+                row = entry["row"]
+                # More time may help what was stopped after less.
+                if row["outcome"] == "timeout" and entry["timeout"] < timeout:
+                    continue
+                self._rows[entry["key"]] = _row(row)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._timeout = timeout
+        self._file = path.open("a", encoding="utf-8")
+        if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
+            self._file.write("\n")  # the line that an interrupted run did not finish stays alone
+
+    def _entries(self) -> Iterator[dict[str, Any]]:
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:  # an interrupted run did not finish this line
+                continue
+            if entry.get("format") == FORMAT:
+                yield entry
+
+    def get(self, key: str) -> Row | None:
+        """The row of finished work, if it is finished."""
+        return self._rows.get(key)
+
+    def put(self, job: Job, row: Row, target: str) -> None:
+        """Keep a row, at once on disk."""
+        key = job.keys[row.mode]
+        entry = {
+            "format": FORMAT,
+            "key": key,
+            "program": job.program.name,
+            "variant": job.variant,
+            "mode": row.mode,
+            "target": target,
+            "timeout": self._timeout,
+            "row": asdict(row),
+        }
+        with self._lock:
+            self._rows[key] = row
+            self._file.write(json.dumps(entry) + "\n")
+            self._file.flush()
+
+
+def keys(
+    program: Program, variant: str, modes: Iterable[str], setup: Setup, sources: str
+) -> dict[str, str]:
+    """The state key of each mode. The rules' sources do not matter to the built-in conversion."""
+    found = {}
+    digest = program.digest(variant)
+    for mode in modes:
+        parts = [FORMAT, program.name, variant, mode, digest, version("iree-base-compiler")]
+        if mode != "convert":
+            parts += [setup.target, version("iree-base-runtime"), *setup.flags]
+        if mode != "builtin":
+            parts += [setup.pipeline, sources]
+        found[mode] = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+    return found
+
+
+class WorkerDied(Exception):
+    """The worker ended in the middle of a job, and is of no more use.
+
+    `kind` is `crash` or `timeout`; `stage`, `mode` and `artefact` are what it was at, empty where
+    it had not said.
+    """
+
+    def __init__(self, kind: str, why: str) -> None:
+        super().__init__(why)
+        self.kind = kind
+        self.why = why
+        self.stage = ""
+        self.mode = ""
+        self.artefact = ""
+
+
+class Refused(Exception):
+    """The run as a whole makes no sense: a wrong rule, an unknown pipeline. The text says why."""
+
+
+class WorkerProcess:
+    """A worker and the pipe to it."""
+
+    def __init__(self, setup: Setup, state: Path, timeout: float) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- lives as long as the worker
+        package = Path(mlirules.__file__).parent.parent
+        path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
+        worker = Path(__file__).with_name("corpus_worker.py")
+        self._process = subprocess.Popen(
+            [sys.executable, str(worker), json.dumps(asdict(setup)), str(state), str(timeout)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,  # Ctrl-C is the parent's to handle
+        )
+        self._timeout = timeout
+        self._pending = b""
+        self.done = 0
+        try:
+            self._read(time.monotonic() + START_LIMIT)
+        except WorkerDied as error:
+            raise MlirulesError.at(str(worker), f"the worker does not start: {error.why}") from None
+
+    def do(self, job: Job, modes: Sequence[str], *, isolated: bool) -> Iterator[Row]:
+        """The rows of a job, as they come. Raises WorkerDied and Refused."""
+        order = {
+            "name": job.program.name,
+            "variant": job.variant,
+            "modes": list(modes),
+            "isolated": isolated,
+            "timeout": self._timeout,
+        }
+        stdin = self._process.stdin
+        assert stdin is not None
+        self.done += 1
+        at = {"stage": "", "mode": "", "artefact": ""}
+        # A step in a process of its own says itself when it reached the limit.
+        limit = self._timeout + (START_LIMIT if isolated else 0)
+        try:
+            with contextlib.suppress(BrokenPipeError):  # reading says how it ended
+                stdin.write(json.dumps(order).encode() + b"\n")
+                stdin.flush()
+            while True:
+                answer = self._read(time.monotonic() + limit)
+                if "row" in answer:
+                    yield _row(answer["row"])
+                elif "stage" in answer:
+                    at = answer
+                elif "refused" in answer:
+                    raise Refused(answer["refused"])
+                else:
+                    return
+        except WorkerDied as error:
+            error.stage, error.mode, error.artefact = at["stage"], at["mode"], at["artefact"]
+            raise
+
+    def _read(self, deadline: float) -> dict[str, Any]:
+        stdout = self._process.stdout
+        assert stdout is not None
+        while b"\n" not in self._pending:
+            left = deadline - time.monotonic()
+            ready, _, _ = select.select([stdout], [], [], max(0.0, left))
+            if not ready:
+                self.stop()
+                raise WorkerDied("timeout", f"stopped after {self._timeout:g} s")
+            data = os.read(stdout.fileno(), 1 << 16)
+            if not data:
+                raise WorkerDied("crash", self._epitaph())
+            self._pending += data
+        line, _, self._pending = self._pending.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _epitaph(self) -> str:
+        code = self._process.wait()
+        if code < 0:
+            return signal.Signals(-code).name
+        self._log.seek(0)
+        said = self._log.read().decode(errors="replace").strip().splitlines()
+        return said[-1] if said else f"exit code {code}"
+
+    def stop(self) -> None:
+        """End the worker and whatever it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def _row(entry: dict[str, Any]) -> Row:
+    return Row(**{**entry, "leftovers": tuple(entry["leftovers"])})
+
+
+class Pool:
+    """Works off jobs with `jobs` worker processes."""
+
+    def __init__(self, setup: Setup, state: State, jobs: int, timeout: float) -> None:
+        self.setup = setup
+        self.state = state
+        self.timeout = timeout
+        self._jobs = jobs
+        self._todo: queue.SimpleQueue[tuple[Job, list[str]]] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._running: set[WorkerProcess] = set()
+
+    def run(self, todo: Sequence[tuple[Job, list[str]]], progress: Progress) -> None:
+        """Do all jobs; their rows are in the state afterwards. KeyboardInterrupt stops cleanly."""
+        bar = progress.add_task("programs", total=len(todo))
+        for item in todo:
+            self._todo.put(item)
+        threads = [
+            threading.Thread(target=self._serve, daemon=True)
+            for _ in range(min(self._jobs, len(todo)))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in todo:
+                failure = self._finished.get()
+                if failure is not None:
+                    raise failure
+                progress.advance(bar)
+        finally:
+            self._stopped.set()
+            for worker in list(self._running):
+                worker.stop()
+            for thread in threads:
+                thread.join(timeout=5)
+
+    def _serve(self) -> None:
+        worker: WorkerProcess | None = None
+        try:
+            while not self._stopped.is_set():
+                try:
+                    job, modes = self._todo.get_nowait()
+                except queue.Empty:
+                    return
+                worker = self._do(worker, job, modes)
+                self._finished.put(None)
+        except Exception as error:  # noqa: BLE001 -- handed to the main thread, which raises it
+            if not self._stopped.is_set():
+                self._finished.put(error)
+        finally:
+            if worker is not None:
+                self._discard(worker)
+
+    def _do(self, worker: WorkerProcess | None, job: Job, modes: list[str]) -> WorkerProcess | None:
+        """Do one job, starting a worker where there is none; returns the worker for the next."""
+        waiting: list[tuple[list[str], bool]] = [(modes, False)]
+        while waiting:
+            now, isolated = waiting.pop(0)
+            if worker is not None and worker.done >= JOBS_PER_WORKER:
+                self._discard(worker)
+                worker = None
+            if worker is None:
+                worker = WorkerProcess(self.setup, self.state.path, self.timeout)
+                self._running.add(worker)
+            left = list(now)
+            try:
+                for row in worker.do(job, now, isolated=isolated):
+                    self.state.put(job, row, self.setup.target)
+                    left.remove(row.mode)
+            except WorkerDied as error:
+                self._discard(worker)
+                worker = None
+                if self._stopped.is_set():
+                    return None
+                waiting = self._after_death(job, left, isolated, error) + waiting
+        return worker
+
+    def _after_death(
+        self, job: Job, left: list[str], isolated: bool, error: WorkerDied
+    ) -> list[tuple[list[str], bool]]:
+        """Settle what killed the worker; returns what is still to be done, and how."""
+        guilty = [error.mode] if error.mode else left
+        rest = [mode for mode in left if mode not in guilty]
+        again = [(rest, False)] if rest else []
+        if error.kind == "crash" and error.stage in ("compile", "run") and not isolated:
+            # Once more in processes of their own: which of them it was, and where it died.
+            return [(guilty, True), *again]
+        why = f"{error.stage}: {error.why}" if error.stage else error.why
+        for mode in guilty:
+            row = Row(mode, error.kind, why, artefact=error.artefact)
+            self.state.put(job, row, self.setup.target)
+        return again
+
+    def _discard(self, worker: WorkerProcess) -> None:
+        worker.stop()
+        self._running.discard(worker)
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line. Exits with 2, saying why, when it is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="corpus.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("source", type=Path, help="the corpus: a folder or its archive")
+    parser.add_argument("--variant", default=",".join(VARIANTS), help="of %(default)s, by commas")
+    parser.add_argument("--mode", default=",".join(MODES), help="of %(default)s, by commas")
+    parser.add_argument("--convert-only", action="store_true", help="only apply the rules")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="GLOB", help="names or areas; repeatable"
+    )
+    parser.add_argument("--sample", type=int, metavar="N", help="N programs, chosen by --seed")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--target", default="cpu", help="cpu, vulkan, ... (default: cpu)")
+    parser.add_argument("--pipeline", help="name or path of a pipeline (default: the target's)")
+    parser.add_argument(
+        "--flag", action="append", default=[], help="for the compiler, in every mode; repeatable"
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="worker processes (default: 2)")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds a stage (default: 60)")
+    parser.add_argument("--state", type=Path, help="file of finished work")
+    parser.add_argument("--fresh", action="store_true", help="forget the state file first")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every row and the summary")
+    parser.add_argument("--failures", action="store_true", help="list every failure, not the first")
+    parser.add_argument("--leftovers", type=int, default=25, help="ops to list (default: 25)")
+    parser.add_argument("--show", metavar="NAME", help="one program: IR before and after, why")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 when the rules break a program"
+    )
+    parsed = parser.parse_args(arguments)
+    for option, known in (("variant", VARIANTS), ("mode", MODES)):
+        chosen = [word for word in getattr(parsed, option).split(",") if word]
+        unknown = [word for word in chosen if word not in known]
+        if unknown or not chosen:
+            parser.error(f"--{option}: {unknown or 'nothing'} given, known: {', '.join(known)}")
+        setattr(parsed, option, [word for word in known if word in chosen])
+    if parsed.jobs < 1 or parsed.timeout <= 0 or (parsed.sample is not None and parsed.sample < 1):
+        parser.error("--jobs, --sample and --timeout want a positive number")
+    if parsed.convert_only:
+        parsed.mode = ["convert"]
+    return parsed
+
+
+def _state_path(given: Path | None) -> Path:
+    if given is not None:
+        return given
+    cache = os.environ.get("XDG_CACHE_HOME")
+    base = Path(cache) if cache else Path.home() / ".cache"
+    return base / "mlirules" / "corpus.jsonl"
+
+
+def _measure(options: argparse.Namespace, console: Console) -> int:
+    folder = corpus_data.unpacked(options.source)
+    target = Target.parse(options.target)
+    setup = Setup(
+        folder=str(folder.resolve()),
+        target=target.name,
+        pipeline=options.pipeline or target.kind,
+        flags=tuple(options.flag),
+    )
+    programs = corpus_data.choose(corpus_data.load(folder), options.only)
+    programs = [p for p in programs if any(v in p.variants for v in options.variant)]
+    programs = corpus_data.choose(programs, (), options.sample, options.seed)
+    if not programs:
+        raise MlirulesError.at("--only", "no program has such a name or area", code="only")
+    path = _state_path(options.state)
+    if options.fresh:
+        path.unlink(missing_ok=True)
+    state = State(path, options.timeout)
+    sources = sources_digest()
+    jobs = [
+        Job(program, variant, keys(program, variant, options.mode, setup, sources))
+        for variant in options.variant
+        for program in programs
+        if variant in program.variants
+    ]
+    todo = [
+        (job, waiting)
+        for job in jobs
+        if (waiting := [mode for mode, key in job.keys.items() if state.get(key) is None])
+    ]
+    started = time.perf_counter()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    interrupted = False
+    if todo:
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            try:
+                Pool(setup, state, options.jobs, options.timeout).run(todo, progress)
+            except KeyboardInterrupt:
+                interrupted = True
+    seconds = time.perf_counter() - started
+    done = [
+        Done(job.program, job.variant, row)
+        for job in jobs
+        for key in job.keys.values()
+        if (row := state.get(key)) is not None
+    ]
+    summary = corpus_report.summarise(done)
+    corpus_report.show(
+        console, summary, target.name, all_failures=options.failures, ops=options.leftovers
+    )
+    console.print(
+        f"{len(todo)} of {len(jobs)} programs done now in {seconds:.1f} s, "
+        f"the others were in {path}",
+        style="dim",
+        highlight=False,
+    )
+    if options.json is not None:
+        options.json.write_text(corpus_report.as_json(summary, done, target.name), encoding="utf-8")
+    if interrupted:
+        console.print("interrupted: the figures are of what is finished; run again to go on")
+        return 130
+    broken = any(variant.regressions for variant in summary.values())
+    return EXIT_CHECK_FAILED if options.check and broken else EXIT_DONE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    options = parse_arguments(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    try:
+        if options.show:
+            return corpus_report.show_program(
+                console,
+                corpus_data.load(corpus_data.unpacked(options.source)),
+                options.show,
+                options.variant[0],
+                Target.parse(options.target),
+                options.pipeline,
+                options.flag,
+                options.timeout,
+            )
+        return _measure(options, console)
+    except (MlirulesError, Refused) as error:
+        print(error, file=sys.stderr)
+        return EXIT_INPUT_WRONG
+
+
+if __name__ == "__main__":
+    sys.exit(main())
