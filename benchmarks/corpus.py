@@ -199,7 +199,7 @@ class WorkerProcess:
         stdin = self._process.stdin
         assert stdin is not None
         self.done += 1
-        at = {"stage": "", "mode": "", "artefact": ""}
+        at = nowhere = {"stage": "", "mode": "", "artefact": ""}
         # A step in a process of its own says itself when it reached the limit.
         limit = self._timeout + (START_LIMIT if isolated else 0)
         try:
@@ -209,6 +209,7 @@ class WorkerProcess:
             while True:
                 answer = self._read(time.monotonic() + limit)
                 if "row" in answer:
+                    at = nowhere
                     yield _row(answer["row"])
                 elif "stage" in answer:
                     at = answer

@@ -137,7 +137,7 @@ def show(
         )
     console.print(table)
     for variant, s in summaries.items():
-        if s.unlike_index:
+        if s.unlike_index and target == "cpu":  # what the index says is of llvm-cpu
             console.print(
                 f"{variant}: builtin unlike the index: {', '.join(s.unlike_index[:20])}"
                 + (" ..." if len(s.unlike_index) > 20 else "")

@@ -237,7 +237,15 @@ class Worker:
         ours = [mode for mode in modes if mode != "builtin"]
         if not ours:
             return
-        flags = (*load_pipeline(self.setup.pipeline).flags, *flags)
+        try:
+            flags = (*load_pipeline(self.setup.pipeline).flags, *flags)
+        except MlirulesError:
+            raise
+        except Exception as error:
+            # Without this the first program would be blamed for it, and every other one too.
+            raise MlirulesError.at(
+                self.setup.pipeline, f"cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
         start = time.perf_counter()
         tell(stage="transform", mode="", artefact="")
         try:
