@@ -223,6 +223,68 @@ def _part(t: Any) -> DType:
     return DType(f"f{dtype(t).width // 2}")
 
 
+@_function("opmath", 1, 1, "The type PyTorch computes T in: f32 for f16 and bf16.", "opmath(T)")
+def _opmath(t: Any) -> DType:
+    found = dtype(t)
+    return DType("f32") if found.is_float and found.width < 32 else found
+
+
+def _promoted_pair(a: DType, b: DType) -> DType:
+    """PyTorch's ``promote_types``."""
+    if a == b:
+        return a
+    if a.is_complex or b.is_complex:
+        widths = [t.width if t.is_complex else 2 * t.width if t.is_float else 0 for t in (a, b)]
+        return DType(f"complex{max(widths)}")
+    if a.is_float and b.is_float:
+        return DType("f32") if a.width == b.width else a if a.width > b.width else b
+    if a.is_float or b.is_float:
+        return a if a.is_float else b
+    if a.is_bool or b.is_bool:
+        return b if a.is_bool else a
+    if a.is_unsigned != b.is_unsigned:
+        unsigned, signed = (a, b) if a.is_unsigned else (b, a)
+        if unsigned.width > 8:
+            raise Refused(f"PyTorch does not promote {a} and {b}")
+        return DType(f"si{max(16, signed.width)}")
+    return a if a.width > b.width else b
+
+
+def _promoted_category(high: DType | None, low: DType | None) -> DType | None:
+    """What values of a higher rank of priority become beside values of a lower one."""
+    if high is None or low is None:
+        return high or low
+    if high.is_complex or high.is_float:
+        wide = low.is_complex and not high.is_complex
+        return DType(f"complex{2 * high.width}") if wide else high
+    if high.is_bool or low.is_float or low.is_complex:
+        return _promoted_pair(high, low)
+    return high
+
+
+@_function(
+    "promoted", 1, 8, "The element type in which PyTorch combines tensors and numbers.",
+    "promoted(x, other)",
+)  # fmt: skip
+def _promoted(*values: Any) -> DType:
+    # Tensors with dims weigh more than rank-0 tensors, and those more than numbers.
+    found: list[DType | None] = [None, None, None]
+    for value in values:
+        if isinstance(value, Tensor):
+            level, t = 0 if tensor(value).rank else 1, dtype(value)
+        elif isinstance(value, DType):
+            level, t = 0, value
+        else:
+            name = "i1" if _is_bool(value) else "si64" if _is_int(value) else "f32"
+            level, t = 2, DType(name)
+        held = found[level]
+        found[level] = t if held is None else _promoted_pair(held, t)
+    out = _promoted_category(found[0], _promoted_category(found[1], found[2]))
+    if out is None:
+        raise Refused("nothing to promote")
+    return out
+
+
 @_function("static", 1, 1, "All dims are known at compile time.", "static(x)")
 def _static(x: Any) -> bool:
     if isinstance(x, Tensor):
@@ -379,6 +441,44 @@ def _axis(d: Any, x: Any) -> Any:
     return found + max(1, rank) if found < 0 else found
 
 
+@_function(
+    "axes", 2, 2,
+    "The axes that a reduction runs over, counted from the front: all when none are named.",
+    "axes(dims, x)",
+)  # fmt: skip
+def _axes_of(dims: Any, x: Any) -> list[int]:
+    rank = tensor(x).rank
+    named = [dims] if isinstance(dims, int) else [] if dims is None else sequence(dims)
+    found = [integer(_axis(d, rank)) for d in named]
+    if rank == 0:
+        return []
+    if not _distinct(found):
+        raise Refused(f"an axis stands twice in {describe(named)}")
+    return found or list(range(rank))
+
+
+@_function(
+    "pooled", 6, 6,
+    "The sizes that windows give: of input sizes, kernel, stride, padding, dilation, ceil_mode.",
+    "pooled(S, kernel, stride, padding, dilation, false)",
+)  # fmt: skip
+def _pooled(
+    sizes: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any
+) -> list[Any]:
+    out = []
+    for n, k, s, p, d in zip(
+        *(sequence(v) for v in (sizes, kernel, stride, padding, dilation)), strict=True
+    ):
+        room = arith("-", arith("+", n, 2 * integer(p)), integer(d) * (integer(k) - 1) + 1)
+        if not truth(ceil_mode):
+            out.append(arith("+", arith("//", room, integer(s)), 1))
+            continue
+        # The last window must start inside the input or the padding before it.
+        most = arith("+", _ceildiv(room, s), 1)
+        out.append(_extremum("min", [most, _ceildiv(arith("+", n, integer(p)), s)]))
+    return out
+
+
 @_function("expanded", 2, 2, "A list stretched to n: a single value is repeated.", "expanded(stride, 2)")
 def _expanded(items: Any, count: Any) -> list[Any]:
     values = sequence(items) if isinstance(items, (list, tuple)) else [items]
@@ -524,6 +624,56 @@ def _swap(items: Any, a: Any, b: Any) -> list[Any]:
 )  # fmt: skip
 def _reduced(items: Any, where: Any, keep: Any) -> list[Any]:
     return _set(items, where, 0) if truth(keep) else _drop(items, where)
+
+
+@_function(
+    "aligned", 2, 2,
+    "The indices of a tensor that is broadcast: the last of a list, 0 where its dim is 1.",
+    "v[aligned(I, v)]",
+)  # fmt: skip
+def aligned(items: Any, x: Any) -> list[Any]:
+    """The last items of a list, one for each dim of ``x``, with 0 for dims of size 1."""
+    source = getattr(x, "tensor", x)
+    values, dims = sequence(items), list(tensor(source).dims or ())
+    if len(values) < len(dims):
+        raise Refused(f"{len(values)} indices for a tensor of rank {len(dims)}")
+    return [
+        0 if d == 1 else v
+        for v, d in zip(values[len(values) - len(dims) :], dims, strict=True)
+    ]
+
+
+def advanced(indices: Sequence[Any], rank: int) -> tuple[int, int]:
+    """Where the dims of the index tensors stand in the result of x[indices], and how many.
+
+    They replace the indexed dims when those are neighbours, and come first otherwise.
+    """
+    if len(indices) > rank:
+        raise Refused(f"{len(indices)} indices for a tensor of rank {rank}")
+    places = [i for i, v in enumerate(indices) if v is not None]
+    if not places:
+        return 0, 0
+    for v in indices:
+        if v is not None and not tensor(v).dtype.is_int:  # type: ignore[union-attr]
+            raise Refused(f"an index of type {tensor(v).dtype}: masks select unknown many")
+    together = places[-1] - places[0] + 1 == len(places)
+    return places[0] if together else 0, max(tensor(indices[i]).rank for i in places)
+
+
+@_function(
+    "indexed_shape", 2, 2, "The shape of PyTorch's x[indices].", "indexed_shape(indices, x)"
+)
+def _indexed_shape(indices: Any, x: Any) -> list[Any]:
+    items, dims = sequence(indices), list(tensor(x).dims or ())
+    at, rank = advanced(items, len(dims))
+    own: list[Any] = [1] * rank
+    for v in items:
+        if v is not None:
+            for i, d in enumerate(reversed(list(tensor(v).dims or ()))):
+                if d != 1 and (own[-1 - i] == 1 or isinstance(d, int)):
+                    own[-1 - i] = d
+    rest = [d for i, d in enumerate(dims) if i >= len(items) or items[i] is None]
+    return [*rest[:at], *own, *rest[at:]]
 
 
 # ---- operators -------------------------------------------------------------------------------
