@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlirules.drivers import templates
+from mlirules.drivers import indexing, templates
 from mlirules.drivers.compiler import ir
 from mlirules.generator.lower import LoweringError, lower, tensor_of_type
 from mlirules.rules.evaluate import Evaluator, Refused, truth
@@ -106,6 +106,7 @@ class _State:
     lists: dict[str, list[str]] = field(default_factory=dict)
     ops: dict[int, Any] = field(default_factory=dict)
     inner: list[Any] = field(default_factory=list)
+    symbols: dict[str, Any] = field(default_factory=dict)
     depth: int = 0
 
 
@@ -129,9 +130,7 @@ class Matcher:
             for i, name in enumerate(pattern.equation.results):
                 if name:
                     self.by_result[name] = (n, i)
-        last = len(rule.match) - 1
-        self.root_pattern: OpPattern = rule.match[last]
-        self.root_results = list(self.root_pattern.equation.results)
+        self.root_results = rule.root_results
         self.commutative = frozenset(rule.doc.commutative)
         # Names that need a look at the defining op: everything that may be a constant or a list.
         self.shallow = {
@@ -166,17 +165,30 @@ class Matcher:
     # -- structure
 
     def _match(self, op: Any) -> Match:
+        if self.rule.equation is not None:
+            return self._match_equation(*self.rule.equation, op)
         best: _Stop | None = None
         for swaps in self._choices():
             state = _State()
             try:
-                self._op(self.root_pattern, len(self.rule.match) - 1, op, state, swaps)
+                self._op(self.rule.root, len(self.rule.match) - 1, op, state, swaps)
                 return self._judge(op, state)
             except _Stop as stop:
                 if best is None or stop.refusal.depth > best.refusal.depth:
                     best = stop
         assert best is not None
         raise best
+
+    def _match_equation(self, line: Line, equation: ast.IndexEquation, op: Any) -> Match:
+        found = indexing.match_equation(equation, op)
+        if isinstance(found, indexing.Miss):
+            raise _Stop(
+                Refusal(line, f"{op.name}: {found.message}", expected=str(line), found=op.name,
+                        depth=found.depth)
+            )  # fmt: skip
+        symbols: dict[str, Any] = {**found.symbols, "op": op.name}
+        state = _State(values=dict(found.inputs), symbols=symbols, depth=10)
+        return self._judge(op, state)
 
     def _choices(self) -> list[tuple[bool, ...]]:
         if not self.alternatives:
@@ -195,7 +207,7 @@ class Matcher:
             return
         self._call(line, pattern.equation.call, op, state, swaps)
         state.ops[number] = op
-        results = pattern.equation.results
+        results = self.result_names(pattern, op)
         if len(results) != len(op.results):
             raise _Stop(
                 Refusal(line, f"{pattern.op} has {len(op.results)} results, not {len(results)}",
@@ -204,6 +216,22 @@ class Matcher:
         for name, value in zip(results, op.results, strict=True):
             if name and number != len(self.rule.match) - 1:
                 state.values.setdefault(name, value)
+
+    @staticmethod
+    def result_names(pattern: OpPattern, op: Any) -> list[str | None]:
+        """A name for every result of ``op``; a pack ``ys...`` names the rest ``ys#0``, ``ys#1``."""
+        names = list(pattern.equation.results)
+        if pattern.equation.pack:
+            last = names.pop()
+            count = len(op.results) - len(names)
+            names += [None if last is None else f"{last}#{i}" for i in range(count)]
+        return names
+
+    def names_of_results(self, op: Any) -> list[str | None]:
+        """A name for every result of the root."""
+        if self.rule.equation is not None:
+            return self.root_results
+        return self.result_names(self.rule.root, op)
 
     def _call(
         self, line: Line, call: ast.Call, op: Any, state: _State, swaps: tuple[bool, ...]
@@ -382,7 +410,9 @@ class Matcher:
         results = list(op.results)
         for value in results:
             key.append(value.type)
-        whole = (tuple(key), tuple(len(v) for v in state.lists.values()))
+        whole = (
+            tuple(key), tuple(len(v) for v in state.lists.values()), tuple(state.symbols.values()),
+        )  # fmt: skip
         verdict = self.cache.get(whole)
         if verdict is None:
             verdict = self._verdict(op, state)
@@ -431,7 +461,7 @@ class Matcher:
         rule = self.rule
         env: dict[str, Any] = {}
         try:
-            named: dict[str, Any] = {}
+            named: dict[str, Any] = dict(state.symbols)
             for name, paths in state.lists.items():
                 if "#" not in name:
                     named[name] = [self._value(p, state) for p in paths]
@@ -439,11 +469,15 @@ class Matcher:
                 if "#" not in name and name not in named:
                     named[name] = self._value(name, state)
             results: list[tuple[str | None, Any, str]] = []
-            for name, value in zip(self.root_results, op.results, strict=True):
+            for name, value in zip(
+                self.names_of_results(op), op.results, strict=True
+            ):
                 text, tensor = type_info(value.type)
                 found: Any = self._typed(name or "_", text, tensor, result=True)
                 results.append((name, found, text))
-                if name:
+                if name and "#" in name:
+                    named.setdefault(name.rsplit("#", 1)[0], []).append(found)
+                elif name:
                     named[name] = found
             env = bind(rule, named)
             for line, expr in self.plain_where:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlirules.generator.scalars import SIMPLE, SPECIAL, TENSOR
@@ -18,6 +18,8 @@ from mlirules.rules.evaluate import (
     FUNCTIONS,
     Evaluator,
     Refused,
+    advanced,
+    aligned,
     arith,
     describe,
     dtype,
@@ -167,13 +169,14 @@ class _Lowering(Evaluator):
         args = list(self.arguments.values())
         head = ", ".join(f"{a.ssa}: {a.type}" for a in args)
         body = "\n".join("  " + line for line in self.lines)
-        text = f"func.func @rewrite({head}) -> ({types}) {{\n{body}\n  return {ssa} : {types}\n}}\n"
+        back = f"return {ssa} : {types}" if returned else "return"
+        text = f"func.func @rewrite({head}) -> ({types}) {{\n{body}\n  {back}\n}}\n"
         return Lowered(text, args, self.slots, self.env)
 
     def result(self, name: str | None, value: Any, type_: str) -> tuple[str, str]:
         if name is None:
             raise LoweringError(self.line, "a result of the root has no name")
-        made = self.locals.get(name)
+        made = self.made(name)
         if made is None:
             raise LoweringError(self.line, f"the rewrite does not define {name!r}")
         if isinstance(made, tuple):  # ("raw", ssa, type)
@@ -193,6 +196,21 @@ class _Lowering(Evaluator):
             self.emit(f"{out} = torch_c.from_{builtin} {found.ssa}")
             return out, type_
         raise LoweringError(self.line, f"{name!r} has a type that no equation can give: {type_}")
+
+    def made(self, name: str) -> Any:
+        """What the rewrite made for a result; ``ys#1`` is an item of the list ``ys``."""
+        base, at = name.rsplit("#", 1) if "#" in name else (name, "")
+        made = self.locals.get(base)
+        if at and made is not None:
+            items = sequence(made, base)
+            count = sum(1 for n, _, _ in self.results if n and n.startswith(base + "#"))
+            if len(items) != count:
+                raise NoMatch(self.line, f"{base} holds {len(items)} items, not {count}",
+                              expected=str(count), found=str(len(items)))  # fmt: skip
+            made = items[int(at)]
+            if isinstance(made, Tensor):
+                made = ("raw", *self.raw(made))
+        return made
 
     def as_local(self, made: Any, name: str) -> Local:
         if isinstance(made, Local):
@@ -654,6 +672,27 @@ class _Lowering(Evaluator):
                 return self.pad(self.local(args[0]), *args[1:], target=target)
             case "concatenate":
                 return self.concatenate(sequence(args[0]), integer(args[1]), target)
+            case "window":
+                held, axis, *window = self.local(args[0]), integer(args[1]), *args[2:]
+                dims = list(held.tensor.dims or ())
+                start, size, step = window
+                offsets, strides = [0] * len(dims), [1] * len(dims)
+                offsets[axis], strides[axis], dims[axis] = start, integer(step), size
+                return self.slice(held, offsets, dims, strides)
+            case "stack":
+                axis = integer(args[1])
+                parts = [self.local(v) for v in sequence(args[0])]
+                lifted: list[Any] = []
+                for part in parts:
+                    dims = list(part.tensor.dims or ())
+                    lifted.append(self.reshape(part, [*dims[:axis], 1, *dims[axis:]], target))
+                return self.concatenate(lifted, axis, target)
+            case "split":
+                return self.split(self.local(args[0]), sequence(args[1]), integer(args[2]))
+            case "unstack":
+                source, axis = self.local(args[0]), integer(args[1])
+                count = integer(source.tensor.dims[axis] if source.tensor.dims else 0)
+                return self.split(source, [1] * count, axis, drop=[axis])
             case "literal":
                 return self.literal(call, args, target)
             case "wide":
@@ -856,6 +895,25 @@ class _Lowering(Evaluator):
         )
         return Local(result, out)
 
+    def split(
+        self, source: Local, sizes: list[Any], axis: int, drop: Sequence[int] = ()
+    ) -> list[Local]:
+        """Windows of ``sizes`` that follow each other along ``axis``."""
+        dims = list(source.tensor.dims or ())
+        if not 0 <= axis < len(dims):
+            raise Refused(f"axis {axis} is outside a rank-{len(dims)} tensor")
+        parts: list[Local] = []
+        start: Any = 0
+        for size in sizes:
+            window = [*dims[:axis], size, *dims[axis + 1 :]]
+            offsets = [0] * axis + [start] + [0] * (len(dims) - axis - 1)
+            parts.append(self.slice(source, offsets, window, [1] * len(dims), drop))
+            start = arith("+", start, size)
+        total = dims[axis]
+        if isinstance(total, int) and isinstance(start, int) and start != total:
+            raise Refused(f"parts of {start} in all do not make up a dim of {total}")
+        return parts
+
     def concatenate(self, items: list[Any], axis: int, target: str) -> Local:
         parts = [self.local(v) for v in items]
         if not parts:
@@ -922,6 +980,8 @@ class _Lowering(Evaluator):
             if len(node.args) != 1:
                 raise Refused(f"{fn}(x) converts one value", node)
             return self.convert(self.eval(node.args[0]), as_type)
+        if fn == "indexed":
+            return self.indexed(*self.items_of(node))
         if fn == "cast":
             return self.convert(self.eval(node.args[0]), dtype(self.eval(node.args[1])))
         if fn in SPECIAL or fn in SIMPLE:
@@ -936,6 +996,41 @@ class _Lowering(Evaluator):
                     raise Refused(f"{fn} takes {SIMPLE[fn].arity} values", node)
                 return self.special(fn, args) if fn in SPECIAL else self.simple(fn, args)
         return super().call(node)
+
+    def items_of(self, node: ast.Call) -> list[Any]:
+        low, high, _ = SPECIAL[node.fn]
+        if not low <= len(node.args) <= high:
+            raise Refused(f"{node.fn} takes {low} values", node)
+        return [self.eval(a) for a in node.args]
+
+    def indexed(self, loops: Any, indices: Any, source: Any) -> list[Any]:
+        """The indices that PyTorch's x[indices] reads for loops over its result."""
+        if self.body is None or not isinstance(source, (Tensor, Local)):
+            raise Refused("indexed(I, indices, x) stands among the indices of a tensor")
+        body = self.body
+        self.body = None
+        held, tensors = self.local(source), [
+            None if v is None else self.local(v) for v in sequence(indices)
+        ]
+        self.body = body
+        dims = list(held.tensor.dims or ())
+        at, rank = advanced([t.tensor if t is not None else None for t in tensors], len(dims))
+        items = sequence(loops)
+        own, rest = items[at : at + rank], items[:at] + items[at + rank :]
+        out: list[Any] = []
+        for axis, dim in enumerate(dims):
+            index = tensors[axis] if axis < len(tensors) else None
+            if index is None:
+                if not rest:
+                    raise Refused(f"{len(items)} indices are too few for {describe(indices)}")
+                out.append(rest.pop(0))
+                continue
+            read = body.read_at(index, aligned(own, index.tensor))
+            below = self.compare("<", read, self.to_val(0, read.dtype))
+            size = self.convert(dim, read.dtype)
+            wrapped = self.runtime_binary("+", read, size)
+            out.append(self.to_val(self.special("select", [below, wrapped, read]), INDEX))
+        return out
 
     def access(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Any:
         if isinstance(base, (Tensor, Local)):
@@ -1210,6 +1305,13 @@ class _Lowering(Evaluator):
                 raise Refused(f"{fn} takes a complex number, not {x.dtype}")
             self.scalar_emit(f"{out} = complex.{op} {x.ssa} : {x.dtype.mlir}")
             return Val(out, DType(f"f{x.dtype.width // 2}"))
+        if fn == "fma":
+            a, b = self.paired(args[0], args[1])
+            c = self.to_val(args[2], a.dtype)
+            if not a.dtype.is_float:
+                raise Refused(f"fma is not defined on {a.dtype}")
+            self.scalar_emit(f"{out} = math.fma {a.ssa}, {b.ssa}, {c.ssa} : {a.dtype.mlir}")
+            return Val(out, a.dtype)
         if fn == "complex":
             re_, im = self.paired(args[0], args[1])
             t = DType(f"complex{2 * re_.dtype.width}")
@@ -1406,6 +1508,17 @@ class _Read:
 
 
 @dataclass
+class _Part:
+    """The body of one op under construction."""
+
+    reads: list[_Read] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    head: list[str] = field(default_factory=list)
+    constants: dict[Any, str] = field(default_factory=dict)
+    index_values: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
 class _Generic:
     """Builds one ``linalg`` op from an index equation."""
 
@@ -1473,6 +1586,12 @@ class _Generic:
         low.body = self
         self.rank_of_target = self.target_rank()
         items = self.expand_items(eq.indices, eq.target, None)
+        if self.scatters(items):
+            self.places = items
+            self.coordinates = self.take_part()
+            self.parallel = list(self.loops)
+            self.value = low.eval(eq.value)
+            return
         for i, item in enumerate(items):
             if isinstance(item, int):
                 item = Affine((), item)
@@ -1489,6 +1608,31 @@ class _Generic:
         self.value = low.eval(eq.value)
 
     rank_of_target: int | None = None
+    # Of an equation that scatters: where each value goes, and the body that computes it.
+    places: list[Any] = field(default_factory=list)
+    coordinates: _Part | None = None
+
+    def scatters(self, items: list[Any]) -> bool:
+        """Whether the equation writes at chosen places of what the target already holds."""
+        if self.equation.target not in self.low.locals:
+            return False
+        names = [i.plain for i in items if isinstance(i, Affine) and i.plain is not None]
+        zeros = [i for i in items if i == 0 or i == Affine(())]
+        return (
+            self.equation.op == "="
+            or len(set(names)) < len(names)
+            or len(names) + len(zeros) < len(items)
+        )
+
+    def take_part(self) -> _Part:
+        """What the body holds so far, which is left empty."""
+        part = _Part(self.reads, self.lines, self.head, self.constants, self.index_values)
+        self.put_part(_Part())
+        return part
+
+    def put_part(self, part: _Part) -> None:
+        self.reads, self.lines, self.head = part.reads, part.lines, part.head
+        self.constants, self.index_values = part.constants, part.index_values
 
     @staticmethod
     def is_tensor(value: Any) -> bool:
@@ -1716,10 +1860,15 @@ class _Generic:
 
     def index_ssa(self, name: str) -> str:
         if name not in self.index_values:
-            out = self.low.fresh("x")
-            self.head.append(f"{out} = linalg.index {self.loops.index(name)} : index")
-            self.index_values[name] = out
+            self.index_values[name] = self.low.fresh("x")
         return self.index_values[name]
+
+    def preamble(self) -> list[str]:
+        """The ops that give loop indices their values, and the constants."""
+        return [
+            f"{ssa} = linalg.index {self.loops.index(name)} : index"
+            for name, ssa in self.index_values.items()
+        ] + self.head
 
     # -- reads
 
@@ -1730,10 +1879,14 @@ class _Generic:
         low.body = self
         name = source.tensor.name
         values = self.expand_items(items, name, source)
-        dims = source.tensor.dims
+        if len(values) != source.tensor.rank:
+            raise Refused(f"{name} has rank {source.tensor.rank}, but {len(values)} indices", node)
+        return self.read_at(source, values)
+
+    def read_at(self, source: Local, values: list[Any]) -> Val:
+        """An element of a tensor: through an operand where the indices are linear."""
+        low, dims = self.low, source.tensor.dims
         assert dims is not None and source.tensor.dtype is not None
-        if len(values) != len(dims):
-            raise Refused(f"{name} has rank {len(dims)}, but {len(values)} indices", node)
         linear: list[Affine] | None = []
         for value in values:
             if isinstance(value, Affine):
@@ -1769,6 +1922,9 @@ class _Generic:
 
     def find_ranges(self) -> None:
         target = self.target_tensor()
+        items = self.target_items or [
+            i if isinstance(i, Affine) else Affine(()) for i in self.places
+        ]
         later: list[str] = []
         for name in self.loops:
             if name in self.ranges:
@@ -1779,8 +1935,9 @@ class _Generic:
                 for item, dim in zip(read.items, read.source.tensor.dims, strict=True):
                     if item.plain == name:
                         found.append(dim)
-            if target is not None and target.dims is not None:
-                for item, dim in zip(self.target_items, target.dims, strict=False):
+            # Where values are scattered, the target need not be as large as what is read.
+            if target is not None and target.dims is not None and not (self.places and found):
+                for item, dim in zip(items, target.dims, strict=False):
                     if item.plain == name:
                         found.append(dim)
             static = [d for d in found if isinstance(d, int)]
@@ -1893,7 +2050,11 @@ class _Generic:
     def finish(self) -> Local:
         low, eq = self.low, self.equation
         low.body = None
+        if self.coordinates is not None:
+            self.reads = [*self.coordinates.reads, *self.reads]
         self.find_ranges()
+        if self.coordinates is not None:
+            self.reads = self.reads[len(self.coordinates.reads) :]
         target = self.target_tensor()
         low.body = self
         hint = target.dtype if target is not None else None
@@ -1911,6 +2072,8 @@ class _Generic:
             raise LoweringError(
                 low.line, f"{eq.target} holds {hint}, but the equation gives {element}: cast it"
             )
+        if self.coordinates is not None and not self.covers():
+            return self.scatter(value, element)
         low.body = None
         kept = [a for a in self.target_items if a.terms]
         dims = [self.ranges[a.terms[0][0]] for a in kept]
@@ -1923,6 +2086,139 @@ class _Generic:
             ]
             return low.reshape(result, full, eq.target)
         return result
+
+    # -- equations that scatter
+
+    def covers(self) -> bool:
+        """Whether the places are simply the whole target, each once."""
+        held = self.target_tensor()
+        places = [p if isinstance(p, Affine) else Affine((), 1) for p in self.places]
+        names = [p.plain for p in places if p.plain is not None]
+        if held is None or len(names) != len(places) or len(set(names)) != len(names):
+            return False
+        if [self.ranges[n] for n in names] != list(held.dims or ()) or set(names) != set(self.loops):
+            return False
+        self.target_items, self.parallel, self.loops = places, names, names
+        return True
+
+    def scatter(self, value: Val, element: DType) -> Local:
+        """Values written at computed places of what the target holds, in the loops' order."""
+        low, eq = self.low, self.equation
+        low.body = None
+        held = low.name(ast.Name(0, 0, eq.target))
+        if not isinstance(held, Local) or held.tensor.dims is None:
+            raise LoweringError(low.line, f"{eq.target} is not a tensor")
+        places = [p if isinstance(p, (Affine, Val)) else Affine((), p) for p in self.places]
+        if len(places) != len(held.tensor.dims):
+            raise Refused(f"{eq.target} has rank {held.tensor.rank}, but {len(places)} indices")
+        if eq.op == "=" and (window := self.window(places)) is not None:
+            return self.insert(held, value, element, window)
+        slices = self.whole_slices(held, places)
+        self.loops = [n for n in self.loops if n not in slices] + slices
+        updates = self.loop_tensor(self.loops, value, element, "=")
+        assert self.coordinates is not None
+        self.put_part(self.coordinates)
+        batch = self.loops[: len(self.loops) - len(slices)]
+        depth = len(places) - len(slices)
+        dims = list(held.tensor.dims)
+        low.body = self
+        place: Any = 0
+        for item, dim in zip(places[:depth], dims[:depth], strict=True):
+            scaled = low.binary("*", place, dim) if place != 0 else 0
+            at = low.to_val(item, INDEX) if isinstance(item, Val) else item
+            place = at if scaled == 0 else low.binary("+", scaled, at)
+        linear = low.convert(low.to_val(place, INDEX), DType("si64"))
+        where = self.loop_tensor(batch, linear, DType("si64"), "=")
+        low.body = None
+        batch_dims = [self.ranges[n] for n in batch]
+        slice_dims = [self.ranges[n] for n in slices]
+        if not batch:
+            batch_dims = [1]
+            updates = low.reshape(updates, [1, *slice_dims], "updates")
+        where = low.reshape(where, [*batch_dims, 1], "where")
+        flat = low.reshape(held, [_one_product(dims[:depth]), *slice_dims], eq.target)
+        update_type = updates.tensor.builtin_type()
+        where_type, flat_type = where.tensor.builtin_type(), flat.tensor.builtin_type()
+        new, old = Val(low.fresh("new"), element), Val(low.fresh("old"), element)
+        self.put_part(_Part())
+        low.body = self
+        final = new if eq.op == "=" else self.combine(eq.op, old, new)
+        low.body = None
+        out = low.fresh("sc")
+        low.emit(
+            f"{out} = iree_linalg_ext.scatter dimension_map = [0] unique_indices(false) "
+            f"ins({updates.ssa}, {where.ssa} : {update_type}, {where_type}) "
+            f"outs({flat.ssa} : {flat_type}) {{"
+        )
+        low.emit(f"^bb0({new.ssa}: {element.mlir}, {old.ssa}: {element.mlir}):")
+        for line in [*self.head, *self.lines]:
+            low.emit("  " + line)
+        low.emit(f"  iree_linalg_ext.yield {final.ssa} : {element.mlir}")
+        low.emit(f"}} -> {flat_type}")
+        return low.reshape(Local(flat.tensor, out), dims, eq.target)
+
+    def loop_tensor(self, loops: list[str], value: Val, element: DType, op: str) -> Local:
+        """The body so far as a tensor over ``loops``."""
+        low, eq, parallel = self.low, self.equation, self.parallel
+        all_loops = self.loops
+        low.body = None
+        self.equation = replace(eq, op=op)
+        self.loops, self.parallel = loops, loops
+        shape = Tensor("v", tuple(self.ranges[n] for n in loops), element, False)
+        try:
+            return self.emit(value, element, shape, [self.operand(r) for r in self.reads])
+        finally:
+            self.equation, self.parallel, self.loops = eq, parallel, all_loops
+
+    def whole_slices(self, held: Local, places: list[Affine | Val]) -> list[str]:
+        """The last loops that run over whole dims of the target and choose no place elsewhere."""
+        assert self.coordinates is not None and held.tensor.dims is not None
+        used = set(self.coordinates.index_values)
+        for read in self.coordinates.reads:
+            used |= {n for item in read.items for n, _ in item.terms}
+        counts: dict[str, int] = {}
+        for item in places:
+            for n, _ in item.terms if isinstance(item, Affine) else ():
+                counts[n] = counts.get(n, 0) + 1
+        out: list[str] = []
+        for item, dim in reversed(list(zip(places, held.tensor.dims, strict=True))):
+            name = item.plain if isinstance(item, Affine) else None
+            if name is None or name in used or counts[name] > 1 or self.ranges[name] != dim:
+                break
+            out.insert(0, name)
+        # Something must choose the place.
+        return out if len(out) < len(places) else out[1:]
+
+    def window(self, places: list[Affine | Val]) -> list[Affine] | None:
+        """The places as a strided window of the target, or None when they are not one."""
+        linear = [p for p in places if isinstance(p, Affine)]
+        names = [n for p in linear for n, _ in p.terms]
+        if len(linear) != len(places) or sorted(names) != sorted(self.loops):
+            return None
+        if any(len(p.terms) > 1 or any(c < 1 for _, c in p.terms) for p in linear):
+            return None
+        return linear
+
+    def insert(self, held: Local, value: Val, element: DType, window: list[Affine]) -> Local:
+        """A strided window of the target replaced."""
+        low = self.low
+        self.loops = [n for p in window for n, _ in p.terms]
+        source = self.loop_tensor(self.loops, value, element, "=")
+        rows = [
+            (p.offset, self.ranges[p.terms[0][0]] if p.terms else 1, p.terms[0][1] if p.terms else 1)
+            for p in window
+        ]
+        text = " ".join(
+            "[" + ", ".join(str(v) if isinstance(v, int) else low.index(v) for v in column) + "]"
+            for column in zip(*rows, strict=True)
+        )
+        out = low.fresh("ins")
+        type_ = held.tensor.builtin_type()
+        low.emit(
+            f"{out} = tensor.insert_slice {source.ssa} into {held.ssa}{text} : "
+            f"{source.tensor.builtin_type()} into {type_}"
+        )
+        return Local(Tensor(self.equation.target, held.tensor.dims, element, False), out)
 
     def emit(
         self, value: Val, element: DType, out_type: Tensor, operands: list[tuple[Local, list[Affine]]]
@@ -1941,6 +2237,9 @@ class _Generic:
         reducing = eq.op != "="
         if reducing:
             init = self.initial(element, out_type)
+            if any(self.ranges[n] == 0 for n in self.loops if n not in self.parallel):
+                # Nothing is combined; IREE's tiling divides by the extent of such a loop.
+                return Local(out_type, init)
         elif eq.op == "=" and not operands and not self.index_values and self.only_constant(value):
             low.lines.extend(self.head)
             empty = self.empty(out_type)
@@ -1973,14 +2272,14 @@ class _Generic:
                 (Local(window, self.empty(window)), [Affine(((n, 1),)) for n in missing])
             )
         out_arg = low.fresh("acc")
-        lines = [*self.head, *self.lines]
+        lines = [*self.preamble(), *self.lines]
         final = value
         if reducing:
             low.body = self
             before = len(self.lines)
             final = self.combine(eq.op, Val(out_arg, element), value)
             low.body = None
-            lines = [*self.head, *self.lines]
+            lines = [*self.preamble(), *self.lines]
             del before
         all_in = operands + shape_only
         maps = [self.map_text(items) for _, items in all_in]

@@ -89,11 +89,14 @@ SIMPLE: dict[str, ScalarFunction] = _table(
 SPECIAL: dict[str, tuple[int, int, str]] = {
     "cast": (2, 2, "cast(x, T): x converted to element type T as PyTorch converts"),
     "select": (3, 3, "select(c, a, b): a where c holds, else b"),
+    "fma": (3, 3, "fma(a, b, c): a * b + c, rounded once"),
     "sign": (1, 1, "-1, 0 or 1; NaN stays NaN"),
     "bitcast": (2, 2, "bitcast(x, T): the same bits read as type T"),
     "real": (1, 1, "the real part of a complex number"),
     "imag": (1, 1, "the imaginary part of a complex number"),
     "complex": (2, 2, "complex(re, im): a complex number"),
+    "indexed": (3, 3, "indexed(I, indices, x): the indices that PyTorch's x[indices] reads, for "
+                "loops I over its result; negative ones count from the end"),
 }
 
 # Functions on whole tensors: name -> (arity low, arity high, doc).
@@ -101,6 +104,10 @@ TENSOR: dict[str, tuple[int, int, str]] = {
     "reshape": (1, 2, "reshape(x, shape): the same elements in row-major order; one -1 is inferred"),
     "pad": (4, 4, "pad(x, low, high, value): elements put before and after each dim (may be < 0)"),
     "concatenate": (2, 2, "concatenate(xs, axis): tensors joined along an axis"),
+    "window": (5, 5, "window(x, axis, start, size, step): a strided window along one axis"),
+    "stack": (2, 2, "stack(xs, axis): tensors joined along a new axis"),
+    "split": (3, 3, "split(x, sizes, axis): a list of tensors that lie side by side along an axis"),
+    "unstack": (2, 2, "unstack(x, axis): a list of the tensors at each place of a static axis"),
     "literal": (1, 2, "literal(v): the constant tensor that an op's attribute holds"),
     "wide": (1, 1, "wide(T): the type to accumulate in (f32 for f16 and bf16, si64 for ints)"),
 }

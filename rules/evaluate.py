@@ -490,6 +490,45 @@ def _expanded(items: Any, count: Any) -> list[Any]:
     return values
 
 
+@_function(
+    "bound", 2, 2,
+    "A slice's bound as PyTorch reads it: counted from the end when negative, then put in 0..n.",
+    "bound(start, dim(x, d))",
+)  # fmt: skip
+def _bound(value: Any, size: Any) -> Any:
+    if isinstance(value, Dyn):
+        # 1 where the value is negative, else 0: run-time dims know no condition.
+        negative = _max(_min(arith("-", 0, value), 1), 0)
+        value = arith("+", value, arith("*", size, negative))
+        return _min(_max(value, 0), size)
+    found = integer(value)
+    if isinstance(size, int):
+        return min(max(found + size if found < 0 else found, 0), size)
+    if found < 0:
+        return _max(arith("+", size, found), 0)
+    return 0 if found == 0 else size if found >= 1 << 62 else _min(size, found)
+
+
+@_function("positions", 2, 2, "Where a value stands in a list.", "positions(shape(x), 1)")
+def _positions(items: Any, value: Any) -> list[int]:
+    return [i for i, v in enumerate(sequence(items)) if not isinstance(v, Dyn) and equal(v, value)]
+
+
+@_function(
+    "expanded_shape", 2, 2,
+    "The shape that x is stretched to by sizes, in which -1 keeps x's dim.",
+    "expanded_shape(x, sizes)",
+)  # fmt: skip
+def _expanded_shape(x: Any, sizes: Any) -> list[Any]:
+    dims, wanted = list(tensor(x).dims or ()), sequence(sizes)
+    if len(wanted) < len(dims):
+        raise Refused(f"{len(wanted)} sizes for a tensor of rank {len(dims)}")
+    out = [*wanted[: len(wanted) - len(dims)]]
+    for have, want in zip(dims, wanted[len(out) :], strict=True):
+        out.append(have if want == -1 or have != 1 else want)
+    return out
+
+
 @_function("take", 2, 2, "The first n of a list (negative n: all but the last -n).", "take(dims, 2)")
 def _take(items: Any, count: Any) -> list[Any]:
     return sequence(items)[: integer(count)]

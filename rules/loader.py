@@ -82,6 +82,8 @@ def load_rule(
     else:
         rule = checker.rule(judged)
     broken = {f.span.line for f in faults}
+    if any(_location(e)[-1:] in (("tests",), ("input",), ("unchanged",)) for e in errors):
+        checker.faults = [f for f in checker.faults if f.code not in _OF_ALL_TESTS]
     faults += [f for f in checker.faults if doc is not None or f.span.line not in broken]
     if faults:
         raise MlirulesError(_in_order(faults))
@@ -100,6 +102,9 @@ def _typed(data: object) -> tuple[RuleDoc | None, list[Any]]:
     except pydantic.ValidationError as error:
         return None, list(error.errors(include_url=False))
 
+
+# Faults that may only follow from a test that the model refused.
+_OF_ALL_TESTS = ("no-positive-test", "no-negative-test", "test-input")
 
 _PLACEHOLDERS: dict[str, object] = {
     "rule": "unnamed",
@@ -251,7 +256,7 @@ def _model_fault(source: SourceFile, error: Any) -> list[Fault]:
         if found is None:
             hint = "write a value, or remove the key"
         if kind == "list_type" and isinstance(found, str):
-            hint = f"put it in a list: `- {found[:40]}`"
+            hint = f"put it in a list: `- {found.strip().splitlines()[0][:40]}`" if found else ""
         return [
             Fault(span, "wrong-type", f"{_what(loc)} must be {wanted}, not {_shown(found)}", hint)
         ]
@@ -315,6 +320,7 @@ class _Checker:
         self.faults: list[Fault] = []
         # Words of lines that could not be read: they may be names, so no fault is made of them.
         self.unread: set[str] = set()
+        self.unread_sections: set[str] = set()
 
     # -- helpers
 
@@ -339,8 +345,15 @@ class _Checker:
                     error.suggestion,
                 )
             )  # fmt: skip
-        self.unread |= set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", line.text.value))
+        self.skip(line)
         return None
+
+    def skip(self, line: Line) -> None:
+        """Note that a line could not be read."""
+        self.unread |= set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", line.text.value))
+        self.unread_sections.add(line.section)
+        if line.section == "let":
+            self.unread.add(str(line.key))
 
     def notation_only(self) -> None:
         """Parse what can be parsed of a file whose model is wrong."""
@@ -380,6 +393,7 @@ class _Checker:
                     line, None, "match", "a match is an op equation or an index equation",
                     "write result = dialect.op(operands)",
                 )  # fmt: skip
+                self.skip(line)
         lets: list[tuple[str, Line, ast.Expr | None, object]] = []
         for name, value in doc.let.items():
             line = self.line("let", name)
@@ -515,8 +529,8 @@ class _Checker:
                     self.fault(
                         pattern.line, ast.Node(*at.span()) if at else pattern.equation,
                         "duplicate-name", f"{result!r} is defined twice",
-                        f"line {results[result].line.span.line} defines it: give each result a name "
-                        "of its own",
+                        f"line {results[result].line.span.line} defines it: "
+                        "give each result a name of its own",
                     )  # fmt: skip
                 if result is not None:
                     results[result] = pattern
@@ -549,17 +563,25 @@ class _Checker:
                             "no later op of the match uses this op's results",
                             "the ops of a match form one DAG that ends in the last, the root",
                         )  # fmt: skip
-            if not any(rule.root.equation.results):
+            erases = any(isinstance(s, (ast.Erase, BodyText)) for _, s in rule.rewrite)
+            if any(rule.root.equation.results):
+                for erased, statement in rule.rewrite:
+                    if isinstance(statement, ast.Erase):
+                        self.fault(erased, statement, "erase",
+                                   "the root has results: they need values",
+                                   "`erase` is for ops without results")  # fmt: skip
+            elif rule.root.equation.results or not erases:
                 self.fault(
                     rule.root.line, None, "match", "the root's results have no names",
-                    "write c = " + rule.root.line.text.value.removeprefix("_ = "),
+                    "write c = " + rule.root.line.text.value.removeprefix("_ = ")
+                    + " (an op without results: say `erase` in `rewrite:`)",
                 )  # fmt: skip
         return bound
 
     def declared(self, rule: Rule, bound: dict[str, Line]) -> None:
         targets = set(_targets(rule))
         for name in rule.types:
-            if name not in bound and name not in targets and name not in self.unread:
+            if name not in bound and name not in targets and "match" not in self.unread_sections:
                 self.faults.append(
                     Fault(
                         self.source.span_at(("types", name), key=True), "unbound-name",
@@ -579,7 +601,9 @@ class _Checker:
             known = scope | defined  # a result's type may be asked for before it is defined
             self.statement(line, statement, known, roots)
             defined |= _defines(statement)
-        for name in sorted(roots - defined - self.unread):
+        if "rewrite" in self.unread_sections:
+            return
+        for name in sorted(roots - defined):
             where = rule.rewrite[-1][0] if rule.rewrite else self.line("rewrite", 0)
             near = did_you_mean(name, defined)
             span = where.span
@@ -607,7 +631,7 @@ class _Checker:
                     elif isinstance(item, ast.Call):
                         self.operands(line, item, bound, used)
                     elif not isinstance(item, (ast.Literal, ast.Wildcard)):
-                        self.bad_operand(line, item)
+                        self.bad_operand(line, item, bound)
             elif isinstance(arg, ast.Pack):
                 if arg.id:
                     bound.setdefault(arg.id, line)
@@ -615,12 +639,14 @@ class _Checker:
                 if arg is not call.args[-1]:
                     self.fault(line, arg, "match", "a pack of operands stands last")
             elif not isinstance(arg, (ast.Literal, ast.Wildcard)):
-                self.bad_operand(line, arg)
+                self.bad_operand(line, arg, bound)
         for _, value in call.attrs:
             if isinstance(value, ast.Name):
                 bound.setdefault(value.id, line)
 
-    def bad_operand(self, line: Line, node: ast.Expr) -> None:
+    def bad_operand(self, line: Line, node: ast.Expr, bound: dict[str, Line]) -> None:
+        for name in _index_names(node):
+            bound.setdefault(name, line)
         self.fault(
             line, node, "match",
             "an operand is a name, a constant, a list, an op, or _",
@@ -661,7 +687,7 @@ class _Checker:
         plain = blanked(text)
         for found in re.finditer(r"\$", plain):
             self.dollar(line, text, found.start(), scope | roots)
-        own = {m.group(1) or m.group(2) for m in _BODY_DEFINED.finditer(plain)}
+        own = set(_BODY_DEFINED.findall(plain))
         for args in re.finditer(r"\^\w+\s*\(([^()]*)\)", plain):
             own |= set(re.findall(r"%([A-Za-z_]\w*)\s*:", args.group(1)))
         for found in re.finditer(r"%([A-Za-z_]\w*)", plain):
@@ -783,8 +809,7 @@ class _Checker:
                 Fault(span, "no-negative-test", "no test shows the rule refusing",
                       "add a test with `unchanged:` and `because:`")
             )  # fmt: skip
-        lines = {*map(str, doc.where), *map(str, doc.match), *map(str, doc.types.values())}
-        lines |= {str(v) for v in doc.let.values()}
+        lines = {str(line) for section in _SECTIONS for line in self.lines(section)}
         names: dict[str, int] = {}
         for i, test in enumerate(doc.tests):
             self.test(i, test, lines)
@@ -796,6 +821,13 @@ class _Checker:
                           f"the first stands in line {first.line}")
                 )  # fmt: skip
             names.setdefault(test.name, i)
+
+    def lines(self, section: str) -> Iterable[object]:
+        """The lines of a section as the file has them, also where the model refused it."""
+        found = self.data.get(section)
+        if isinstance(found, dict):
+            return found.values()
+        return found if isinstance(found, list) else [found]
 
     def test(self, i: int, test: Test, lines: set[str]) -> None:
         def fault(code: str, message: str, hint: str, key: str | None = None) -> None:
@@ -825,14 +857,12 @@ class _Checker:
                 fault("test-checks-nothing", "the test checks nothing",
                       "add `check:` lines or `run:`")  # fmt: skip
         if test.unchanged is not None and test.because is not None and test.because not in lines:
-            unread = set(re.findall(r"[A-Za-z_]\w*", test.because)) <= self.unread
-            if not (self.unread and unread):
-                span = self.source.span_at(("tests", i, "because"))
-                near = did_you_mean(test.because, lines)
-                self.faults.append(
-                    Fault(span, "because", "no line of the rule reads like this",
-                          near or "copy the line that refuses from `where:` or `types:`")
-                )  # fmt: skip
+            span = self.source.span_at(("tests", i, "because"))
+            near = did_you_mean(test.because, lines)
+            self.faults.append(
+                Fault(span, "because", "no line of the rule reads like this",
+                      near or "copy the line that refuses from `where:` or `types:`")
+            )  # fmt: skip
         if test.check is not None and "CHECK" not in test.check:
             fault("test-checks-nothing", "`check:` holds no CHECK line",
                   "for example `CHECK: linalg.matmul`", "check")  # fmt: skip
@@ -843,12 +873,15 @@ class _Checker:
             )  # fmt: skip
 
 
+# What may refuse a program: where the line of a `because:` stands.
+_SECTIONS = ("types", "match", "let", "where")
+
 # Asked of the IR around a match, not of types and constants.
 _STRUCTURAL = ("unused", "one_use")
 
 # What defines a value in a body: `%x =`, `%x:2 =`, `%x, %y =`, `(%x: f32, %y: f32)`.
 _BODY_DEFINED = re.compile(
-    r"%([A-Za-z_]\w*)(?=(?::\d+)?\s*(?:,\s*%\w+(?::\d+)?\s*)*=|:)|(?<=\()\s*%([A-Za-z_]\w*)(?=\s*:)"
+    r"%([A-Za-z_]\w*)(?=(?::\d+)?\s*(?:,\s*%\w+(?::\d+)?\s*)*=|:)"
 )
 _BODY_OP = re.compile(
     r"^[ \t]*(?:%[^=\n]*=[ \t]*)?\"?([a-z_][a-z0-9_]*(?:\.[A-Za-z_0-9]+)+)", re.MULTILINE
@@ -976,6 +1009,8 @@ def _defines(statement: ast.Statement | BodyText) -> set[str]:
             return out
         case ast.OpEquation(results=results):
             return {r for r in results if r}
+        case ast.Erase():
+            return set()
         case _:
             return {statement.target}
 

@@ -101,10 +101,14 @@ Expr = (
 
 @dataclass(frozen=True)
 class OpEquation(Node):
-    """``c, d = torch.aten.foo(a, [x, 1], none) {attr = v}``."""
+    """``c, d = torch.aten.foo(a, [x, 1], none) {attr = v}``.
+
+    ``pack``: the last name (``ys... = op(x)``) binds all the results that remain, as a list.
+    """
 
     results: tuple[str | None, ...]
     call: Call
+    pack: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,12 @@ class Assignment(Node):
     value: Expr
 
 
-Statement = OpEquation | IndexEquation | Assignment
+@dataclass(frozen=True)
+class Erase(Node):
+    """``erase``: nothing stands for a root that has no results."""
+
+
+Statement = OpEquation | IndexEquation | Assignment | Erase
 
 # ---- types ----------------------------------------------------------------------------------
 

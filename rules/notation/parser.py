@@ -6,6 +6,7 @@ it to ``file:line:col``.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -20,7 +21,8 @@ _TOKEN = re.compile(
     r"""
     (?P<space>\s+)
   | (?P<comment>\#[^\n]*)
-  | (?P<number>(?:\d+\.\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|0x[0-9a-fA-F]+|\d+))
+  | (?P<number>\d+\.\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+
+      |0x[0-9a-fA-F]+|\d+)
   | (?P<name>[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_0-9][A-Za-z0-9_]*)*)
   | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
   | (?P<punct>\.\.\.|==|!=|<=|>=|\+=|\*=|-=|//|\*\*|[-+*/%()\[\]{},=<>:?|!])
@@ -28,7 +30,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 
-_LARGEST = 1.8e308  # also of ints: they must stay comparable with floats
+_LARGEST = float(1 << 1000)  # far beyond any dim, and ints stay comparable with floats
 
 _REDUCERS = {"max", "min", "and", "or", "xor"}
 REDUCTION_OPS = ("=", "+=", "*=", "max=", "min=", "and=", "or=", "xor=")
@@ -73,12 +75,11 @@ _INSTEAD = {
     "≤": "write <=",
     "≥": "write >=",
     "≠": "write !=",
-    "×": "write * in an expression, x between dims",
+    "\u00d7": "write * in an expression, x between dims",
     "·": "write *",
-    "−": "write -",
-    "%": "values have no % outside a `body:`",
-    "“": "use plain quotes",
-    "‘": "use plain quotes",
+    "\u2212": "write -",
+    "\u201c": "use plain quotes",
+    "\u2018": "use plain quotes",
 }
 
 
@@ -117,7 +118,7 @@ _LEVELS: tuple[tuple[str, ...], ...] = (
 )
 
 
-class Parser:
+class _Parser:
     """Parses one text. Use the module's ``parse_*`` functions."""
 
     def __init__(self, text: str) -> None:
@@ -257,7 +258,7 @@ class Parser:
         token = self.take()
         if token.kind == "number":
             number = _number(token)
-            if abs(number) > _LARGEST:
+            if abs(number) > _LARGEST or math.isinf(number):
                 raise self.error("the number is too large", token)
             return ast.Literal(token.pos, token.end, number)
         if token.kind == "string":
@@ -330,16 +331,18 @@ class Parser:
         names: list[str | None] = []
         mark = self.at
         parenthesised = self.accept("(")
+        pack = False
         while self.tok.kind == "name":
             token = self.take()
             names.append(None if token.text == "_" else token.text)
-            if not self.accept(","):
+            pack = self.accept("...")
+            if pack or not self.accept(","):
                 break
         if parenthesised and not self.accept(")"):
             names = []
         if not names or not (self.tok.text == "=" and self.tok.kind == "punct"):
             self.at = mark
-            names = []
+            names, pack = [], False
         else:
             self.take()
         value = self.expression()
@@ -352,7 +355,11 @@ class Parser:
             if name and "." in name:
                 raise self.error(f"{name!r} cannot be bound: it holds a dot", start)
         if isinstance(value, ast.Call) and "." in value.fn:
-            return ast.OpEquation(start.pos, value.end, tuple(names), value)
+            return ast.OpEquation(start.pos, value.end, tuple(names), value, pack)
+        if pack:
+            raise self.error("results are packed only in a match, where an op makes them", start)
+        if isinstance(value, ast.Name) and value.id == "erase" and not names:
+            return ast.Erase(start.pos, value.end)
         if len(names) == 1 and names[0]:
             return ast.Assignment(start.pos, value.end, names[0], value)
         if not names:
@@ -506,12 +513,12 @@ def _number(token: _Token) -> int | float:
 
 def parse_statement(text: str) -> ast.Statement:
     """Parse an op equation, index equation or assignment. Raises :class:`NotationError`."""
-    return Parser(text).statement()
+    return _Parser(text).statement()
 
 
 def parse_expression(text: str) -> ast.Expr:
     """Parse an expression (a ``where`` predicate or a ``let`` value)."""
-    parser = Parser(text)
+    parser = _Parser(text)
     value = parser.expression()
     parser.finish()
     return value
@@ -519,7 +526,7 @@ def parse_expression(text: str) -> ast.Expr:
 
 def parse_type(text: str) -> ast.TypeDecl:
     """Parse a declared type."""
-    parser = Parser(text)
+    parser = _Parser(text)
     value = parser.type_decl()
     parser.finish()
     return value
