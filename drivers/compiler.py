@@ -673,3 +673,11 @@ def op_oracle(name: str) -> tuple[bool, list[str]]:
     if is_registered_op(name):
         return True, []
     return False, registered_ops(name.split(".")[0]) or registered_ops()
+
+
+def indexing_maps(op: ir.Operation) -> list[Any] | None:
+    """The indexing maps of a structured op (named or generic), or None for other ops."""
+    from iree.compiler.dialects import linalg
+
+    maps = linalg.get_indexing_maps(op)
+    return None if maps is None else [ir.AffineMapAttr(m).value for m in maps]

@@ -62,7 +62,8 @@ def apply(
         converter.add_conversion(conversion)
         patterns = rewrite.RewritePatternSet(context)
         for rule, function in zip(rules, functions, strict=True):
-            patterns.add_conversion(rule.root.op, function, converter, rule.benefit)
+            for name in rule.root_ops:
+                patterns.add_conversion(name, function, converter, rule.benefit)
         target = rewrite.ConversionTarget(context)
         target.add_legal_op(*_LEGAL_TORCH)
         target.add_legal_op("builtin.module", "builtin.unrealized_conversion_cast")

@@ -148,9 +148,9 @@ class Engine:
         while True:
             grown = False
             for rule in self.rules:
-                if rule.name in chosen or not rule.match:
+                if rule.name in chosen:
                     continue
-                if rule.root.op in names and rule.op_names <= names | _CONSTANTS:
+                if any(r in names for r in rule.root_ops) and rule.op_names <= names | _CONSTANTS:
                     chosen.add(rule.name)
                     if not rule.produced_ops <= names:
                         names |= rule.produced_ops

@@ -81,7 +81,7 @@ def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
             for block in region.blocks:
                 for op in block.operations:
                     inner = op.operation
-                    if inner.name == rule.root.op:
+                    if inner.name in rule.root_ops:
                         candidates += 1
                         refusal = engine.explain(rule, inner)
                         if refusal is not None:
@@ -90,7 +90,7 @@ def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
 
     visit(module.operation)
     if not candidates and test.because is not None:
-        result.problems.append(f"the program holds no {rule.root.op}: it shows no refusal")
+        result.problems.append(f"the program holds no {rule.root_ops[0]}: it shows no refusal")
     faults = engine.matchers[rule.name].faults
     if faults:
         result.problems.append(str(faults[0]))
@@ -115,12 +115,12 @@ def _rewritten(
         reasons = []
         engine = engine_for([rule])
         for op in _ops(module.operation):
-            if op.name == rule.root.op:
+            if op.name in rule.root_ops:
                 refusal = engine.explain(rule, op)
                 if refusal is not None:
                     reasons.append(refusal.fault(rule).render())
         result.problems.append(
-            "the rule did not apply\n" + ("\n".join(reasons) or f"no {rule.root.op} in the program")
+            "the rule did not apply\n" + ("\n".join(reasons) or f"no {rule.root_ops[0]} in the program")
         )
         return
     if test.applied is not None and count != test.applied:

@@ -97,7 +97,7 @@ def _location(path: str, line: int) -> str:
 
 def pdll(rules: Sequence[Rule], *, origin: str = "a rule set") -> str:
     """The rules as PDLL text for the drivers, with natives for conditions and results."""
-    views = [_view(rule) for rule in rules if rule.match]
+    views = [_view(rule) for rule in rules]
     return render("rules.pdll.j2", rules=views, origin=origin, driver=True)
 
 
@@ -123,7 +123,16 @@ def _view(rule: Rule) -> _RuleView:
 
     ident = identifier(rule.name)
     patterns = []
-    permutations = _permutations(rule)
+    if rule.equation is not None:
+        # By meaning: any structured op may compute the equation; the constraint decides.
+        patterns = [
+            _Pattern(
+                f"{ident}_{identifier(name)}",
+                ["let operands: ValueRange;", f"let root = op<{name}>(operands);"], "root",
+            )
+            for name in rule.root_ops
+        ]  # fmt: skip
+    permutations = _permutations(rule) if rule.match else []
     for n, swapped in enumerate(permutations):
         suffix = "" if len(permutations) == 1 else f"_{n}"
         patterns.append(_Skeleton(rule, swapped).pattern(ident + suffix))

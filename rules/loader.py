@@ -483,6 +483,9 @@ class _Checker:
         for name in rule.types:
             symbols.setdefault(name, rule.types[name][0])
         scope = set(symbols)
+        for _, equation in rule.index_match:
+            # What the op leaves open (strides), and the name of the op that was found.
+            scope |= _open_symbols(equation) | {"op"}
         for let_name, line, let_expr, _ in rule.let:
             name, expr = let_name, let_expr
             key = self.source.span_at(("let", name), key=True)
@@ -998,6 +1001,22 @@ def _type_symbols(decl: ast.TypeDecl) -> Iterable[str]:
 def _targets(rule: Rule) -> Iterable[str]:
     for _, statement in rule.rewrite:
         yield from _defines(statement)
+
+
+def _open_symbols(equation: ast.IndexEquation) -> set[str]:
+    """Names that multiply a loop index in an equation to find: numbers of the op."""
+    out: set[str] = set()
+    for node in walk_expression(equation.value):
+        if isinstance(node, ast.Access):
+            for item in node.items:
+                for inner in walk_expression(item):
+                    if (
+                        isinstance(inner, ast.Binary)
+                        and inner.op == "*"
+                        and isinstance(inner.right, ast.Name)
+                    ):
+                        out.add(inner.right.id)
+    return out
 
 
 def _defines(statement: ast.Statement | BodyText) -> set[str]:

@@ -12,6 +12,21 @@ from mlirules.rules.notation import ast
 from mlirules.rules.source import SourceFile, Text
 
 
+# The ops that an index equation in `match` may find.
+STRUCTURED_OPS = tuple(
+    f"linalg.{name}"
+    for name in (
+        "generic", "matmul", "batch_matmul", "matvec", "batch_matvec", "vecmat", "batch_vecmat",
+        "dot", "contract", "elementwise", "transpose", "broadcast", "mmt4d", "batch_mmt4d",
+        "conv_1d", "conv_2d", "conv_3d", "conv_1d_ncw_fcw", "conv_1d_nwc_wcf",
+        "conv_2d_nchw_fchw", "conv_2d_nhwc_hwcf", "conv_2d_ngchw_fgchw", "conv_2d_ngchw_gfchw",
+        "conv_3d_ncdhw_fcdhw", "conv_3d_ndhwc_dhwcf", "depthwise_conv_2d_nchw_chw",
+        "depthwise_conv_2d_nhwc_hwc", "pooling_nchw_sum", "pooling_nchw_max",
+        "pooling_nhwc_sum", "pooling_nhwc_max",
+    )
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Line:
     """One line of a rule: where it stands, and its text."""
@@ -96,9 +111,21 @@ class Rule:
         return self.match[-1]
 
     @property
-    def roots(self) -> list[str]:
+    def equation(self) -> tuple[Line, ast.IndexEquation] | None:
+        """The index equation that the rule finds, for rules that match by meaning."""
+        return self.index_match[-1] if self.index_match and not self.match else None
+
+    @property
+    def root_ops(self) -> tuple[str, ...]:
         """The op names that the root may have."""
-        return [self.root.op] if self.match else []
+        return (self.root.op,) if self.match else STRUCTURED_OPS
+
+    @property
+    def root_results(self) -> list[str | None]:
+        """The names of the root's results."""
+        if self.match:
+            return list(self.root.equation.results)
+        return [self.index_match[-1][1].target]
 
     @cached_property
     def op_names(self) -> frozenset[str]:

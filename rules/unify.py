@@ -115,13 +115,17 @@ def _scalar_is(kind: str, value: Any) -> bool:
     return False
 
 
+_SIGNLESS = ("i8", "i16", "i32", "i64")
+
+
 def _symbols(decl: ast.TypeDecl) -> list[str]:
     out = [d.value for d in decl.dims or () if isinstance(d.value, str)]
     return out
 
 
 def _element(line: Line, element: str, name: str, found: DType, env: dict[str, Any]) -> None:
-    literal = dtype_named(element)
+    # linalg's integers carry no sign; they are computed with as signed ones.
+    literal = dtype_named("s" + element if element in _SIGNLESS else element)
     if literal is not None:
         if literal != found:
             raise NoMatch(

@@ -1,0 +1,347 @@
+"""Finding a computation however it is spelt: an index equation against structured ops.
+
+``c[m, n] += a[m, k] * b[k, n]`` matches ``linalg.matmul``, a ``linalg.generic`` with renamed or
+permuted loops, commuted operands, or narrow inputs extended inside the body. The op's indexing
+maps and its body are compared with the equation, with backtracking over commutative operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mlirules.drivers.compiler import indexing_maps, ir
+from mlirules.rules.notation import ast
+
+_NAMES = {
+    "arith.addf": "+", "arith.addi": "+", "arith.subf": "-", "arith.subi": "-",
+    "arith.mulf": "*", "arith.muli": "*", "arith.divf": "/", "arith.divsi": "truncdiv",
+    "arith.floordivsi": "//", "arith.maximumf": "max", "arith.maxsi": "max",
+    "arith.maxui": "max", "arith.minimumf": "min", "arith.minsi": "min", "arith.minui": "min",
+    "arith.maxnumf": "maxnum", "arith.minnumf": "minnum", "arith.negf": "neg",
+    "arith.andi": "and", "arith.ori": "or", "arith.xori": "xor", "arith.select": "select",
+    "arith.remf": "rem", "arith.remsi": "rem", "math.absf": "abs", "math.absi": "abs",
+    "math.powf": "pow", "math.roundeven": "round",
+}  # fmt: skip
+_WIDEN = ("arith.extf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp")
+_NARROW = ("arith.truncf", "arith.trunci", "arith.fptosi", "arith.fptoui")
+_COMMUTE = frozenset(["+", "*", "max", "min", "maxnum", "minnum", "and", "or", "xor"])
+_REDUCERS = {"+=": "+", "*=": "*", "max=": "max", "min=": "min", "and=": "and", "or=": "or",
+             "xor=": "xor"}  # fmt: skip
+_CMPF = {1: "==", 2: ">", 3: ">=", 4: "<", 5: "<=", 13: "!="}
+_CMPI = {0: "==", 1: "!=", 2: "<", 3: "<=", 4: ">", 5: ">=", 6: "<", 7: "<=", 8: ">", 9: ">="}
+
+Env = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A structured op that computes an equation."""
+
+    inputs: dict[str, Any]  # tensor name -> the operand
+    symbols: dict[str, int]  # numbers that the equation leaves open (strides)
+    init: Any
+
+
+@dataclass(frozen=True)
+class Miss:
+    """Why an op does not compute an equation."""
+
+    message: str
+    depth: int = 0
+
+
+@dataclass(frozen=True)
+class _Node:
+    op: str
+    args: tuple[_Node, ...] = ()
+    value: Any = None
+
+
+def match_equation(equation: ast.IndexEquation, op: Any) -> Found | Miss:
+    """Match one op. The op's results are the equation's target."""
+    maps = indexing_maps(op)
+    if maps is None:
+        return Miss("the op has no indexing maps")
+    if len(op.results) != 1:
+        return Miss(f"the op has {len(op.results)} results, not 1", 1)
+    block = op.regions[0].blocks[0]
+    operands = list(op.operands)
+    loops = maps[0].n_dims if maps else 0
+    linear = []
+    for m in maps:
+        items = [_linear(e) for e in m.results]
+        if any(i is None for i in items):
+            return Miss("an indexing map is not linear", 1)
+        linear.append(items)
+    tree = _body(block)
+    if tree is None:
+        return Miss("the body is not a single expression", 1)
+    out = len(operands) - 1
+    value: _Node = tree
+    candidates: list[_Node] = []
+    if equation.op == "=":
+        if _reads(tree, out):
+            return Miss("the op accumulates, the equation does not", 2)
+        candidates = [value]
+    else:
+        reducer = _REDUCERS[equation.op]
+        if tree.op != reducer or len(tree.args) != 2:
+            return Miss(f"the op does not reduce with {equation.op}", 2)
+        for a, b in (tree.args, tree.args[::-1]):
+            if a.op == "arg" and a.value == out:
+                candidates.append(b)
+        if not candidates:
+            return Miss("the body does not accumulate into the result", 2)
+        identity = _identity_fill(operands[out], equation.op)
+        if not identity:
+            return Miss("the reduction does not start from its identity", 3)
+    for candidate in candidates:
+        state: Env = {}
+        for env in _indices(equation.indices, linear[out], state, loops):
+            for final in _unify(equation.value, candidate, env, linear, loops):
+                bound = {k[2:]: v for k, v in final.items() if k.startswith("i:")}
+                packed = {d for k, v in final.items() if k.startswith("p:") for d in v}
+                if len(set(bound.values()) | packed) != loops:
+                    continue
+                inputs = {k[2:]: operands[v] for k, v in final.items() if k.startswith("v:")}
+                symbols = {k[2:]: v for k, v in final.items() if k.startswith("s:")}
+                return Found(inputs, symbols, operands[out])
+    return Miss("the body or the indexing maps differ from the equation", 4)
+
+
+def _linear(expr: Any) -> tuple[tuple[tuple[int, int], ...], int] | None:
+    """An affine expression as sorted (dim, coefficient) terms and a constant."""
+    terms: dict[int, int] = {}
+    constant = 0
+
+    def add(e: Any, factor: int) -> bool:
+        nonlocal constant
+        if isinstance(e, ir.AffineDimExpr):
+            terms[e.position] = terms.get(e.position, 0) + factor
+            return True
+        if isinstance(e, ir.AffineConstantExpr):
+            constant += factor * e.value
+            return True
+        if isinstance(e, ir.AffineAddExpr):
+            return add(e.lhs, factor) and add(e.rhs, factor)
+        if isinstance(e, ir.AffineMulExpr) and isinstance(e.rhs, ir.AffineConstantExpr):
+            return add(e.lhs, factor * e.rhs.value)
+        return False
+
+    return (tuple(sorted(terms.items())), constant) if add(expr, 1) else None
+
+
+def _body(block: Any) -> _Node | None:
+    made: dict[Any, _Node] = {}
+    for i, arg in enumerate(block.arguments):
+        made[arg] = _Node("arg", value=i)
+
+    def of(value: Any) -> _Node | None:
+        if value in made:
+            return made[value]
+        owner = value.owner
+        if isinstance(owner, ir.Block):
+            return None
+        node = build(owner)
+        if node is not None:
+            made[value] = node
+        return node
+
+    def build(op: Any) -> _Node | None:
+        name = op.name
+        if name == "arith.constant":
+            attribute = op.attributes["value"]
+            if isinstance(attribute, (ir.FloatAttr, ir.IntegerAttr, ir.BoolAttr)):
+                return _Node("const", value=attribute.value)
+            return None
+        if name == "linalg.index":
+            return _Node("index", value=ir.IntegerAttr(op.attributes["dim"]).value)
+        args = []
+        for operand in op.operands:
+            node = of(operand)
+            if node is None:
+                return None
+            args.append(node)
+        if name in _WIDEN:
+            return _Node("widen", tuple(args))
+        if name in _NARROW:
+            return _Node("narrow", tuple(args))
+        if name == "arith.cmpf":
+            spelt = _CMPF.get(ir.IntegerAttr(op.attributes["predicate"]).value)
+        elif name == "arith.cmpi":
+            spelt = _CMPI.get(ir.IntegerAttr(op.attributes["predicate"]).value)
+        else:
+            spelt = _NAMES.get(name) or (name[5:] if name.startswith("math.") else None)
+        return _Node(spelt, tuple(args)) if spelt else None
+
+    operations = list(block.operations)
+    yielded = list(operations[-1].operands)
+    return of(yielded[0]) if len(yielded) == 1 else None
+
+
+def _reads(node: _Node, argument: int) -> bool:
+    if node.op == "arg":
+        return bool(node.value == argument)
+    return any(_reads(a, argument) for a in node.args)
+
+
+def _identity_fill(value: Any, op: str) -> bool:
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != "linalg.fill":
+        return False
+    source = owner.operands[0].owner
+    if isinstance(source, ir.Block) or source.name != "arith.constant":
+        return False
+    attribute = source.attributes["value"]
+    number = getattr(attribute, "value", None)
+    match op:
+        case "+=" | "or=" | "xor=":
+            return number == 0
+        case "*=":
+            return number == 1
+        case "max=" | "min=":
+            low = op == "max="
+            if isinstance(attribute, ir.FloatAttr):
+                return number == (float("-inf") if low else float("inf"))
+            width = ir.IntegerType(attribute.type).width
+            return number == (-(1 << (width - 1)) if low else (1 << (width - 1)) - 1)
+    return number in (-1, True, 1)
+
+
+def _indices(
+    items: tuple[ast.Expr, ...], found: list[Any], env: Env, loops: int
+) -> Iterator[Env]:
+    """Unify an access's indices with an operand's indexing map."""
+    if len(items) == 1 and isinstance(items[0], ast.Pack):
+        key = f"p:{items[0].id or '...'}"
+        dims = []
+        for terms, constant in found:
+            if len(terms) != 1 or terms[0][1] != 1 or constant:
+                return
+            dims.append(terms[0][0])
+        known = env.get(key)
+        if known is None:
+            yield {**env, key: tuple(dims)}
+        elif known == tuple(dims):
+            yield env
+        return
+    if len(items) != len(found):
+        return
+    envs = [env]
+    for item, (terms, constant) in zip(items, found, strict=True):
+        wanted = _terms(item)
+        if wanted is None:
+            return
+        pairs, offset = wanted
+        if offset != constant or len(pairs) != len(terms):
+            return
+        envs = [n for e in envs for n in _assign(pairs, list(terms), e)]
+    yield from envs
+
+
+def _terms(item: ast.Expr) -> tuple[list[tuple[str, int | str]], int] | None:
+    """An index as (loop name, coefficient or symbol) pairs and a constant."""
+    match item:
+        case ast.Name(id=name):
+            return [(name, 1)], 0
+        case ast.Literal(value=int() as value):
+            return [], value
+        case ast.Binary(op="+", left=left, right=right):
+            a, b = _terms(left), _terms(right)
+            if a is None or b is None:
+                return None
+            return a[0] + b[0], a[1] + b[1]
+        case ast.Binary(op="*", left=ast.Name(id=name), right=ast.Literal(value=int() as c)):
+            return [(name, c)], 0
+        case ast.Binary(op="*", left=ast.Name(id=name), right=ast.Name(id=symbol)):
+            return [(name, symbol)], 0
+    return None
+
+
+def _assign(
+    pairs: list[tuple[str, int | str]], terms: list[tuple[int, int]], env: Env
+) -> Iterator[Env]:
+    if not pairs:
+        yield env
+        return
+    (name, wanted), rest = pairs[0], pairs[1:]
+    for i, (dim, coefficient) in enumerate(terms):
+        known = env.get(f"i:{name}")
+        if known is not None and known != dim:
+            continue
+        if known is None and dim in [v for k, v in env.items() if k.startswith("i:")]:
+            continue
+        new = {**env, f"i:{name}": dim}
+        if isinstance(wanted, str):
+            symbol = env.get(f"s:{wanted}")
+            if symbol is not None and symbol != coefficient:
+                continue
+            new[f"s:{wanted}"] = coefficient
+        elif wanted != coefficient:
+            continue
+        yield from _assign(rest, terms[:i] + terms[i + 1 :], new)
+
+
+def _unify(
+    expr: ast.Expr, node: _Node, env: Env, maps: list[Any], loops: int
+) -> Iterator[Env]:
+    is_cast = isinstance(expr, ast.Call) and (
+        expr.fn == "cast" or (len(expr.args) == 1 and expr.fn[0].isupper())
+        or expr.fn in ("f16", "bf16", "f32", "f64")
+    )
+    if node.op == "widen":
+        # Narrow inputs extended inside compute the same.
+        inner = expr.args[0] if is_cast and isinstance(expr, ast.Call) else expr
+        yield from _unify(inner, node.args[0], env, maps, loops)
+        return
+    if is_cast and isinstance(expr, ast.Call):
+        inner_node = node.args[0] if node.op == "narrow" else node
+        yield from _unify(expr.args[0], inner_node, env, maps, loops)
+        return
+    match expr:
+        case ast.Access(base=ast.Name(id=name), items=items):
+            if node.op != "arg":
+                return
+            known = env.get(f"v:{name}")
+            if known is not None and known != node.value:
+                return
+            if known is None and node.value in [v for k, v in env.items() if k.startswith("v:")]:
+                return
+            for new in _indices(items, maps[node.value], env, loops):
+                yield {**new, f"v:{name}": node.value}
+        case ast.Literal(value=value):
+            if node.op == "const" and node.value == value:
+                yield env
+        case ast.Name(id=name):
+            if node.op == "index" and env.get(f"i:{name}", node.value) == node.value:
+                yield {**env, f"i:{name}": node.value}
+            elif node.op == "const":
+                known = env.get(f"s:{name}")
+                if known is None or known == node.value:
+                    yield {**env, f"s:{name}": node.value}
+        case ast.Unary(op="-", operand=operand):
+            if node.op == "neg":
+                yield from _unify(operand, node.args[0], env, maps, loops)
+        case ast.Binary(op=op, left=left, right=right):
+            yield from _call(op, (left, right), node, env, maps, loops)
+        case ast.Call(fn=fn, args=args):
+            yield from _call(fn, args, node, env, maps, loops)
+        case ast.Conditional(condition=c, then=a, otherwise=b):
+            yield from _call("select", (c, a, b), node, env, maps, loops)
+
+
+def _call(
+    op: str, args: tuple[ast.Expr, ...], node: _Node, env: Env, maps: list[Any], loops: int
+) -> Iterator[Env]:
+    if node.op != op or len(node.args) != len(args):
+        return
+    orders = [node.args]
+    if op in _COMMUTE and len(args) == 2:
+        orders.append(node.args[::-1])
+    for order in orders:
+        envs: list[Env] = [env]
+        for expr, child in zip(args, order, strict=True):
+            envs = [n for e in envs for n in _unify(expr, child, e, maps, loops)]
+        yield from envs
