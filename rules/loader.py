@@ -39,7 +39,7 @@ _RUNTIME = """
     tanh/1 asin/1 acos/1 atan/1 asinh/1 acosh/1 atanh/1 erf/1 floor/1 ceil/1 round/1 trunc/1
     atan2/2 copysign/2 pow/2 abs/1 max/2 min/2 maxnum/2 minnum/2 truncdiv/2 rem/2 bitand/2
     bitor/2 bitxor/2 shl/2 shr/2 isnan/1 isinf/1 isfinite/1 cast/2 select/3 sign/1 bitcast/2
-    real/1 imag/1 complex/2 reshape/1-2 pad/4 concatenate/2 literal/1-2 wide/1
+    real/1 imag/1 complex/2 indexed/3 reshape/1-2 pad/4 concatenate/2 literal/1-2 wide/1
 """
 
 
