@@ -55,13 +55,42 @@ RELU = """module {
 }
 """
 PIPELINE = """pipeline: only-relu
-summary: One rule, so that the others cannot change what these tests see.
+summary: One rule, so that the shipped ones cannot change what these tests see.
 targets: [cpu]
 stages:
   - phase: torch
-    rules: [torch/to-linalg]
+    rules: [RULES]
     driver: walk
-    only: [torch-relu-to-linalg]
+"""
+RULE = """rule: only-relu
+kind: conversion
+summary: Lower torch.aten.relu to an elementwise linalg op.
+reason: The harness needs one rule that works.
+types:
+  x: vtensor<... x T>
+  y: vtensor<... x T>
+match:
+  - y = torch.aten.relu(x)
+where:
+  - is_float(T)
+rewrite:
+  - y[...] = max(x[...], 0)
+tests:
+  - name: static
+    input: |
+      func.func @relu(%x: !torch.vtensor<[3],f32>) -> !torch.vtensor<[3],f32> {
+        %y = torch.aten.relu %x : !torch.vtensor<[3],f32> -> !torch.vtensor<[3],f32>
+        return %y : !torch.vtensor<[3],f32>
+      }
+    check: |
+      CHECK: linalg.
+  - name: integers are left alone
+    unchanged: |
+      func.func @relu(%x: !torch.vtensor<[3],si32>) -> !torch.vtensor<[3],si32> {
+        %y = torch.aten.relu %x : !torch.vtensor<[3],si32> -> !torch.vtensor<[3],si32>
+        return %y : !torch.vtensor<[3],si32>
+      }
+    because: is_float(T)
 """
 
 
@@ -165,7 +194,9 @@ def test_builtin_outcomes_and_resuming(corpus: Path, tmp_path: Path) -> None:
 @pytest.fixture
 def only_relu(tmp_path: Path) -> Path:
     path = tmp_path / "only-relu.yaml"
-    path.write_text(PIPELINE)
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "only-relu.yaml").write_text(RULE)
+    path.write_text(PIPELINE.replace("RULES", str(tmp_path / "rules")))
     return path
 
 
