@@ -1684,6 +1684,7 @@ class _Generic:
                     continue
                 unknown: list[str] = []
                 size = 0
+                inside: set[str] = set()
                 for item in items:
                     if isinstance(item, ast.Pack):
                         if item.id is None:
@@ -1696,7 +1697,17 @@ class _Generic:
                             unknown.append(item.id)
                     else:
                         names = {n.id for n in walk(item) if isinstance(n, (ast.Name, ast.Pack))}
-                        if any(
+                        spread = {
+                            n for n in names
+                            if n and n not in known and n not in packs and self.maybe_pack(n)
+                        }  # fmt: skip
+                        if spread and not any(
+                            isinstance(n, (ast.Call, ast.Access)) for n in walk(item)
+                        ):
+                            # `O * stride + K * dilation`: arithmetic on packs, item by item.
+                            inside |= spread
+                            unknown.append("=")
+                        elif any(
                             isinstance(n, ast.Call) and n.fn in FUNCTIONS for n in walk(item)
                         ) or names & set(packs):
                             length = self.static_length(item, known, packs)
@@ -1706,7 +1717,10 @@ class _Generic:
                                 size += length
                         else:
                             size += 1
-                if len(unknown) == 1 and unknown[0] not in ("...", "?"):
+                if unknown == ["="] and rank >= size:
+                    packs.update((n, rank - size) for n in inside)
+                    progress = True
+                elif len(unknown) == 1 and unknown[0] not in ("...", "?", "="):
                     if rank - size < 0:
                         raise Refused(f"{name} has rank {rank}: too few dims for its indices")
                     packs[unknown[0]] = rank - size
@@ -2419,13 +2433,19 @@ class _Generic:
     def named_convolution(
         self, out: list[str], red: list[str], operands: list[tuple[Local, list[Affine]]]
     ) -> str | None:
-        (x, xi), (w, wi) = operands
-        del x, w
-        if len(out) != 4 or len(red) != 3 or len(xi) != 4 or len(wi) != 4:
+        (_, xi), (_, wi) = operands
+        if len(out) == 4 and len(red) == 2 and len(xi) == 4 and len(wi) == 3:
+            # Depthwise: the channel is a parallel index of both operands.
+            name, n, c = "depthwise_conv_2d_nchw_chw", out[0], out[1]
+            u, v, filters = red[0], red[1], [out[1], *red]
+        elif len(out) == 4 and len(red) == 3 and len(xi) == 4 and len(wi) == 4:
+            name, n = "conv_2d_nchw_fchw", out[0]
+            c, u, v = red
+            filters = [out[1], c, u, v]
+        else:
             return None
-        n, f, i, j = out
-        c, u, v = red
-        if [p.plain for p in wi] != [f, c, u, v] or [p.plain for p in xi[:2]] != [n, c]:
+        i, j = out[2:]
+        if [p.plain for p in wi] != filters or [p.plain for p in xi[:2]] != [n, c]:
             return None
         strides, dilations = [], []
         for item, o, k in ((xi[2], i, u), (xi[3], j, v)):
@@ -2435,7 +2455,7 @@ class _Generic:
             strides.append(terms[o])
             dilations.append(terms[k])
         return (
-            "linalg.conv_2d_nchw_fchw {dilations = dense<"
+            f"linalg.{name} {{dilations = dense<"
             f"{dilations}> : tensor<2xi64>, strides = dense<{strides}> : tensor<2xi64>}}"
         )
 

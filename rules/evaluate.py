@@ -562,6 +562,14 @@ def _every(items: Any, first: Any, step: Any) -> list[Any]:
     return sequence(items)[integer(first) :: integer(step)]
 
 
+@_function("interleave", 2, 2, "The items of two lists in turn.", "interleave(shape(x), steps)")
+def _interleave(a: Any, b: Any) -> list[Any]:
+    first, second = sequence(a), sequence(b)
+    if len(first) != len(second):
+        raise Refused(f"lists of {len(first)} and {len(second)} items")
+    return [v for pair in zip(first, second, strict=True) for v in pair]
+
+
 @_function("inverse", 1, 1, "The inverse of a permutation.", "inverse(dims)")
 def _inverse(items: Any) -> list[int]:
     perm = [integer(v) for v in sequence(items)]
