@@ -127,6 +127,8 @@ class _Lowering(Evaluator):
         self.lines: list[str] = []
         self.arguments: dict[tuple[str, str], Argument] = {}
         self.locals: dict[str, Any] = {}
+        # Operands that a statement `y = x` passes on, by their SSA value.
+        self.forwarded: dict[str, Tensor] = {}
         self.memo: dict[Any, str] = {}
         self.counter = 0
         self.slots: list[tuple[str, str]] = []
@@ -270,6 +272,8 @@ class _Lowering(Evaluator):
     def raw_to_local(self, name: str, made: tuple[str, str, str]) -> Any:
         """A torch value that the rewrite made, usable in index equations."""
         _, ssa, type_ = made
+        if ssa in self.forwarded:
+            return self.local(self.forwarded[ssa])
         tensor = tensor_of_type(name, type_)
         if tensor is None:
             return Opaque(name, type_)
@@ -382,7 +386,10 @@ class _Lowering(Evaluator):
             if isinstance(found, (Tensor, Opaque, Scalar)) or (
                 isinstance(found, Dyn) and found.op == "int"
             ):
-                self.locals[target] = ("raw", *self.raw(found))
+                ssa, type_ = self.raw(found)
+                if isinstance(found, Tensor):
+                    self.forwarded[ssa] = found
+                self.locals[target] = ("raw", ssa, type_)
                 return
         if isinstance(value, ast.Name) and value.id in self.locals:
             self.locals[target] = self.locals[value.id]
@@ -968,6 +975,9 @@ class _Lowering(Evaluator):
 
     # -- run-time scalars
 
+    def argument_of(self, value: Any) -> Any:
+        return value.tensor if isinstance(value, Local) else value
+
     def call(self, node: ast.Call) -> Any:
         fn = node.fn
         if fn in TENSOR:
@@ -1533,6 +1543,8 @@ class _Generic:
     index_values: dict[str, str] = field(default_factory=dict)
     ranges: dict[str, Any] = field(default_factory=dict)
     broadcast: list[str] = field(default_factory=list)
+    # Ranges that a read in the body gives (`j` in x[idx[i], j]), for want of an operand's.
+    gathered: dict[str, Any] = field(default_factory=dict)
     target_items: list[Affine] = field(default_factory=list)
     value: Any = None
 
@@ -1917,6 +1929,9 @@ class _Generic:
             arg = low.fresh("in")
             self.reads.append(_Read(source, linear, arg))
             return Val(arg, source.tensor.dtype)
+        for value, dim in zip(values, dims, strict=True):
+            if isinstance(value, Affine) and value.plain is not None:
+                self.gathered.setdefault(value.plain, dim)
         return low.extract(source, values)
 
     @staticmethod
@@ -1962,6 +1977,8 @@ class _Generic:
                 self.ranges[name] = sourced[0]
             elif found:
                 self.ranges[name] = found[0]
+            elif name in self.gathered:
+                self.ranges[name] = self.gathered[name]
             else:
                 later.append(name)
         for name in later:
