@@ -121,19 +121,21 @@ def stage_rules(stage: Stage) -> list[Rule]:
     return select(list(rule_set(tuple(stage.rules))), stage.only, stage.skip)
 
 
-def _options(stage: Stage, record: bool, max_rewrites: int | None) -> Options:
+def _options(
+    stage: Stage, record: bool, max_rewrites: int | None, bound: int | None
+) -> Options:
     return Options(
         driver=stage.driver, order=stage.order, full=stage.full, record=record,
-        max_rewrites=max_rewrites,
+        max_rewrites=max_rewrites, bound=bound,
     )  # fmt: skip
 
 
 def _run_stage(
     stage: Stage, number: int, module: Any, outcome: Outcome, record: bool,
-    max_rewrites: int | None,
+    max_rewrites: int | None, bound: int | None = None,
 ) -> None:  # fmt: skip
     left = None if max_rewrites is None else max_rewrites - outcome.total
-    done = engine_for(stage_rules(stage)).run(module, _options(stage, record, left))
+    done = engine_for(stage_rules(stage)).run(module, _options(stage, record, left, bound))
     outcome.merge(done)
     if max_rewrites is None:
         _check_expectations(stage, number, done)
@@ -168,9 +170,13 @@ def transform(
     path: str = "<string>",
     record: bool = False,
     max_rewrites: int | None = None,
+    bound: int | None = None,
     stages: Iterable[Stage] | None = None,
 ) -> Transformed:
     """Run a program through a pipeline's torch stages.
+
+    ``max_rewrites`` ends the work after so many applications; more than ``bound`` in one stage are
+    taken for a loop (default: by the program's size).
 
     Raises :class:`MlirulesError` for a program or rule that is wrong, and
     :class:`ExpectationError` when a rule that must apply did not.
@@ -183,7 +189,7 @@ def transform(
     module = compiler.parse(inline_integer_resources(text), path, shared_context())
     outcome = Outcome()
     for number, stage in enumerate(stages, 1):
-        _run_stage(stage, number, module, outcome, record, max_rewrites)
+        _run_stage(stage, number, module, outcome, record, max_rewrites, bound)
     if not module.operation.verify():
         raise MlirulesError.at(path, "the rewritten program does not verify", code="verify")
     counts = leftovers(module)

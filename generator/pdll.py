@@ -60,7 +60,9 @@ class _Line:
 
 
 @dataclass
-class _Pattern:
+class Pattern:
+    """One PDLL pattern: its match, its root, and its rewrite when that needs no native."""
+
     ident: str
     lines: list[str]
     root: str
@@ -68,7 +70,9 @@ class _Pattern:
 
 
 @dataclass
-class _RuleView:
+class RuleView:
+    """What the template shows of a rule."""
+
     name: str
     ident: str
     summary: str
@@ -78,7 +82,7 @@ class _RuleView:
     types: list[_Line]
     where: list[_Line]
     rewrite: list[_Line]
-    patterns: list[_Pattern]
+    patterns: list[Pattern]
 
 
 def _one_line(text: str) -> str:
@@ -95,13 +99,19 @@ def _location(path: str, line: int) -> str:
     return f"{parts[-1] if parts else path}:{line}"
 
 
+def location(rule: Rule) -> str:
+    """Where a rule stands, the same on every machine: ``rules/torch/to-linalg/mm.yaml:2``."""
+    return _location(rule.path, rule.span.line)
+
+
 def pdll(rules: Sequence[Rule], *, origin: str = "a rule set") -> str:
     """The rules as PDLL text for the drivers, with natives for conditions and results."""
-    views = [_view(rule) for rule in rules]
+    views = [view(rule) for rule in rules]
     return render("rules.pdll.j2", rules=views, origin=origin, driver=True)
 
 
-def _view(rule: Rule) -> _RuleView:
+def view(rule: Rule) -> RuleView:
+    """What the template shows of a rule, with natives for conditions and result."""
     def lines(section: str) -> list[_Line]:
         if section == "types":
             return [
@@ -126,20 +136,25 @@ def _view(rule: Rule) -> _RuleView:
     if rule.equation is not None:
         # By meaning: any structured op may compute the equation; the constraint decides.
         patterns = [
-            _Pattern(
+            Pattern(
                 f"{ident}_{identifier(name)}",
                 ["let operands: ValueRange;", f"let root = op<{name}>(operands);"], "root",
             )
             for name in rule.root_ops
         ]  # fmt: skip
-    permutations = _permutations(rule) if rule.match else []
-    for n, swapped in enumerate(permutations):
-        suffix = "" if len(permutations) == 1 else f"_{n}"
-        patterns.append(_Skeleton(rule, swapped).pattern(ident + suffix))
-    return _RuleView(
+    for swapped, suffix in alternatives(rule):
+        patterns.append(Skeleton(rule, swapped).pattern(ident + suffix))
+    return RuleView(
         rule.name, ident, _one_line(rule.doc.summary), _location(rule.path, rule.span.line),
         rule.benefit, True, lines("types"), lines("where"), lines("rewrite"), patterns,
     )  # fmt: skip
+
+
+def alternatives(rule: Rule) -> list[tuple[frozenset[int], str]]:
+    """The orders of commutative operands that are tried, each with the suffix of its pattern."""
+    permutations = _permutations(rule) if rule.match else []
+    many = len(permutations) > 1
+    return [(swapped, f"_{n}" if many else "") for n, swapped in enumerate(permutations)]
 
 
 def _permutations(rule: Rule) -> list[frozenset[int]]:
@@ -172,7 +187,7 @@ def _all_calls(call: ast.Call) -> list[ast.Call]:
     return out
 
 
-class _Skeleton:
+class Skeleton:
     """Writes the ops of one pattern as PDLL."""
 
     def __init__(self, rule: Rule, swapped: frozenset[int]) -> None:
@@ -188,14 +203,14 @@ class _Skeleton:
             if name
         }
 
-    def pattern(self, ident: str) -> _Pattern:
+    def pattern(self, ident: str) -> Pattern:
         for n, pattern in enumerate(self.rule.match):
             last = n == len(self.rule.match) - 1
             named = [r for r in pattern.equation.results if r]
             name = "root" if last else f"op_{identifier('_'.join(named) or str(n))}"
             text = self.call(pattern.equation.call)
             self.lines.append(f"let {name} = {text};")
-        return _Pattern(ident, self.lines, "root")
+        return Pattern(ident, self.lines, "root")
 
     def fresh(self, stem: str) -> str:
         self.counter += 1
@@ -233,7 +248,7 @@ class _Skeleton:
                 self.lines.append(f"let {name} = {text};")
                 return f"{name}.0"
             case ast.Literal(value=value):
-                constant = _constant(value)
+                constant = constant(value)
                 name = self.fresh("k")
                 self.lines.append(f"let {name} = {constant};")
                 return f"{name}.0"
@@ -255,7 +270,8 @@ class _Skeleton:
                 return name
 
 
-def _constant(value: object) -> str:
+def constant(value: object) -> str:
+    """The op that makes a torch constant, as PDLL."""
     if value is None:
         return "op<torch.constant.none>()"
     if isinstance(value, bool):

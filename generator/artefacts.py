@@ -1,0 +1,98 @@
+"""What a rule set becomes on disk: PDLL and PDL, readable and the same on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mlirules.generator import pdll
+from mlirules.generator.standalone import standalone_pdll
+from mlirules.rules.faults import Fault, MlirulesError, Span, did_you_mean
+from mlirules.rules.rule import Rule
+
+FORMS = ("pdll", "pdl", "transform")
+
+
+@dataclass
+class Artefacts:
+    """Files by their path below the output folder, and what could not be said in which form."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    refused: list[tuple[str, Fault]] = field(default_factory=list)
+
+
+def stem_of(path: str) -> str:
+    """A rule set's name as a file name: ``torch/to-linalg`` becomes ``torch-to-linalg``."""
+    parts = [p for p in Path(path).with_suffix("").parts if p not in ("/", "..", ".")]
+    return "-".join(parts[-2:]) or "rules"
+
+
+def check_forms(forms: Iterable[str]) -> list[str]:
+    """The forms asked for. Raises :class:`MlirulesError` for one that there is not."""
+    chosen = list(dict.fromkeys(forms))
+    for form in chosen:
+        if form not in FORMS:
+            raise MlirulesError(
+                Fault(Span("--to"), "form", f"there is no form {form!r}",
+                      did_you_mean(form, FORMS) or "known: " + ", ".join(FORMS))
+            )  # fmt: skip
+    return chosen
+
+
+def artefacts(
+    rules: Sequence[Rule], name: str, forms: Sequence[str], *, per_rule: bool = False
+) -> Artefacts:
+    """The artefacts of one rule set called ``name``.
+
+    ``pdll`` and ``pdl`` are what the drivers run: conditions and results are natives. With ``pdl``
+    every rule that needs no native comes as ``NAME/standalone/RULE.pdl.mlir`` too.
+    """
+    made = Artefacts()
+    groups = [(f"{name}/{rule.name}", [rule]) for rule in rules] if per_rule else [(name, rules)]
+    for stem, group in groups:
+        text = pdll.pdll(group, origin=f"the rule set {name}")
+        if "pdll" in forms:
+            made.files[f"{stem}.pdll"] = text
+        if "pdl" in forms:
+            made.files[f"{stem}.pdl.mlir"] = _banner(group) + pdll.compile_pdll(text)
+    if "pdl" in forms:
+        _standalone(rules, name, made)
+    if "transform" in forms:
+        for rule in rules:
+            made.refused.append(("transform", _transform_refusal(rule)))
+    return made
+
+
+def _banner(rules: Sequence[Rule], what: str = "for the drivers of mlirules") -> str:
+    lines = [f"// PDL {what}. Do not edit: change the rule and generate again."]
+    lines += [f"// {rule.name}: generated from {pdll.location(rule)}" for rule in rules]
+    return "\n".join(lines) + "\n"
+
+
+def _standalone(rules: Sequence[Rule], name: str, made: Artefacts) -> None:
+    for rule in rules:
+        try:
+            text = pdll.compile_pdll(standalone_pdll(rule))
+        except MlirulesError as error:
+            made.refused += [("standalone pdl", fault) for fault in error.faults]
+            continue
+        banner = _banner([rule], "without natives, for iree-preprocessing-apply-pdl-patterns")
+        made.files[f"{name}/standalone/{rule.name}.pdl.mlir"] = banner + text
+
+
+def _transform_refusal(rule: Rule) -> Fault:
+    """Preprocessing specs see linalg only: torch ops are gone by then."""
+    line = rule.root.line
+    if rule.root.op.startswith("torch."):
+        why = "the transform interpreter runs where no torch op is left"
+    else:
+        why = "preprocessing specs are not generated for builtin tensors yet"
+    return Fault(line.span, "not-in-transform", why, "use --to pdll,pdl, or a pipeline stage")
+
+
+def write(made: Artefacts, folder: Path) -> dict[str, bool]:
+    """Write the files that are not there already with the same text; says which were written."""
+    return {
+        name: pdll.write_atomically(folder / name, text) for name, text in sorted(made.files.items())
+    }

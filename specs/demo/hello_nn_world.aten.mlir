@@ -1,0 +1,1 @@
+../../examples/hello_nn_world.aten.mlir

@@ -1,0 +1,168 @@
+"""``mlirules apply``: rules on a program, and the rewritten program out."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mlirules.commands.common import (
+    Json, Only, Rules, Skip, applications_table, err, note, say, say_json, split, warn, write_bytes,
+)  # fmt: skip
+from mlirules.commands.textdiff import show_diff
+from mlirules.rules.faults import CheckFailed, MlirulesError
+
+EXAMPLE = "mlirules apply model.mlir --rules torch/to-linalg --driver walk --diff"
+
+
+class Driver(StrEnum):
+    """How patterns are applied."""
+
+    GREEDY = "greedy"
+    WALK = "walk"
+    CONVERSION = "conversion"
+
+
+class Order(StrEnum):
+    """The greedy driver's traversal."""
+
+    TOP_DOWN = "top-down"
+    BOTTOM_UP = "bottom-up"
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="The program, MLIR text.")],
+    rules: Rules = None,
+    driver: Annotated[
+        Driver | None, typer.Option(help="How patterns are applied; default: greedy.")
+    ] = None,
+    order: Annotated[Order | None, typer.Option(help="Greedy: the traversal.")] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Conversion: fail when an illegal op remains.")
+    ] = False,
+    pipeline: Annotated[
+        str, typer.Option("--pipeline", "-p", help="Without --rules: whose torch stages to run.")
+    ] = "cpu",
+    only: Only = None,
+    skip: Skip = None,
+    max_rewrites: Annotated[
+        int | None, typer.Option(min=0, help="Stop after so many applications: bisection.")
+    ] = None,
+    bound: Annotated[
+        int | None, typer.Option(min=1, help="More applications than this are taken for a loop.")
+    ] = None,
+    expect: Annotated[
+        int | None, typer.Option(min=0, help="Exit with 1 unless exactly so many applied.")
+    ] = None,
+    expect_min: Annotated[
+        int | None, typer.Option(min=0, help="Exit with 1 unless at least so many applied.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write every application as a line of JSON.")
+    ] = None,
+    stats: Annotated[bool, typer.Option("--stats", help="Applications and time by rule.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Show a short diff, not the program.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the program here, not to stdout.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Apply rules to a program; without --rules the torch stages of the default pipeline.
+
+    Applying nothing is reported loudly on stderr; it fails only if --expect or --expect-min do.
+    """
+    from mlirules.drivers.engine import write_trace
+    from mlirules.drivers.pipeline import read_program, transform
+
+    text = read_program(model)
+    stages = _stages(rules, driver, order, full, pipeline, split(only), split(skip))
+    done = transform(
+        text, path=str(model), record=trace is not None, max_rewrites=max_rewrites, bound=bound,
+        stages=stages,
+    )  # fmt: skip
+    if trace is not None:
+        write_trace(trace, done.outcome.applications)
+    if output is not None:
+        write_bytes(output, done.text.encode())
+    if as_json:
+        say_json(_report(done))
+    elif diff:
+        show_diff(text, done.text, str(model))
+    elif output is None:
+        say(done.text)
+    if stats and not as_json:
+        err.print(applications_table(done.outcome))
+    _judge(done, model, max_rewrites, expect, expect_min)
+
+
+def _stages(
+    rules: list[str] | None, driver: Driver | None, order: Order | None, full: bool,
+    pipeline: str, only: list[str], skip: list[str],
+) -> list[Any]:  # fmt: skip
+    from mlirules.specs.pipeline import Pipeline, Stage
+
+    chosen = driver or Driver.GREEDY
+    if order is not None and chosen is not Driver.GREEDY:
+        raise MlirulesError.at(
+            "--order", f"the {chosen} driver has one order: that of the program", code="order",
+            suggestion="leave --order out, or use --driver greedy",
+        )  # fmt: skip
+    if full and chosen is not Driver.CONVERSION:
+        raise MlirulesError.at(
+            "--full", f"the {chosen} driver has no illegal ops", code="full",
+            suggestion="use --driver conversion",
+        )  # fmt: skip
+    if rules is not None:
+        return [
+            Stage(phase="torch", rules=split(rules), driver=chosen.value,
+                  order=(order or Order.TOP_DOWN).value, full=full, only=only, skip=skip)
+        ]  # fmt: skip
+    stages = [s for s in Pipeline.load(pipeline).stages if s.phase == "torch"]
+    changes: dict[str, object] = {}
+    if driver is not None:
+        changes["driver"] = driver.value
+    if order is not None:
+        changes["order"] = order.value
+    return _filtered([s.model_copy(update=changes) for s in stages], only, skip)
+
+
+def _filtered(stages: list[Any], only: list[str], skip: list[str]) -> list[Any]:
+    """Filters over several stages: each must fit a rule of some stage, not of every one."""
+    from mlirules.drivers.engine import select
+    from mlirules.drivers.pipeline import stage_rules
+
+    if not only and not skip:
+        return stages
+    sets = [stage_rules(stage) for stage in stages]
+    chosen = {r.name for r in select([r for rules in sets for r in rules], only, skip)}
+    kept = []
+    for stage, rules in zip(stages, sets, strict=True):
+        names = [rule.name for rule in rules if rule.name in chosen]
+        if names:
+            kept.append(stage.model_copy(update={"only": names, "skip": []}))
+    return kept
+
+
+def _report(done: Any) -> dict[str, object]:
+    return {
+        "applied": done.outcome.total, "applications": dict(done.applications),
+        "seconds": done.outcome.seconds, "stopped": done.outcome.stopped,
+        "leftovers": dict(done.leftover_counts),
+    }  # fmt: skip
+
+
+def _judge(
+    done: Any, model: Path, max_rewrites: int | None, expect: int | None, expect_min: int | None
+) -> None:
+    total = done.outcome.total
+    if expect is not None and total != expect:
+        raise CheckFailed(f"{model}: {total} applications, {expect} expected")
+    if expect_min is not None and total < expect_min:
+        raise CheckFailed(f"{model}: {total} applications, at least {expect_min} expected")
+    if done.outcome.stopped:
+        note(f"stopped after {total} applications (--max-rewrites)")
+    elif not total and max_rewrites != 0 and expect is None:
+        warn(f"NOTHING APPLIED: no rule matched anything in {model} "
+             "(`mlirules explain RULE MODEL` says why)")  # fmt: skip

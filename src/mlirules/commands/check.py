@@ -1,0 +1,101 @@
+"""``mlirules check``: every fault of rule files and pipelines, located, without applying them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlirules.commands.common import Json, out, progress, say_json
+from mlirules.rules.faults import EXIT_INPUT_WRONG, Fault, MlirulesError
+
+EXAMPLE = "mlirules check torch/to-linalg my-rules/"
+
+
+def command(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(help="Rule files, folders, shipped rule sets or pipeline files; "
+                            "default: all that ships."),
+    ] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Check rules and pipelines: schema, notation, types, op names, the tests' MLIR, the PDLL.
+
+    Exits with 2 when there is a fault.
+    """
+    faults, files = _check(paths or [])
+    if as_json:
+        say_json({"files": files, "faults": [fault.as_json() for fault in faults]})
+    elif faults:
+        for fault in faults:
+            out.print(fault.render() + "\n", markup=False, highlight=False, soft_wrap=True)
+        bad = len({fault.span.path for fault in faults})
+        out.print(f"{len(faults)} faults in {bad} of {files} files", style="red", highlight=False)
+    else:
+        out.print(f"{files} files, no faults", style="green", highlight=False)
+    if faults:
+        raise typer.Exit(EXIT_INPUT_WRONG)
+
+
+def _check(paths: list[str]) -> tuple[list[Fault], int]:
+    from mlirules.drivers.check import check_rule
+    from mlirules.rules.loader import LIBRARY
+    from mlirules.specs.pipeline import PIPELINES
+
+    rules, pipelines = _files(paths or [str(LIBRARY), str(PIPELINES)])
+    faults: list[Fault] = []
+    with progress("checking", len(rules) + len(pipelines)) as step:
+        for file in rules:
+            step(file.stem)
+            faults += check_rule(file)
+        for file in pipelines:
+            step(file.stem)
+            faults += _pipeline_faults(file)
+    if rules and not faults:
+        faults += _set_faults(rules)
+    return faults, len(rules) + len(pipelines)
+
+
+def _files(paths: list[str]) -> tuple[list[Path], list[Path]]:
+    from mlirules.rules.loader import rule_files
+    from mlirules.rules.source import load_yaml
+
+    rules: dict[Path, None] = {}
+    pipelines: dict[Path, None] = {}
+    for path in paths:
+        for file in rule_files(path):
+            try:
+                data = load_yaml(file).data
+            except MlirulesError:
+                data = None
+            is_pipeline = isinstance(data, dict) and "pipeline" in data and "rule" not in data
+            (pipelines if is_pipeline else rules)[file] = None
+    return list(rules), list(pipelines)
+
+
+def _pipeline_faults(file: Path) -> list[Fault]:
+    from mlirules.rules.loader import rule_files
+    from mlirules.specs.pipeline import Pipeline
+
+    try:
+        for stage in Pipeline.load(file).stages:
+            for name in stage.rules:
+                rule_files(name)
+    except MlirulesError as error:
+        return error.faults
+    return []
+
+
+def _set_faults(rules: list[Path]) -> list[Fault]:
+    """Faults of the rules together: names that stand twice, PDLL that does not compile."""
+    from mlirules.drivers import compiler
+    from mlirules.generator import pdll
+    from mlirules.rules.loader import load_rules
+
+    try:
+        pdll.compile_pdll(pdll.pdll(load_rules(rules, ops=compiler.op_oracle)))
+    except MlirulesError as error:
+        return error.faults
+    return []

@@ -1,0 +1,110 @@
+"""What the commands share: where they print, progress, and reading their arguments."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+EXIT_INTERNAL = 70
+
+#: Reports go to stdout, everything about the work itself to stderr. rich leaves colours out where
+#: the stream is no terminal or NO_COLOR is set.
+out = Console()
+err = Console(stderr=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Report as JSON on stdout.")]
+Rules = Annotated[
+    list[str] | None,
+    typer.Option("--rules", "-r", help="Rule sets: shipped names, files or folders, in order."),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", help="Only rules that fit: a glob over names, tag:TAG or kind:KIND."),
+]
+Skip = Annotated[list[str] | None, typer.Option("--skip", help="Leave out rules that fit.")]
+
+
+def say(text: str) -> None:
+    """Print plain text on stdout: no wrapping, no markup."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def say_json(value: object) -> None:
+    """Print a report as JSON on stdout."""
+    say(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def warn(text: str) -> None:
+    """A warning on stderr that is hard to overlook."""
+    err.print(f"warning: {text}", style="bold yellow", markup=False, highlight=False,
+              soft_wrap=True)  # fmt: skip
+
+
+def note(text: str) -> None:
+    """A remark about the work on stderr."""
+    err.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> Table:
+    """A plain table; columns whose name ends in ``#`` are numbers."""
+    made = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    for name in columns:
+        number = name.endswith("#")
+        made.add_column(name.rstrip("#"), justify="right" if number else "left",
+                        no_wrap=number)  # fmt: skip
+    for row in rows:
+        made.add_row(*map(str, row))
+    return made
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Any]:
+    """A progress bar on stderr; the value is called after each step. Nothing when no terminal."""
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    )  # fmt: skip
+    bar = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+    with bar:
+        task = bar.add_task(what, total=total)
+        yield lambda name="": bar.update(task, advance=1, description=name or what)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A spinner on stderr while something takes long. Nothing when no terminal."""
+    if not err.is_terminal:
+        yield
+        return
+    with err.status(what):
+        yield
+
+
+def split(values: Sequence[str] | None) -> list[str]:
+    """Values of an option that may be repeated or separated by commas."""
+    return [part for value in values or () for part in value.split(",") if part]
+
+
+def applications_table(outcome: Any) -> Table:
+    """Applications and milliseconds by rule, the most frequent first."""
+    rows = [
+        (count, f"{1000 * outcome.seconds_by_rule[name]:.2f}", name)
+        for name, count in outcome.counts.most_common()
+    ]
+    rows.append((outcome.total, f"{1000 * outcome.seconds:.2f}", "in all (time: with matching)"))
+    return table(["applied#", "ms#", "rule"], rows)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all. Raises MlirulesError."""
+    from mlirules.drivers.torch_import import write_whole
+
+    write_whole(path, data)

@@ -1,0 +1,70 @@
+"""``mlirules docs``: pages made from the rules themselves, the JSON Schema, the functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mlirules.commands.common import Json, out, progress, say, say_json, table
+
+EXAMPLE = "mlirules docs torch/to-linalg -o site"
+
+
+def command(
+    rules: Annotated[
+        list[str] | None,
+        typer.Argument(help="Rule sets to write pages for; default: all that ships."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The folder for pages and schema.")
+    ] = None,
+    functions: Annotated[
+        bool, typer.Option("--functions", help="Print the functions that rules can use.")
+    ] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of a rule file.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Write rule pages and the JSON Schema to a folder, or print the functions or the schema."""
+    from mlirules.generator import pages
+
+    if schema:
+        say(pages.schema())
+    if functions:
+        _functions(as_json)
+    if schema or functions:
+        return
+    if output is None:
+        raise typer.BadParameter("say where to write: -o DIR, or use --functions or --schema")
+    written = _pages(rules or [""], output)
+    if as_json:
+        say_json({"written": [n for n, new in written.items() if new], "pages": len(written)})
+    else:
+        say(f"{output}: {sum(written.values())} of {len(written)} files written")
+
+
+def _functions(as_json: bool) -> None:
+    from mlirules.generator import pages
+
+    rows = pages.functions()
+    if as_json:
+        say_json([dict(zip(("function", "where", "meaning"), row, strict=True)) for row in rows])
+        return
+    out.print(table(["function", "where", "meaning"], rows))
+
+
+def _pages(paths: list[str], output: Path) -> dict[str, bool]:
+    from mlirules.drivers.pipeline import rule_set
+    from mlirules.generator import pages, pdll
+    from mlirules.rules.loader import LIBRARY
+
+    rules: Any = rule_set(tuple(p or str(LIBRARY) for p in paths))
+    files = {"schema/rule.json": pages.schema(), "index.md": pages.index(rules)}
+    with progress("pages", len(rules)) as step:
+        for rule in rules:
+            step(rule.name)
+            files[f"rules/{rule.name}.md"] = pages.page(rule)
+    return {name: pdll.write_atomically(output / name, text) for name, text in files.items()}

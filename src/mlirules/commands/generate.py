@@ -1,0 +1,69 @@
+"""``mlirules generate``: rule sets as PDLL and PDL files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlirules.commands.common import Json, Only, Skip, note, progress, say, say_json, split, warn
+from mlirules.rules.faults import EXIT_CHECK_FAILED
+
+EXAMPLE = "mlirules generate torch/to-linalg --to pdll,pdl -o generated"
+
+
+def command(
+    rules: Annotated[
+        list[str], typer.Argument(help="Rule sets: shipped names, files or folders.")
+    ],
+    to: Annotated[
+        list[str] | None, typer.Option("--to", help="Forms: pdll, pdl, transform. [pdll,pdl]")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder.")] = Path("generated"),
+    per_rule: Annotated[
+        bool, typer.Option("--per-rule", help="One file a rule instead of one a rule set.")
+    ] = False,
+    only: Only = None,
+    skip: Skip = None,
+    as_json: Json = False,
+) -> None:
+    """Write what a rule set becomes for MLIR, one set of files for each rule set given.
+
+    Files are written only when their text changes. Rules that a form cannot say are listed with
+    the line that asks for more; exits with 1 when nothing at all could be said in a form.
+    """
+    from mlirules.drivers.engine import select
+    from mlirules.drivers.pipeline import rule_set
+    from mlirules.generator import artefacts as forms
+    from mlirules.generator import pdll
+
+    chosen = forms.check_forms(split(to) or ["pdll", "pdl"])
+    written: dict[str, bool] = {}
+    made = forms.Artefacts()
+    with progress("generating", len(rules)) as step:
+        for path in rules:
+            step(path)
+            loaded = select(list(rule_set((path,))), split(only), split(skip))
+            one = forms.artefacts(loaded, forms.stem_of(path), chosen, per_rule=per_rule)
+            written |= forms.write(one, output)
+            made.files |= one.files
+            made.refused += one.refused
+    if as_json:
+        say_json({
+            "written": [n for n, new in written.items() if new],
+            "unchanged": [n for n, new in written.items() if not new],
+            "refused": [{"form": form, **fault.as_json()} for form, fault in made.refused],
+            "mlir_pdll_runs": pdll.runs,
+        })  # fmt: skip
+    else:
+        for name, new in written.items():
+            say(f"{'wrote' if new else 'unchanged'} {output / name}")
+        for form, fault in made.refused:
+            note(f"{form}: {fault.render()}")
+        say(f"{sum(written.values())} files written, {len(written)} in all; "
+            f"mlir-pdll ran {pdll.runs} times")  # fmt: skip
+    if not made.files:
+        if not as_json:
+            warn(f"nothing could be said in {', '.join(chosen)}")
+        raise typer.Exit(EXIT_CHECK_FAILED)

@@ -1,0 +1,50 @@
+"""``mlirules new``: a rule file with its tests, ready to edit."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlirules.commands.common import Json, note, say_json, write_bytes
+from mlirules.rules.faults import MlirulesError
+
+EXAMPLE = "mlirules new conversion my-sigmoid && mlirules test my-sigmoid.yaml"
+
+
+class Kind(StrEnum):
+    """The kinds of rule that can be written."""
+
+    CONVERSION = "conversion"
+    FUSION = "fusion"
+
+
+def command(
+    kind: Annotated[Kind, typer.Argument(help="conversion: op to op. fusion: DAG to DAG.")],
+    name: Annotated[str, typer.Argument(help="The rule's name: lower-case words joined by '-'.")],
+    folder: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write NAME.yaml: a small rule that works, with a positive and a negative test, to edit."""
+    from mlirules.generator import pdll
+
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+        raise MlirulesError.at(
+            name, "is no rule name", code="rule-name",
+            suggestion="lower-case words joined by '-', for example torch-mm-to-linalg",
+        )  # fmt: skip
+    path = folder / f"{name}.yaml"
+    if path.exists() and not force:
+        raise MlirulesError.at(
+            str(path), "is there already", code="file", suggestion="--force replaces it"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, pdll.render(f"new-{kind.value}.yaml.j2", name=name).encode())
+    if as_json:
+        say_json({"path": str(path)})
+    else:
+        note(f"{path}: edit it, then: mlirules test {path}")

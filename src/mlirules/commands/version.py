@@ -1,0 +1,25 @@
+"""``mlirules version``: what is installed, and which devices are here."""
+
+from __future__ import annotations
+
+from mlirules import __version__
+from mlirules.commands.common import Json, say, say_json
+
+EXAMPLE = "mlirules version"
+
+
+def command(as_json: Json = False) -> None:
+    """Print the versions that matter, and the devices programs can run on here."""
+    from mlirules.drivers import compiler, runtime
+
+    facts: dict[str, object] = {
+        "mlirules": __version__,
+        "iree-base-compiler": compiler.version(),
+        "iree-base-runtime": runtime.version(),
+        "devices": [device.uri for device in runtime.devices()],
+    }
+    if as_json:
+        say_json(facts)
+        return
+    for name, value in facts.items():
+        say(f"{name:<20} {', '.join(value) if isinstance(value, list) else value}")
