@@ -143,12 +143,48 @@ class Matcher:
         ]
         self.plain_where = [(l, e) for l, e in rule.where if not _asks_structure(e)]
         # A single op without alternatives is the common case, and needs no backtracking.
+        self.fast_names = self._simple_operands()
+        self.fast: dict[Any, _Verdict] = {}
+        self.last_verdict: _Verdict | None = None
         self.alternatives = any(p.op in self.commutative for p in rule.match)
+
+    def _simple_operands(self) -> list[str] | None:
+        """The operands' names where the pattern is one op over distinct tensors, else None.
+
+        For such rules types decide alone, and a match is one look into a table.
+        """
+        if len(self.rule.match) != 1 or self.structural or self.rule.index_match:
+            return None
+        call = self.rule.root.equation.call
+        names = [a.id for a in call.args if isinstance(a, ast.Name)]
+        plain = len(names) == len(call.args) == len(set(names)) and not call.attrs
+        if not plain or call.fn in self.commutative or self.rule.root.equation.pack:
+            return None
+        return names if all(n in self.shallow for n in names) else None
 
     # -- public
 
     def match(self, op: Any) -> Match | None:
         """The rule's match at ``op``, or None."""
+        if self.fast_names is not None:
+            values = list(op.operands)
+            key = [v.type for v in values]
+            key += [v.type for v in op.results]
+            whole = tuple(key)
+            verdict = self.fast.get(whole)
+            if verdict is not None and len(values) == len(self.fast_names):
+                if verdict.template is None:
+                    return None
+                bound = dict(zip(self.fast_names, values, strict=True))
+                return Match(self.rule, op, bound, verdict.template, [], verdict.env)
+            found = self._attempt(op)
+            if self.last_verdict is not None:
+                self.fast[whole] = self.last_verdict
+            return found
+        return self._attempt(op)
+
+    def _attempt(self, op: Any) -> Match | None:
+        self.last_verdict = None
         try:
             return self._match(op)
         except _Stop:
@@ -417,6 +453,7 @@ class Matcher:
         if verdict is None:
             verdict = self._verdict(op, state)
             self.cache[whole] = verdict
+        self.last_verdict = verdict
         if verdict.refusal is not None:
             refusal = verdict.refusal
             raise _Stop(

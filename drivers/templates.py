@@ -38,9 +38,10 @@ class _Step:
     op: Any
     operands: list[tuple[int, int]]  # (operand number, slot)
     captures: list[tuple[tuple[int, ...], int, int]]  # (path to the op, operand number, slot)
+    first: int  # the slot of its first result
     results: int
     hoist: bool
-    key: int
+    key: str  # what a shared op is
     attribute: str | None
 
 
@@ -53,6 +54,8 @@ class Template:
     arguments: list[tuple[Argument, Any]]  # with the type that a cast to it gives
     steps: list[_Step]
     returned: list[int]
+    slots: int
+    own_steps: list[_Step]
 
 
 def build(lowered: Lowered, context: Any) -> Template:
@@ -89,11 +92,14 @@ def build(lowered: Lowered, context: Any) -> Template:
                 hoisted.add(len(slot_of))
             slot_of[value] = len(slot_of)
         steps.append(
-            _Step(operation, operands, captures, len(slot_of) - first, hoist,
-                  hash(str(operation)) if hoist else 0, attribute)
+            _Step(operation, operands, captures, first, len(slot_of) - first, hoist,
+                  str(operation) if hoist else "", attribute)
         )  # fmt: skip
     returned = [slot_of[v] for v in operations[-1].operands]
-    return Template(lowered, module, arguments, steps, returned)
+    return Template(
+        lowered, module, arguments, steps, returned, len(slot_of),
+        [s for s in steps if not s.hoist],
+    )  # fmt: skip
 
 
 def _captures(
@@ -128,28 +134,28 @@ class Instantiator:
 
     def __init__(self, context: Any) -> None:
         self.context = context
-        # (function, shared op, its operands) -> its results.
-        self.shared: dict[tuple[Any, Any], list[Any]] = {}
+        self.unknown = ir.Location.unknown(context)
         self.last_created: list[Any] = []
         #: Values that a conversion has converted already: original -> converted.
         self.converted: dict[Any, Any] = {}
         #: Whether constants and fills are shared at the head of the function.
         self.hoist = True
+        # By function body: shared ops by what they are, and each template's slots filled with them.
+        self.scopes: dict[Any, tuple[dict[Any, list[Any]], dict[int, list[Any]]]] = {}
+        self.last_block: Any = None
+        self.last_scope: Any = None
 
     def instantiate(self, template: Template, values: dict[str, Any], root: Any) -> list[Any]:
         """Clone ``template`` before ``root``; returns the new values of its results."""
         ip = ir.InsertionPoint(root)
-        slots: list[Any] = []
+        slots = self.filled(template, root) if self.hoist else [None] * template.slots
         created: list[Any] = []
-        for argument, type_ in template.arguments:
+        for number, (argument, type_) in enumerate(template.arguments):
             value = values[argument.path]
             if argument.form != "raw":
                 value = self.cast(value, _FORMS[argument.form], type_, ip)
-            slots.append(value)
-        for step in template.steps:
-            if step.hoist and self.hoist:
-                slots.extend(self.share(step, slots, root))
-                continue
+            slots[number] = value
+        for step in template.steps if not self.hoist else template.own_steps:
             new = step.op.clone(ip)
             if step.operands:
                 operands = new.operands
@@ -160,7 +166,10 @@ class Instantiator:
             if step.attribute is not None:
                 new.attributes["value"] = signless(values[step.attribute])
             created.append(new)
-            slots.extend(new.results)
+            if step.results == 1:
+                slots[step.first] = new.results[0]
+            elif step.results:
+                slots[step.first : step.first + step.results] = new.results
         self.last_created = created
         return [slots[s] for s in template.returned]
 
@@ -175,18 +184,40 @@ class Instantiator:
             if source.type == type_:
                 return source
         made = ir.Operation.create(
-            name, results=[type_], operands=[value], ip=ip, loc=ir.Location.unknown(self.context)
+            name, results=[type_], operands=[value], ip=ip, loc=self.unknown
         )
         return made.results[0]
 
-    def share(self, step: _Step, slots: list[Any], root: Any) -> list[Any]:
+    def filled(self, template: Template, root: Any) -> list[Any]:
+        """The template's slots with the shared ops' results in place."""
         block = root.block
-        owner = block.owner.operation
-        while owner.name not in _ISOLATED:
-            block = owner.block
-            owner = block.owner.operation
-        key = (owner, step.key, tuple([slots[s] for _, s in step.operands]))
-        found = self.shared.get(key)
+        if self.last_block is None or block != self.last_block:
+            self.last_block = block
+            outer = block
+            owner = outer.owner.operation
+            while owner.name not in _ISOLATED:
+                outer = owner.block
+                owner = outer.owner.operation
+            self.last_scope = self.scopes.setdefault(owner, ({}, {}))
+            self.last_outer = outer
+        shared, filled = self.last_scope
+        found = filled.get(id(template))
+        if found is None:
+            found = [None] * template.slots
+            for step in template.steps:
+                if step.hoist:
+                    found[step.first : step.first + step.results] = self.share(
+                        step, found, shared, self.last_outer
+                    )
+            filled[id(template)] = found
+        return list(found)
+
+    @staticmethod
+    def share(
+        step: _Step, slots: list[Any], shared: dict[Any, list[Any]], block: Any
+    ) -> list[Any]:
+        key = (step.key, tuple([slots[s] for _, s in step.operands]))
+        found = shared.get(key)
         if found is None:
             if step.operands:
                 # After what it is made of, which stands at the head of the function as well.
@@ -201,7 +232,7 @@ class Instantiator:
             else:
                 new = step.op.clone(ir.InsertionPoint.at_block_begin(block))
             found = list(new.results)
-            self.shared[key] = found
+            shared[key] = found
         return found
 
 
