@@ -26,10 +26,12 @@ from mlirules.rules.notation.parser import (
     parse_type,
 )
 from mlirules.rules.rule import BodyText, Line, OpPattern, Rule
-from mlirules.rules.source import Path_, SourceFile, Text, load_yaml
+from mlirules.rules.source import MAX_FAULTS, Path_, SourceFile, Text, load_yaml
 
 # Says of an op name whether the installed compiler has it, and names near to it.
 OpOracle = Callable[[str], tuple[bool, list[str]]]
+
+MAX_SUGGESTIONS = 20  # in one file
 
 LIBRARY = Path(__file__).resolve().parent
 
@@ -40,6 +42,7 @@ _RUNTIME = """
     atan2/2 copysign/2 pow/2 abs/1 max/2 min/2 maxnum/2 minnum/2 truncdiv/2 rem/2 bitand/2
     bitor/2 bitxor/2 shl/2 shr/2 isnan/1 isinf/1 isfinite/1 cast/2 select/3 sign/1 bitcast/2
     real/1 imag/1 complex/2 indexed/3 reshape/1-2 pad/4 concatenate/2 literal/1-2 wide/1
+    window/5 stack/2 split/3 unstack/2
 """
 
 
@@ -65,7 +68,11 @@ def load_rule(
     ``ops`` tells whether the installed compiler has an op; without it op names are not checked.
     Raises :class:`MlirulesError` with all faults of the file.
     """
-    source = load_yaml(path, text)
+    return rule_of(load_yaml(path, text), ops=ops)
+
+
+def rule_of(source: SourceFile, *, ops: OpOracle | None = None) -> Rule:
+    """The rule that a YAML file holds. Arguments and errors as for :func:`load_rule`."""
     if not isinstance(source.data, dict):
         raise MlirulesError(
             Fault(source.span_at(()), "not-a-rule", "a rule file is a mapping of keys to values",
@@ -100,7 +107,7 @@ def _typed(data: object) -> tuple[RuleDoc | None, list[Any]]:
     try:
         return RuleDoc.model_validate(data), []
     except pydantic.ValidationError as error:
-        return None, list(error.errors(include_url=False))
+        return None, list(error.errors(include_url=False))[:MAX_FAULTS]
 
 
 # Faults that may only follow from a test that the model refused.
@@ -194,13 +201,18 @@ def _shown(value: Any) -> str:
         case bool():
             return "the truth value " + ("true" if value else "false")
         case int() | float():
-            return f"the number {value}"
+            return f"the number {value:.40g}" if isinstance(value, float) else _number(value)
         case str():
             text = value if len(value) <= 40 else value[:37] + "..."
             return f"the text {text!r}"
         case list():
             return "a list"
     return "a mapping"
+
+
+def _number(value: int) -> str:
+    # Python refuses to print very long ones.
+    return f"the number {value}" if abs(value) < 10**30 else "a very large number"
 
 
 def _what(loc: Path_) -> str:
@@ -217,7 +229,7 @@ def _model_fault(source: SourceFile, error: Any) -> list[Fault]:
     if error["loc"] and error["loc"][-1] == "[key]":
         span = source.span_at(loc, key=True)
         return [
-            Fault(span, "bad-name", f"{loc[-1]!r} is not a name",
+            Fault(span, "bad-name", f"{str(loc[-1])[:60]!r} is not a name",
                   "up to 60 letters, digits and _, not starting with a digit")
         ]  # fmt: skip
     # A union reports every branch: keep the one that fits what was written.
@@ -245,7 +257,7 @@ def _model_fault(source: SourceFile, error: Any) -> list[Fault]:
         ]  # fmt: skip
     if kind == "extra_forbidden":
         known = list(_model_at(loc[:-1]).model_fields)
-        word = str(loc[-1])
+        word = str(loc[-1])[:100]
         hint = did_you_mean(word, known) or _elsewhere(word) or "known keys: " + ", ".join(known)
         return [Fault(source.span_at(loc, key=True), "unknown-key", f"unknown key {word!r}", hint)]
     span = source.span_at(loc)
@@ -270,8 +282,8 @@ def _model_fault(source: SourceFile, error: Any) -> list[Fault]:
         fixed = re.sub(r"[^a-z0-9]+", "-", str(found).lower()).strip("-")
         return [
             Fault(span, "bad-name",
-                  f"{found!r} is not a name: lower-case words and digits joined by '-'",
-                  f"write {fixed}" if fixed else "")
+                  f"{str(found)[:60]!r} is not a name: lower-case words and digits joined by '-'",
+                  f"write {fixed[:60]}" if fixed else "")
         ]  # fmt: skip
     if kind in ("too_short", "string_too_short"):
         least = context["min_length"]
@@ -287,7 +299,7 @@ def _model_fault(source: SourceFile, error: Any) -> list[Fault]:
         bound = context.get("ge", context.get("le"))
         side = "at least" if "ge" in context else "at most"
         return [
-            Fault(span, "bad-value", f"{_what(loc)} must be {side} {bound}, not {found}")
+            Fault(span, "bad-value", f"{_what(loc)} must be {side} {bound}, not {_shown(found)}")
         ]
     return [Fault(span, "wrong-type", f"{_what(loc)}: {error['msg']}")]
 
@@ -347,6 +359,10 @@ class _Checker:
             )  # fmt: skip
         self.skip(line)
         return None
+
+    def near(self, word: str, known: Iterable[str]) -> str:
+        """A suggestion; none after many faults, because finding one takes time."""
+        return did_you_mean(word[:100], known) if len(self.faults) < MAX_SUGGESTIONS else ""
 
     def skip(self, line: Line) -> None:
         """Note that a line could not be read."""
@@ -438,7 +454,7 @@ class _Checker:
         else:
             where = decl
         if element and element[0].islower() and element not in ELEMENT_TYPES:
-            hint = did_you_mean(element, ELEMENT_TYPES) or "an element type, or a capital symbol"
+            hint = self.near(element, ELEMENT_TYPES) or "an element type, or a capital symbol"
             self.fault(line, where, "unknown-type", f"unknown element type {element!r}", hint)
         if decl.kind == "vtensor" and element in ("i8", "i16", "i32", "i64", "index"):
             self.fault(
@@ -468,7 +484,7 @@ class _Checker:
         if not known:
             self.fault(
                 line, ast.Node(pos, pos + len(name)), "unknown-op",
-                f"the installed compiler has no op {name!r}", did_you_mean(name, near),
+                f"the installed compiler has no op {name!r}", self.near(name, near),
             )  # fmt: skip
 
     # -- names
@@ -512,7 +528,7 @@ class _Checker:
                 self.fault(
                     self.line("commutative", n), None, "unbound-name",
                     f"{op!r} does not stand in the match",
-                    did_you_mean(op, rule.op_names) or "name an op of `match:`, or remove it",
+                    self.near(op, rule.op_names) or "name an op of `match:`, or remove it",
                 )  # fmt: skip
         rule.names = frozenset(scope)
 
@@ -589,7 +605,7 @@ class _Checker:
                     Fault(
                         self.source.span_at(("types", name), key=True), "unbound-name",
                         f"{name!r} stands nowhere in the match",
-                        did_you_mean(name, bound) or "remove it, or use it",
+                        self.near(name, bound) or "remove it, or use it",
                     )
                 )  # fmt: skip
 
@@ -608,7 +624,7 @@ class _Checker:
             return
         for name in sorted(roots - defined):
             where = rule.rewrite[-1][0] if rule.rewrite else self.line("rewrite", 0)
-            near = did_you_mean(name, defined)
+            near = self.near(name, defined)
             span = where.span
             if rule.rewrite and isinstance(rule.rewrite[-1][1], BodyText):
                 span = self.source.span_at(("rewrite", where.key, "body"), key=True)
@@ -700,7 +716,7 @@ class _Checker:
             self.fault(
                 line, ast.Node(*found.span()), "unbound-name",
                 f"%{name} is neither defined in this body nor a value of the match",
-                did_you_mean(name, own | scope),
+                self.near(name, own | scope),
             )  # fmt: skip
         for found in _BODY_OP.finditer(plain):
             self.op_name(line, found.group(1), found.start(1))
@@ -737,7 +753,7 @@ class _Checker:
             if isinstance(node, (ast.Name, ast.Pack)) and node.id:
                 if node.id in scope or node.id in ELEMENT_TYPES or node.id in self.unread:
                     continue
-                hint = did_you_mean(node.id, scope)
+                hint = self.near(node.id, scope)
                 if node.id in FUNCTIONS:
                     hint = f"{node.id} is a function: {FUNCTIONS[node.id].example}"
                 elif node.id.lower() in ("true", "false", "none", "null"):
@@ -778,7 +794,7 @@ class _Checker:
                 return
             self.fault(
                 line, head, "unknown-function", f"unknown function {node.fn!r}",
-                did_you_mean(node.fn, known) or "see the list in docs/notation.md",
+                self.near(node.fn, known) or "see the list in docs/notation.md",
             )  # fmt: skip
             return
         if any(isinstance(a, ast.Pack) for a in node.args):
@@ -861,7 +877,7 @@ class _Checker:
                       "add `check:` lines or `run:`")  # fmt: skip
         if test.unchanged is not None and test.because is not None and test.because not in lines:
             span = self.source.span_at(("tests", i, "because"))
-            near = did_you_mean(test.because, lines)
+            near = self.near(test.because, lines)
             self.faults.append(
                 Fault(span, "because", "no line of the rule reads like this",
                       near or "copy the line that refuses from `where:` or `types:`")
@@ -877,7 +893,7 @@ class _Checker:
 
 
 # What may refuse a program: where the line of a `because:` stands.
-_SECTIONS = ("types", "match", "let", "where")
+_SECTIONS = ("types", "match", "let", "where", "rewrite")
 
 # Asked of the IR around a match, not of types and constants.
 _STRUCTURAL = ("unused", "one_use")

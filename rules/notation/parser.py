@@ -391,9 +391,10 @@ class _Parser:
             self.take()
             while True:
                 name = self.take()
-                if name.kind != "name":
+                pack = name.kind == "punct" and name.text == "..."
+                if name.kind != "name" and not pack:
                     raise self.error("expected a loop index after 'for'", name)
-                pack = self.accept("...")
+                pack = self.accept("...") or pack
                 self.expect("<", f"after the loop index {name.text}")
                 limit = self.level(3)
                 bounds.append(ast.Bound(name.pos, limit.end, name.text, pack, limit))
