@@ -248,9 +248,9 @@ class Skeleton:
                 self.lines.append(f"let {name} = {text};")
                 return f"{name}.0"
             case ast.Literal(value=value):
-                constant = constant(value)
+                literal = constant(value)
                 name = self.fresh("k")
-                self.lines.append(f"let {name} = {constant};")
+                self.lines.append(f"let {name} = {literal};")
                 return f"{name}.0"
             case ast.ListExpr(items=items):
                 name = self.fresh("list")

@@ -9,7 +9,18 @@ from typing import Annotated, Any
 import typer
 
 from mlirules.commands.common import (
-    Json, Only, Rules, Skip, applications_table, err, note, say, say_json, split, warn, write_bytes,
+    Json,
+    Only,
+    Rules,
+    Skip,
+    applications_table,
+    err,
+    note,
+    say,
+    say_json,
+    split,
+    warn,
+    write_bytes,
 )  # fmt: skip
 from mlirules.commands.textdiff import show_diff
 from mlirules.rules.faults import CheckFailed, MlirulesError

@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from mlirules.commands.common import (
-    Json, applications_table, err, note, say_json, warn, working, write_bytes,
+    Json,
+    applications_table,
+    err,
+    note,
+    say_json,
+    warn,
+    working,
+    write_bytes,
 )  # fmt: skip
 
 EXAMPLE = "mlirules compile model.mlir --target cpu --no-fallback -o model.vmfb"

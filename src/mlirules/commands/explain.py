@@ -30,14 +30,17 @@ def command(
     """
     from mlirules.drivers import compiler
     from mlirules.drivers.pipeline import (
-        engine_for, inline_integer_resources, read_program, shared_context,
+        engine_for,
+        inline_integer_resources,
+        read_program,
+        shared_context,
     )  # fmt: skip
 
     chosen = _rule(rule)
     text = read_program(model)
     module = compiler.parse(inline_integer_resources(text), str(model), shared_context())
     engine = engine_for([chosen])
-    ops = [op for op in _ops(module.operation) if op.name in chosen.roots]
+    ops = [op for op in _ops(module.operation) if op.name in chosen.root_ops]
     if at is not None:
         ops = [op for op in ops if _fits(str(op.location), at)]
     verdicts = [(op, engine.explain(chosen, op)) for op in ops]
@@ -50,7 +53,7 @@ def command(
         return
     if not verdicts:
         where = f" at {at}" if at else ""
-        warn(f"{model} holds no {' or '.join(chosen.roots)}{where}: {chosen.name} starts there")
+        warn(f"{model} holds no {' or '.join(chosen.root_ops)}{where}: {chosen.name} starts there")
         return
     for op, refusal in verdicts[:limit]:
         _show(chosen, op, refusal)

@@ -25,7 +25,7 @@ class Kind(StrEnum):
 def command(
     kind: Annotated[Kind, typer.Argument(help="conversion: op to op. fusion: DAG to DAG.")],
     name: Annotated[str, typer.Argument(help="The rule's name: lower-case words joined by '-'.")],
-    folder: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path(),
+    folder: Annotated[Path, typer.Option("--output", "-o", help="The folder.")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     as_json: Json = False,
 ) -> None:

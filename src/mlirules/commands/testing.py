@@ -24,7 +24,7 @@ def command(
         list[str] | None,
         typer.Option(help="Compare numbers on these only: cpu, vulkan, cuda; none: nowhere."),
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also list what passed.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List what passed.")] = False,
     as_json: Json = False,
 ) -> None:
     """Run the inline tests: FileCheck, unchanged because, numbers.
