@@ -272,6 +272,7 @@ class Engine:
                 gc.enable()
         run.raise_if_failed()
         if run.applied:
+            run.instantiator.erase_passed()
             sweep(module, run.inner_names)
         outcome.seconds = time.perf_counter() - started
         return outcome
@@ -385,8 +386,12 @@ class _Run:
             raise self.error
 
 
+# Ops whose regions compute on scalars: no torch op stands in them.
+_SCALAR_REGIONS = ("linalg.", "tensor.", "iree_linalg_ext.", "arith.", "math.")
+
+
 def op_names(module: Any) -> Counter[str]:
-    """How often each op occurs in a module."""
+    """How often each op occurs in a module (bodies of structured ops aside)."""
     counts: Counter[str] = Counter()
 
     def visit(operation: Any) -> None:
@@ -394,8 +399,9 @@ def op_names(module: Any) -> Counter[str]:
             for block in region.blocks:
                 for op in block.operations:
                     inner = op.operation
-                    counts[inner.name] += 1
-                    if len(inner.regions):
+                    name = inner.name
+                    counts[name] += 1
+                    if not name.startswith(_SCALAR_REGIONS) and len(inner.regions):
                         visit(inner)
 
     visit(module.operation)
@@ -411,17 +417,22 @@ def sweep(module: Any, names: Iterable[str]) -> int:
         nonlocal gone
         for region in operation.regions:
             for block in region.blocks:
-                for op in reversed(list(block.operations)):
+                dead_or_not = []
+                for op in block.operations:
                     inner = op.operation
-                    if len(inner.regions):
+                    name = inner.name
+                    if name in wanted:
+                        dead_or_not.append(inner)
+                    elif not name.startswith(_SCALAR_REGIONS) and len(inner.regions):
                         visit(inner)
-                    if inner.name in wanted and len(inner.results):
-                        for value in inner.results:
-                            if next(iter(value.uses), None) is not None:
-                                break
-                        else:
-                            inner.erase()
-                            gone += 1
+                for inner in reversed(dead_or_not):
+                    results = inner.results
+                    if not len(results) or any(
+                        next(iter(value.uses), None) is not None for value in results
+                    ):
+                        continue
+                    inner.erase()
+                    gone += 1
 
     visit(module.operation)
     return gone

@@ -142,6 +142,8 @@ class Instantiator:
         self.hoist = True
         # By function body: shared ops by what they are, and each template's slots filled with them.
         self.scopes: dict[Any, tuple[dict[Any, list[Any]], dict[int, list[Any]]]] = {}
+        # Casts back to torch that a match read past: dead, once their last user has gone.
+        self.passed: list[Any] = []
         self.last_block: Any = None
         self.last_scope: Any = None
 
@@ -182,11 +184,20 @@ class Instantiator:
         if not isinstance(owner, ir.Block) and owner.name == _BACK[name]:
             source = owner.operands[0]
             if source.type == type_:
+                if self.hoist:
+                    self.passed.append(owner)
                 return source
         made = ir.Operation.create(
             name, results=[type_], operands=[value], ip=ip, loc=self.unknown
         )
         return made.results[0]
+
+    def erase_passed(self) -> None:
+        """Erase the casts that matches read past and that nobody else uses."""
+        for op in dict.fromkeys(self.passed):
+            if next(iter(op.results[0].uses), None) is None:
+                op.erase()
+        self.passed.clear()
 
     def filled(self, template: Template, root: Any) -> list[Any]:
         """The template's slots with the shared ops' results in place."""
