@@ -15,11 +15,14 @@ from typing import Any
 from mlirules.drivers import compiler
 from mlirules.drivers.targets import Target
 from mlirules.rules.faults import Fault, MlirulesError, did_you_mean
-from mlirules.rules.loader import load_rule
+from mlirules.rules.loader import rule_of
 from mlirules.rules.source import SourceFile, Text, load_yaml
 
-# The compiler's parser is recursive: what nests deeper may overflow its stack and end the process.
+# The compiler's parser is recursive, and it runs in this process: what nests deeper may overflow
+# its stack. Aliases of aliases may grow beyond all memory when a diagnostic prints them.
 MAX_MLIR_NESTING = 100
+MAX_MLIR_OPERATORS = 200
+MAX_MLIR_ALIASES = 16
 
 _DIRECTIVE = re.compile(r"(?P<prefix>CHECK[A-Z0-9-]*)(?P<colon>\s*:)?")
 _SUFFIXES = ("", "-NEXT", "-SAME", "-NOT", "-DAG", "-LABEL", "-EMPTY")
@@ -35,15 +38,15 @@ def check_rule(path: str | Path, text: str | None = None) -> list[Fault]:
     check nothing, unknown targets. ``text`` is read instead of the file when given. Nothing is
     written and no rule is applied.
     """
+    try:
+        source = load_yaml(path, text)
+    except MlirulesError as error:
+        return error.faults
     faults: list[Fault] = []
     try:
-        source = load_rule(path, text, ops=compiler.op_oracle).source
+        rule_of(source, ops=compiler.op_oracle)
     except MlirulesError as error:
         faults.extend(error.faults)
-        try:
-            source = load_yaml(path, text)
-        except MlirulesError:  # the file cannot be read as YAML: its faults are known already
-            return faults
     known = {fault.span.line for fault in faults}
     found = list(_deeper(source))
     faults += [f for f in found if f.span.line not in known]
@@ -86,11 +89,10 @@ def mlir_faults(text: Text) -> list[Fault]:
     """The faults of MLIR text that stands in a file, located in that file."""
     if not text.value.strip():
         return [Fault(text.span(), "mlir", "the program is empty", "write a func.func")]
-    deep = _too_deep(text.value)
-    if deep is not None:
-        return [
-            Fault(text.span(deep, 1), "mlir", f"nested more than {MAX_MLIR_NESTING} levels deep")
-        ]
+    unsafe = _unsafe(text.value)
+    if unsafe is not None:
+        offset, message = unsafe
+        return [Fault(text.span(offset, 1), "mlir", message)]
     try:
         compiler.parse(text.value, text.source.path, _context())
     except MlirulesError as error:
@@ -113,13 +115,38 @@ def _moved(fault: Fault, text: Text, starts: list[int]) -> Fault:
     return Fault(span, fault.code, fault.message, fault.suggestion)
 
 
-def _too_deep(text: str) -> int | None:
-    """The offset at which MLIR text nests too deep, counted without regard to strings."""
-    depth = 0
-    for found in re.finditer(r"[(\[{<]|(?<!-)>|[)\]}]", text):
-        depth = depth + 1 if found.group() in "([{<" else max(0, depth - 1)
+_STRUCTURE = re.compile(
+    r"(?P<open>[(\[{<])|(?P<arrow>->)|(?P<close>[)\]}>])|(?P<end>[,=:])"
+    r"|(?P<operator>[-+*]|\b(?:mod|floordiv|ceildiv)\b)"
+)
+_ALIAS = re.compile(r"^[ \t]*([#!][A-Za-z_]\w*)[ \t]*=", re.MULTILINE)
+
+
+def _unsafe(text: str) -> tuple[int, str] | None:
+    """Where MLIR text is too much for a recursive parser, and why; strings are not left out."""
+    depth = operators = 0
+    for found in _STRUCTURE.finditer(text):
+        match found.lastgroup:
+            case "open":
+                depth, operators = depth + 1, 0
+            case "close":
+                depth, operators = max(0, depth - 1), 0
+            case "operator":
+                operators += 1
+            case _:
+                operators = 0
         if depth > MAX_MLIR_NESTING:
-            return found.start()
+            return found.start(), f"nested more than {MAX_MLIR_NESTING} levels deep"
+        if operators > MAX_MLIR_OPERATORS:
+            return found.start(), f"more than {MAX_MLIR_OPERATORS} operators in a row"
+    levels: dict[str, int] = {}
+    aliases = list(_ALIAS.finditer(text))
+    ends = [*(found.start() for found in aliases[1:]), len(text)]
+    for found, end in zip(aliases, ends, strict=False):
+        used = re.findall(r"[#!][A-Za-z_]\w*", text[found.end() : end])
+        level = levels[found[1]] = 1 + max((levels.get(name, 0) for name in used), default=0)
+        if level > MAX_MLIR_ALIASES:
+            return found.start(1), f"aliases of aliases more than {MAX_MLIR_ALIASES} levels deep"
     return None
 
 

@@ -125,7 +125,7 @@ class RuleDoc(_Strict):
         examples=["IREE tiles linalg.matmul; it does not know torch.aten.mm."],
     )
     tags: list[RuleName] = Field(
-        default=[], description="Words to select rules by.", examples=[["matmul"]]
+        max_length=50, default=[], description="Words to select rules by.", examples=[["matmul"]]
     )
     benefit: int = Field(
         default=1,
@@ -135,16 +135,19 @@ class RuleDoc(_Strict):
         examples=[2],
     )
     targets: list[str] = Field(
+        max_length=50,
         default=[],
         description="Targets it is meant for; empty: all.",
         examples=[["cpu", "cuda:sm_80"]],
     )
     commutative: list[str] = Field(
+        max_length=64,
         default=[],
         description="Ops whose first two operands may stand in either order.",
         examples=[["torch.aten.add.Tensor"]],
     )
     types: dict[Symbol, str] = Field(
+        max_length=200,
         default={},
         description="Types of the symbols. A dim or element type that stands twice must be equal.",
         examples=[{"a": "vtensor<M x K x T>", "alpha": "constant int"}],
@@ -156,11 +159,13 @@ class RuleDoc(_Strict):
         examples=[["c = torch.aten.mm(a, b)"]],
     )
     let: dict[Symbol, str | int | FiniteFloat | bool] = Field(
+        max_length=200,
         default={},
         description="Names for expressions, evaluated before `where`.",
         examples=[{"half": "K // 2"}],
     )
     where: list[Equation] = Field(
+        max_length=200,
         default=[],
         description="Conditions that must hold.",
         examples=[["T in [f16, f32]", "one_use(c)"]],
@@ -171,7 +176,9 @@ class RuleDoc(_Strict):
         description="The equations that define the root's results.",
         examples=[["c[m, n] += a[m, k] * b[k, n]"]],
     )
-    tests: list[Test] = Field(min_length=1, description="At least one positive and one negative.")
+    tests: list[Test] = Field(
+        max_length=200, min_length=1, description="At least one positive and one negative."
+    )
     notes: str = Field(default="", description="Anything else worth knowing (Markdown).")
     tolerance: str = Field(
         default="", description="Why the numbers may differ from the unrewritten program's."

@@ -23,8 +23,9 @@ from mlirules.rules.faults import Fault, MlirulesError, Span
 
 Path_ = tuple[str | int, ...]
 
-MAX_BYTES = 1 << 18
+MAX_BYTES = 1 << 17
 MAX_DEPTH = 40
+MAX_FAULTS = 100  # of one file and kind: nobody reads more, and finding them takes time
 
 # What YAML 1.1 turns into something its author did not mean.
 _BOOL_WORDS = {"yes", "no", "on", "off", "y", "n"}
@@ -116,6 +117,8 @@ class _Composer(yaml.SafeLoader):
         self.nesting = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if len(self.faults) >= MAX_FAULTS:
+            raise MlirulesError([])
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         mark = event.start_mark
         span = self.source.span(mark.line + 1, mark.column + 1)
@@ -124,14 +127,14 @@ class _Composer(yaml.SafeLoader):
             self.faults.append(
                 Fault(
                     replace(span, length=len(str(event.anchor)) + 1), "yaml-alias",
-                    f"the alias *{event.anchor} is not allowed", "write the value out",
+                    f"the alias *{str(event.anchor)[:60]} is not allowed", "write the value out",
                 )
             )  # fmt: skip
             return yaml.ScalarNode("tag:yaml.org,2002:null", "", mark, mark)
         if event.anchor is not None:
             self.faults.append(
                 Fault(
-                    span, "yaml-alias", f"the anchor &{event.anchor} is not allowed",
+                    span, "yaml-alias", f"the anchor &{event.anchor[:60]} is not allowed",
                     "remove it: values are written out where they stand",
                 )
             )  # fmt: skip
@@ -140,7 +143,7 @@ class _Composer(yaml.SafeLoader):
             shown = event.tag.replace("tag:yaml.org,2002:", "!!")
             self.faults.append(
                 Fault(
-                    span, "yaml-tag", f"the tag {shown} is not allowed",
+                    span, "yaml-tag", f"the tag {shown[:60]} is not allowed",
                     "rule files are plain data: remove the tag",
                 )
             )  # fmt: skip
@@ -194,7 +197,7 @@ class _Builder:
                 self.fault(
                     key_node,
                     "duplicate-key",
-                    f"the key {key!r} stands twice in this mapping",
+                    f"the key {key[:60]!r} stands twice in this mapping",
                     f"it first stands in line {first.line}; keep one of them",
                     len(key),
                 )
@@ -219,6 +222,7 @@ class _Builder:
         text = node.value
         if node.style is not None:
             return text
+        shown = text if len(text) <= 40 else text[:37] + "..."
         length = max(1, len(text))
         if text.lower() in _BOOL_WORDS and node.tag == "tag:yaml.org,2002:bool":
             self.fault(
@@ -238,8 +242,8 @@ class _Builder:
             self.fault(
                 node,
                 "yaml-exponent",
-                f"YAML 1.1 reads {text} as a string, not as a number",
-                f"write {fixed}e{exponent}",
+                f"YAML 1.1 reads {shown} as a string, not as a number",
+                f"write {fixed}e{exponent}" if shown == text else "",
                 length,
             )
             return None
@@ -253,8 +257,8 @@ class _Builder:
                     self.fault(
                         node,
                         "yaml-int",
-                        f"YAML 1.1 reads {text} in another base",
-                        f"quote it: '{text}'",
+                        f"YAML 1.1 reads {shown} in another base",
+                        f"quote it: '{shown}'",
                         length,
                     )
                     return None
@@ -263,7 +267,7 @@ class _Builder:
                 value = float(text.replace("_", "").replace(".inf", "inf").replace(".nan", "nan"))
                 return value if not math.isnan(value) else float("nan")
         except ValueError:
-            self.fault(node, "yaml-number", f"{text!r} is not a number", "quote it", length)
+            self.fault(node, "yaml-number", f"{shown!r} is not a number", "quote it", length)
             return None
         return text  # dates and the like stay text
 
@@ -285,10 +289,12 @@ def _places(text: str, node: yaml.ScalarNode) -> tuple[int, ...] | None:
     for char in value:
         if at >= end:
             return None
-        if text.startswith("\\\n", at):  # an escaped line break joins two lines
+        while style == '"' and text.startswith("\\\n", at):  # an escaped break joins two lines
             at += 2
-            while at < end and text[at] in " \t":
+            while at < end and text[at] in " \t\n":
                 at += 1
+        if at >= end:
+            return None
         if style == '"' and text[at] == "\\":
             found = _ESCAPE.match(text, at, end)
             if not found:
@@ -391,7 +397,7 @@ def _bad_characters(source: SourceFile) -> list[Fault]:
                 "break lines with a plain line feed" if char in _BREAKS else "remove it",
             )
         )  # fmt: skip
-        if len(faults) == 20:
+        if len(faults) == MAX_FAULTS:
             break
     return faults
 
