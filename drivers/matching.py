@@ -575,7 +575,8 @@ class Matcher:
             return Dyn("int", (name,)) if kind == "int" else Scalar(name, kind)
         if text.startswith("!torch.vtensor"):
             return Tensor(name, None, None)
-        return Opaque(name, text)
+        # A result of this type has one value: an optional result that is not asked for.
+        return None if result and text == "!torch.none" else Opaque(name, text)
 
     def _structural(
         self, line: Line, expr: ast.Expr, env: dict[str, Any], state: _State, op: Any

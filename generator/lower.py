@@ -395,6 +395,9 @@ class _Lowering(Evaluator):
             self.locals[target] = self.locals[value.id]
             return
         found = self.eval(value)
+        if found is None:
+            self.locals[target] = ("raw", *self.torch_constant(None))
+            return
         if isinstance(found, Dyn):
             found = Val(self.index(found), INDEX)
         self.locals[target] = found
