@@ -4,6 +4,8 @@ Substitutions
     %mlirules   the command line, of the Python that runs lit
     %filecheck  the PyPI `filecheck`; `%FileCheck` and a bare `filecheck` are the same
     %iree-opt   IREE's optimizer driver, for a second opinion on what mlirules printed
+    %exits N    runs the rest of the command and fails unless it exits with N
+    %examples   the folder of example programs
 
 Parameters
     --param exec_root=DIR   where %t and %T lie (default: one under the temporary folder)
@@ -18,6 +20,7 @@ from pathlib import Path
 import lit.formats
 
 bin_dir = Path(sys.executable).parent
+here = Path(__file__).resolve().parent
 
 
 def tool(name: str) -> str:
@@ -31,8 +34,9 @@ def tool(name: str) -> str:
 config.name = "mlirules"
 config.test_format = lit.formats.ShTest(execute_external=False)
 config.suffixes = [".mlir", ".yaml", ".test"]
-config.excludes = ["Inputs"]
-config.test_source_root = str(Path(__file__).parent)
+# Rules and programs that tests use; they are no tests themselves.
+config.excludes = ["Inputs", "rules"]
+config.test_source_root = str(here)
 # Never beside the sources: a run leaves no Output folders in the checkout.
 scratch = Path(tempfile.gettempdir()) / f"mlirules-lit-{os.getuid()}"
 config.test_exec_root = lit_config.params.get("exec_root", str(scratch))
@@ -58,4 +62,6 @@ config.substitutions += [
     ("%filecheck", filecheck),
     ("%FileCheck", filecheck),
     ("%iree-opt", tool("iree-opt")),
+    ("%exits", f"{shlex.quote(sys.executable)} {shlex.quote(str(here / 'exits.py'))}"),
+    ("%examples", shlex.quote(str(here.parent / "examples"))),
 ]

@@ -33,7 +33,10 @@ class Stage(_Strict):
     phase: Phase = Field(
         description="torch: before IREE. input, preprocessing: after that phase of IREE."
     )
-    rules: list[str] = Field(min_length=1, description="Rule sets: shipped names, or paths.")
+    rules: list[str] = Field(
+        min_length=1,
+        description="Rule sets: paths beside the pipeline file, shipped names, or other paths.",
+    )
     driver: Literal["greedy", "walk", "conversion"] = "greedy"
     order: Literal["top-down", "bottom-up"] = "top-down"
     full: bool = Field(default=False, description="Conversion: nothing illegal may remain.")
@@ -54,6 +57,16 @@ class Pipeline(_Strict):
     stages: list[Stage] = Field(default=[])
     flags: list[str] = Field(default=[], description="Further flags for iree-compile.")
 
+    def _below(self, folder: Path) -> Pipeline:
+        """With rule sets that lie beside the pipeline file by their paths."""
+        stages = [
+            stage.model_copy(
+                update={"rules": [str(folder / r) if (folder / r).exists() else r for r in stage.rules]}
+            )
+            for stage in self.stages
+        ]
+        return self.model_copy(update={"stages": stages})
+
     @classmethod
     def load(cls, name: str | Path) -> Pipeline:
         """A pipeline by shipped name or by path. Raises :class:`MlirulesError`, located."""
@@ -69,7 +82,7 @@ class Pipeline(_Strict):
             path = shipped
         source = load_yaml(path)
         try:
-            return cls.model_validate(source.data)
+            return cls.model_validate(source.data)._below(path.parent)
         except pydantic.ValidationError as error:
             faults = []
             for e in error.errors():
