@@ -697,12 +697,16 @@ class _Lowering(Evaluator):
                     dims = list(part.tensor.dims or ())
                     lifted.append(self.reshape(part, [*dims[:axis], 1, *dims[axis:]], target))
                 return self.concatenate(lifted, axis, target)
+            case "converted":
+                return [self.converted(self.local(v), dtype(args[1])) for v in sequence(args[0])]
             case "split":
                 return self.split(self.local(args[0]), sequence(args[1]), integer(args[2]))
             case "unstack":
                 source, axis = self.local(args[0]), integer(args[1])
                 count = integer(source.tensor.dims[axis] if source.tensor.dims else 0)
                 return self.split(source, [1] * count, axis, drop=[axis])
+            case "einsum":
+                return self.einsum(args[0], sequence(args[1]), target)
             case "literal":
                 return self.literal(call, args, target)
             case "wide":
@@ -891,6 +895,12 @@ class _Lowering(Evaluator):
         dims = tuple(s for i, s in enumerate(sizes) if i not in drop)
         have = source.tensor
         result = Tensor(have.name, dims, have.dtype, False)
+        if any(isinstance(s, int) and s == 0 for s in sizes):
+            # Where nothing is taken there is no place to start from in a tensor without elements.
+            out = self.fresh("e")
+            dynamic = ", ".join(self.index(s) for s in dims if not isinstance(s, int))
+            self.emit(f"{out} = tensor.empty({dynamic}) : {result.builtin_type()}")
+            return Local(result, out)
         # An empty window may start anywhere, but its start must lie inside the tensor.
         offsets = [0 if s == 0 and isinstance(s, int) else o
                    for o, s in zip(offsets, sizes, strict=True)]  # fmt: skip
@@ -904,6 +914,21 @@ class _Lowering(Evaluator):
             f"{have.builtin_type()} to {result.builtin_type()}"
         )
         return Local(result, out)
+
+    def converted(self, source: Local, element: DType) -> Local:
+        """``source`` cast to an element type, by an index equation."""
+        if source.tensor.dtype == element:
+            return source
+        from mlirules.rules.notation.parser import parse_statement
+
+        equation = parse_statement(f"cast_of_part[...] = cast(part[...], {element.name})")
+        assert isinstance(equation, ast.IndexEquation)
+        self.locals["part"] = source
+        self.index_equation(equation)
+        del self.locals["part"]
+        made = self.locals.pop("cast_of_part")
+        assert isinstance(made, Local)
+        return made
 
     def split(
         self, source: Local, sizes: list[Any], axis: int, drop: Sequence[int] = ()
@@ -957,6 +982,63 @@ class _Lowering(Evaluator):
             f"({', '.join(t for _, t in held)}) -> {result.builtin_type()}"
         )
         return Local(result, out)
+
+    def einsum(self, text: Any, items: list[Any], target: str) -> Any:
+        """PyTorch's einsum as the index equation that it is."""
+        if not isinstance(text, str):
+            raise Refused(f"{describe(text)} is not an equation")
+        parts = [self.local(v) for v in items]
+        left, arrow, right = text.replace(" ", "").partition("->")
+        labels = [re.findall(r"\.\.\.|[A-Za-z]", part) for part in left.split(",")]
+        if len(labels) != len(parts):
+            raise Refused(f"{text!r} takes {len(labels)} tensors, not {len(parts)}")
+        every = [c for part in labels for c in part]
+        # Without an arrow: what stands once, in the alphabet's order, after the ellipsis.
+        once = sorted(c for c in set(every) if every.count(c) == 1 and c != "...")
+        out = re.findall(r"\.\.\.|[A-Za-z]", right) if arrow else (
+            ["..."] * ("..." in every) + once
+        )  # fmt: skip
+        sizes: dict[str, Any] = {}
+        placed: list[list[tuple[str, Any]]] = []
+        for part, source in zip(labels, parts, strict=True):
+            dims = list(source.tensor.dims or ())
+            rest = len(dims) - len(part) + ("..." in part)
+            if rest < 0 or ("..." not in part and rest):
+                raise Refused(f"{''.join(part)} does not name {len(dims)} dims")
+            at = part.index("...") if "..." in part else len(part)
+            after = dims[at + rest :] if "..." in part else []
+            placed.append([
+                *zip(part[:at], dims[:at], strict=True),
+                *([("...", None)] if "..." in part else []),
+                *zip(part[at + 1 :], after, strict=True),
+            ])  # fmt: skip
+            for label, dim in placed[-1]:
+                if sizes.get(label, 1) == 1:
+                    sizes[label] = dim
+
+        def index(label: str, dim: Any = None) -> ast.Expr:
+            if label == "...":
+                return ast.Pack(0, 0, None)
+            if dim == 1 and sizes[label] != 1:
+                return ast.Literal(0, 0, 0)  # broadcast, as PyTorch does
+            return ast.Name(0, 0, f"{label}'")
+
+        value: ast.Expr | None = None
+        for n, (source, places) in enumerate(zip(parts, placed, strict=True)):
+            name = f"{target}'{n}"
+            self.locals[name] = source
+            read: ast.Expr = ast.Access(
+                0, 0, ast.Name(0, 0, name), tuple(index(c, d) for c, d in places)
+            )
+            assert source.tensor.dtype is not None
+            read = ast.Call(0, 0, wide(source.tensor.dtype).name, (read,))
+            value = read if value is None else ast.Binary(0, 0, "*", value, read)
+        assert value is not None
+        op = "+=" if set(every) - set(out) else "="
+        self.index_equation(
+            ast.IndexEquation(0, 0, target, tuple(index(c) for c in out), op, value)
+        )
+        return self.locals[target]
 
     def literal(self, call: ast.Call, args: list[Any], target: str) -> Local:
         value = self.result_names.get(target, (None, ""))[0]
@@ -1545,6 +1627,8 @@ class _Generic:
     constants: dict[Any, str] = field(default_factory=dict)
     index_values: dict[str, str] = field(default_factory=dict)
     ranges: dict[str, Any] = field(default_factory=dict)
+    # The indices whose range the rule gives.
+    bounded: set[str] = field(default_factory=set)
     broadcast: list[str] = field(default_factory=list)
     # Ranges that a read in the body gives (`j` in x[idx[i], j]), for want of an operand's.
     gathered: dict[str, Any] = field(default_factory=dict)
@@ -1584,6 +1668,7 @@ class _Generic:
                     self.ranges[f"{bound.id}.{i}"] = v
             else:
                 self.ranges[bound.id] = limit
+        self.bounded = set(self.ranges)
         self.find_packs(tensors, known, packs)
         for name, items in tensors:
             del name
@@ -2044,6 +2129,14 @@ class _Generic:
                 sizes.append(self.ranges[name])
                 strides.append(step)
                 items.append(Affine(((name, 1),)))
+                changed = True
+                continue
+            if item.plain in self.bounded and self.ranges[item.plain] != dim and (
+                isinstance(dim, Dyn)
+            ):
+                # The tensor may be larger than the range that the rule gives.
+                offsets.append(0), sizes.append(self.ranges[item.plain]), strides.append(1)
+                items.append(item)
                 changed = True
                 continue
             if item.plain is not None and isinstance(dim, int):

@@ -106,8 +106,10 @@ TENSOR: dict[str, tuple[int, int, str]] = {
     "concatenate": (2, 2, "concatenate(xs, axis): tensors joined along an axis"),
     "window": (5, 5, "window(x, axis, start, size, step): a strided window along one axis"),
     "stack": (2, 2, "stack(xs, axis): tensors joined along a new axis"),
+    "converted": (2, 2, "converted(xs, T): a list of tensors, each cast to element type T"),
     "split": (3, 3, "split(x, sizes, axis): a list of tensors that lie side by side along an axis"),
     "unstack": (2, 2, "unstack(x, axis): a list of the tensors at each place of a static axis"),
+    "einsum": (2, 2, "einsum(equation, xs): PyTorch's einsum, in the type to accumulate in"),
     "literal": (1, 2, "literal(v): the constant tensor that an op's attribute holds"),
     "wide": (1, 1, "wide(T): the type to accumulate in (f32 for f16 and bf16, si64 for ints)"),
 }

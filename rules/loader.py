@@ -14,6 +14,7 @@ from typing import Any
 
 import pydantic
 
+from mlirules.generator import scalars
 from mlirules.rules.evaluate import FUNCTIONS
 from mlirules.rules.faults import Fault, MlirulesError, Span, did_you_mean
 from mlirules.rules.model import Body, RuleDoc, RunSpec, Test
@@ -35,28 +36,12 @@ MAX_SUGGESTIONS = 20  # in one file
 
 LIBRARY = Path(__file__).resolve().parent
 
-# Names that stand for run-time functions; kept in step with generator.scalars by a test.
-_RUNTIME = """
-    exp/1 exp2/1 expm1/1 log/1 log2/1 log1p/1 sqrt/1 rsqrt/1 sin/1 cos/1 tan/1 sinh/1 cosh/1
-    tanh/1 asin/1 acos/1 atan/1 asinh/1 acosh/1 atanh/1 erf/1 floor/1 ceil/1 round/1 trunc/1
-    atan2/2 copysign/2 pow/2 abs/1 max/2 min/2 maxnum/2 minnum/2 truncdiv/2 rem/2 bitand/2
-    bitor/2 bitxor/2 shl/2 shr/2 isnan/1 isinf/1 isfinite/1 cast/2 select/3 sign/1 bitcast/2
-    real/1 imag/1 complex/2 indexed/3 reshape/1-2 pad/4 concatenate/2 literal/1-2 wide/1
-    window/5 stack/2 split/3 unstack/2
-"""
-
-
-def _arities(table: str) -> dict[str, tuple[int, int]]:
-    out = {}
-    for entry in table.split():
-        name, _, count = entry.partition("/")
-        low, _, high = count.partition("-")
-        out[name] = (int(low), int(high or low))
-    return out
-
-
-# Name -> fewest and most values.
-RUNTIME_ARITY: dict[str, tuple[int, int]] = _arities(_RUNTIME)
+# Functions that compute at run time, each with its fewest and most values. The generator's tables
+# say what they become; they import nothing, so that both sides can read them.
+RUNTIME_ARITY: dict[str, tuple[int, int]] = {
+    **{name: (function.arity, function.arity) for name, function in scalars.SIMPLE.items()},
+    **{name: entry[:2] for name, entry in {**scalars.SPECIAL, **scalars.TENSOR}.items()},
+}
 RUNTIME_FUNCTIONS: frozenset[str] = frozenset(RUNTIME_ARITY)
 
 
@@ -493,12 +478,15 @@ class _Checker:
         bound = self.match_names(rule)
         self.declared(rule, bound)
         symbols: dict[str, Line] = dict(bound)
-        for line, decl in rule.types.values():
-            for symbol in _type_symbols(decl):
-                symbols.setdefault(symbol, line)
-        for name in rule.types:
-            symbols.setdefault(name, rule.types[name][0])
+        local = set(_targets(rule)) - set(bound)
+        for name, (line, decl) in rule.types.items():
+            # The types of the rewrite's own names bind nothing: they use what is bound.
+            if name not in local:
+                for symbol in _type_symbols(decl):
+                    symbols.setdefault(symbol, line)
         scope = set(symbols)
+        if "match" in self.unread_sections:
+            scope |= set(rule.types)
         for _, equation in rule.index_match:
             # What the op leaves open (strides), and the name of the op that was found.
             scope |= _open_symbols(equation) | {"op"}
@@ -522,6 +510,9 @@ class _Checker:
             scope.add(name)
         for line, expr in rule.where:
             self.expression(line, expr, scope, runtime=False)
+        for name, (line, decl) in rule.types.items():
+            if name in local and "match" not in self.unread_sections:
+                self.local_type(line, decl, scope)
         self.rewrite(rule, scope)
         for n, op in enumerate(rule.doc.commutative):
             if op not in rule.op_names and not self.unread & set(op.split(".")):
@@ -609,6 +600,19 @@ class _Checker:
                     )
                 )  # fmt: skip
 
+    def local_type(self, line: Line, decl: ast.TypeDecl, scope: set[str]) -> None:
+        for symbol in _type_symbols(decl):
+            if symbol in scope or symbol in ELEMENT_TYPES or symbol in self.unread:
+                continue
+            at = re.compile(rf"\b{re.escape(symbol)}\b").search(line.text.value, decl.pos)
+            if symbol[0].islower() and symbol == decl.element:
+                continue  # an unknown element type: said already
+            self.fault(
+                line, ast.Node(*at.span()) if at else decl, "unbound-name",
+                f"{symbol!r} stands nowhere in the match, nor in `let:`",
+                self.near(symbol, scope),
+            )  # fmt: skip
+
     def rewrite(self, rule: Rule, scope: set[str]) -> None:
         roots: set[str] = set()
         if self.has_root(rule):
@@ -679,9 +683,16 @@ class _Checker:
             case BodyText(text=text):
                 self.body(line, text, scope, roots)
             case ast.OpEquation(call=call):
-                self.ops_of(line, call)
+                self.op_name(line, call.fn, call.pos)
                 for arg in call.args:
                     self.expression(line, arg, scope, runtime=True)
+                    for node in walk_expression(arg):
+                        if isinstance(node, ast.Call) and "." in node.fn:
+                            self.fault(
+                                line, ast.Node(node.pos, node.pos + len(node.fn)), "rewrite",
+                                f"the op {node.fn} stands inside another",
+                                "give it a line of its own: t = " + node.fn + "(...)",
+                            )  # fmt: skip
                 for _, value in call.attrs:
                     self.expression(line, value, scope, runtime=True)
             case ast.Assignment(value=value):
@@ -1063,7 +1074,12 @@ def rule_files(path: str | Path) -> list[Path]:
         if candidate.is_dir():
             return sorted(p for p in candidate.rglob("*.yaml") if not p.name.startswith("."))
     known = sorted(
-        {str(p.parent.relative_to(LIBRARY)) for p in LIBRARY.rglob("*.yaml")}
+        {
+            str(folder.relative_to(LIBRARY))
+            for p in LIBRARY.rglob("*.yaml")
+            for folder in p.parents
+            if LIBRARY in folder.parents
+        }
     )
     raise MlirulesError(
         Fault(
