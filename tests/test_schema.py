@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from mlirules.rules import model as rule_model
 from mlirules.rules import schema
 from mlirules.rules.evaluate import FUNCTIONS
 from mlirules.rules.loader import LIBRARY
-from mlirules.rules.model import Body, RuleDoc, RunSpec, Test
 
 MODELINE = re.compile(r"^# yaml-language-server: \$schema=(\S+)$")
 
@@ -41,12 +41,12 @@ def test_ships_with_the_package() -> None:
 
 def _mappings() -> Iterator[tuple[str, Any, dict[str, Any]]]:
     made = schema.schema()
-    yield "RuleDoc", RuleDoc, made
-    for model in (Body, RunSpec, Test):
+    yield "RuleDoc", rule_model.RuleDoc, made
+    for model in (rule_model.Body, rule_model.RunSpec, rule_model.Test):
         yield model.__name__, model, made["definitions"][model.__name__]
 
 
-@pytest.mark.parametrize(("name", "model", "part"), _mappings(), ids=lambda v: str(v)[:10])
+@pytest.mark.parametrize(("name", "model", "part"), list(_mappings()), ids=lambda v: str(v)[:10])
 def test_every_key_is_explained(name: str, model: Any, part: dict[str, Any]) -> None:
     assert part["additionalProperties"] is False
     assert part["description"]
