@@ -163,6 +163,11 @@ def _unmet(expect: Expect, found: int, what: str) -> list[str]:
     return []
 
 
+def located(location: str, path: str) -> str:
+    """A location with the program's path: a program that was parsed from text is called ``-``."""
+    return re.sub(r"(?<![^\s\[,])-(?=:\d+:\d+)", lambda _: path, location)
+
+
 def transform(
     text: str,
     pipeline: Pipeline | str | None = None,
@@ -190,6 +195,8 @@ def transform(
     outcome = Outcome()
     for number, stage in enumerate(stages, 1):
         _run_stage(stage, number, module, outcome, record, max_rewrites, bound)
+    for application in outcome.applications:
+        application.location = located(application.location, path)
     if not module.operation.verify():
         raise MlirulesError.at(path, "the rewritten program does not verify", code="verify")
     counts = leftovers(module)

@@ -1,5 +1,5 @@
 // What is wrong with an input is told at its place, without a traceback, and exits with 2.
-// RUN: %exits 2 %mlirules apply %s --rules %S/rules/misspelt.yaml 2>&1 | %filecheck %s --check-prefix=RULE
+// RUN: %exits 2 %mlirules apply %examples/toy_model.mlir --rules %S/rules/misspelt.yaml 2>&1 | %filecheck %s --check-prefix=RULE
 // RUN: %exits 2 %mlirules check %S/rules/misspelt.yaml 2>&1 | %filecheck %s --check-prefix=RULE
 // RUN: %exits 2 %mlirules check %S/rules/misspelt.yaml --json 2>&1 | %filecheck %s --check-prefix=JSON
 // RUN: %exits 2 %mlirules apply %s --rules torch/to-linalg 2>&1 | %filecheck %s --check-prefix=MLIR

@@ -3,15 +3,15 @@
 // RUN: %filecheck %s --input-file=%t
 // RUN: %mlirules apply %s --rules %S/rules/benefit --order bottom-up --trace %t -o %t.mlir
 // RUN: %filecheck %s --check-prefix=UP --input-file=%t
-// CHECK: {"number": 1, "rule": "tanh-to-cos", "benefit": 5, "location": "{{.*}}benefit-and-order.mlir:20:8", "op": "torch.aten.tanh"
+// CHECK: {"number": 1, "rule": "tanh-to-cos", "benefit": 5, "location": "{{.*}}benefit-and-order.mlir:19:8", "op": "torch.aten.tanh"
 // CHECK-SAME: "bindings":
 // CHECK-SAME: "before": "%0 = torch.aten.tanh %arg0
 // CHECK-SAME: "after": "%{{.*}} = torch.aten.cos %arg0
 // CHECK-SAME: "driver": "greedy", "order": "top-down"
-// CHECK-NEXT: "number": 2, "rule": "tanh-to-cos", "benefit": 5, "location": "{{.*}}benefit-and-order.mlir:21:8"
+// CHECK-NEXT: "number": 2, "rule": "tanh-to-cos", "benefit": 5, "location": "{{.*}}benefit-and-order.mlir:20:8"
 // CHECK-NOT: tanh-to-sin
-// UP: "number": 1, {{.*}}benefit-and-order.mlir:21:8
-// UP-NEXT: "number": 2, {{.*}}benefit-and-order.mlir:20:8
+// UP: "number": 1, {{.*}}benefit-and-order.mlir:20:8
+// UP-NEXT: "number": 2, {{.*}}benefit-and-order.mlir:19:8
 
 
 

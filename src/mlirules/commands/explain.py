@@ -42,21 +42,21 @@ def command(
     engine = engine_for([chosen])
     ops = [op for op in _ops(module.operation) if op.name in chosen.root_ops]
     if at is not None:
-        ops = [op for op in ops if _fits(str(op.location), at)]
+        ops = [op for op in ops if _fits(_place(op, model), at)]
     verdicts = [(op, engine.explain(chosen, op)) for op in ops]
     faults = engine.matchers[chosen.name].faults
     if faults:
         raise faults[0]
     verdicts.sort(key=lambda v: -(10**9 if v[1] is None else v[1].depth))
     if as_json:
-        say_json([_as_json(op, refusal) for op, refusal in verdicts])
+        say_json([_as_json(op, refusal, model) for op, refusal in verdicts])
         return
     if not verdicts:
         where = f" at {at}" if at else ""
         warn(f"{model} holds no {' or '.join(chosen.root_ops)}{where}: {chosen.name} starts there")
         return
     for op, refusal in verdicts[:limit]:
-        _show(chosen, op, refusal)
+        _show(chosen, op, refusal, model)
     if len(verdicts) > limit:
         out.print(Text(f"... {len(verdicts) - limit} more ops (--limit)"))
 
@@ -88,21 +88,21 @@ def _ops(operation: Any) -> Iterator[Any]:
                 yield from _ops(op.operation)
 
 
-def _place(op: Any) -> str:
-    return str(op.location).removeprefix("loc(").removesuffix(")").replace('"', "")
+def _place(op: Any, path: Path) -> str:
+    from mlirules.drivers.pipeline import located
+
+    shown = str(op.location).removeprefix("loc(").removesuffix(")").replace('"', "")
+    return located(shown, str(path))
 
 
-def _fits(location: str, wanted: str) -> bool:
-    place = location.removeprefix("loc(").removesuffix(")").replace('"', "")
-    parts = place.split(":")
-    return wanted == place or place.endswith(":" + wanted) or wanted in (
-        parts[1:2] or [""]
-    ) or place.startswith(wanted + ":")  # fmt: skip
+def _fits(place: str, wanted: str) -> bool:
+    """Whether a place is the wanted one: ``LINE``, ``LINE:COLUMN``, ``FILE:LINE``, or all of it."""
+    return f":{wanted}:" in f":{place}:"
 
 
-def _as_json(op: Any, refusal: Any) -> dict[str, object]:
+def _as_json(op: Any, refusal: Any, model: Path) -> dict[str, object]:
     found: dict[str, object] = {
-        "location": _place(op), "op": op.name, "applies": refusal is None,
+        "location": _place(op, model), "op": op.name, "applies": refusal is None,
     }  # fmt: skip
     if refusal is not None:
         found |= {
@@ -114,9 +114,9 @@ def _as_json(op: Any, refusal: Any) -> dict[str, object]:
     return found
 
 
-def _show(rule: Any, op: Any, refusal: Any) -> None:
+def _show(rule: Any, op: Any, refusal: Any, model: Path) -> None:
     shown = str(op).splitlines()[0]
-    out.print(Text(f"{_place(op)}: {shown[:200]}", style="bold"), soft_wrap=True)
+    out.print(Text(f"{_place(op, model)}: {shown[:200]}", style="bold"), soft_wrap=True)
     if refusal is None:
         out.print(Text(f"  {rule.name} applies here", style="green"))
         return
