@@ -273,7 +273,8 @@ class Engine:
         run.raise_if_failed()
         if run.applied:
             run.instantiator.erase_passed()
-            sweep(module, run.inner_names)
+            if run.may_leave_dead:
+                sweep(module, run.inner_names)
         outcome.seconds = time.perf_counter() - started
         return outcome
 
@@ -320,6 +321,8 @@ class _Run:
         # The greedy driver removes dead ops on its own: nothing may be shared behind its back.
         self.instantiator.hoist = options.driver == "walk"
         self.applied = 0
+        # Ops below a root, constants and lists die with it, and the driver leaves them there.
+        self.may_leave_dead = options.driver == "conversion"
         self.seen: set[str] = set()
 
     def fail(self, error: BaseException) -> None:
@@ -340,6 +343,8 @@ class _Run:
             self.seen.add(rule.name)
             self.inner_names |= rule.op_names
         self.applied += 1
+        if match.inner:
+            self.may_leave_dead = True
         counts = self.outcome.counts
         counts[rule.name] += 1
         self.recent.append(rule.name)
@@ -400,8 +405,12 @@ def op_names(module: Any) -> Counter[str]:
                 for op in block.operations:
                     inner = op.operation
                     name = inner.name
-                    counts[name] += 1
-                    if not name.startswith(_SCALAR_REGIONS) and len(inner.regions):
+                    if name in counts:
+                        counts[name] += 1
+                    else:
+                        counts[name] = 1
+                    # Most ops of a program have no region; the dialect tells for the rest.
+                    if len(inner.regions) and not name.startswith(_SCALAR_REGIONS):
                         visit(inner)
 
     visit(module.operation)

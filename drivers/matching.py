@@ -54,7 +54,10 @@ class Refusal:
         return Fault(span, "no-match", self.message)
 
 
-@dataclass
+_NOTHING: list[Any] = []
+
+
+@dataclass(slots=True)
 class Match:
     """A rule that fits at an op: the values bound, and the rewrite to put there."""
 
@@ -144,6 +147,8 @@ class Matcher:
         self.plain_where = [(l, e) for l, e in rule.where if not _asks_structure(e)]
         # A single op without alternatives is the common case, and needs no backtracking.
         self.fast_names = self._simple_operands()
+        self.fast_range = range(len(self.fast_names or ()))
+        self.one_result = len(self.root_results) == 1
         self.fast: dict[Any, _Verdict] = {}
         self.last_verdict: _Verdict | None = None
         self.alternatives = any(p.op in self.commutative for p in rule.match)
@@ -167,16 +172,24 @@ class Matcher:
     def match(self, op: Any) -> Match | None:
         """The rule's match at ``op``, or None."""
         if self.fast_names is not None:
-            values = list(op.operands)
+            operands = op.operands
+            values = [operands[i] for i in self.fast_range] if len(operands) == len(
+                self.fast_range
+            ) else list(operands)
             key = [v.type for v in values]
-            key += [v.type for v in op.results]
+            if self.one_result and len(op.results) == 1:
+                key.append(op.result.type)
+            else:
+                key += [v.type for v in op.results]
             whole = tuple(key)
             verdict = self.fast.get(whole)
             if verdict is not None and len(values) == len(self.fast_names):
                 if verdict.template is None:
                     return None
-                bound = dict(zip(self.fast_names, values, strict=True))
-                return Match(self.rule, op, bound, verdict.template, [], verdict.env)
+                return Match(
+                    self.rule, op, dict(zip(self.fast_names, values, strict=True)),
+                    verdict.template, _NOTHING, verdict.env,
+                )  # fmt: skip
             found = self._attempt(op)
             if self.last_verdict is not None:
                 self.fast[whole] = self.last_verdict

@@ -56,6 +56,8 @@ class Template:
     returned: list[int]
     slots: int
     own_steps: list[_Step]
+    #: Results that are casts back to torch: (slot of the cast, slot of what it casts).
+    passable: list[tuple[int, int]]
 
 
 def build(lowered: Lowered, context: Any) -> Template:
@@ -99,6 +101,11 @@ def build(lowered: Lowered, context: Any) -> Template:
     return Template(
         lowered, module, arguments, steps, returned, len(slot_of),
         [s for s in steps if not s.hoist],
+        [
+            (s.first, s.operands[0][1])
+            for s in steps
+            if s.first in returned and s.op.name in _BACK.values()
+        ],
     )  # fmt: skip
 
 
@@ -144,6 +151,8 @@ class Instantiator:
         self.scopes: dict[Any, tuple[dict[Any, list[Any]], dict[int, list[Any]]]] = {}
         # Casts back to torch that a match read past: dead, once their last user has gone.
         self.passed: list[Any] = []
+        # A cast back to torch that this run made -> the builtin value it casts.
+        self.made: dict[Any, Any] = {}
         self.last_block: Any = None
         self.last_scope: Any = None
 
@@ -173,10 +182,18 @@ class Instantiator:
             elif step.results:
                 slots[step.first : step.first + step.results] = new.results
         self.last_created = created
+        if self.hoist:
+            for result, source in template.passable:
+                self.made[slots[result]] = slots[source]
         return [slots[s] for s in template.returned]
 
     def cast(self, value: Any, name: str, type_: Any, ip: Any) -> Any:
-        if self.converted:
+        if self.hoist:
+            known = self.made.get(value)
+            if known is not None:
+                self.passed.append(value)
+                return known
+        elif self.converted:
             known = self.converted.get(value)
             if known is not None and known.type == type_:
                 return known
@@ -185,7 +202,7 @@ class Instantiator:
             source = owner.operands[0]
             if source.type == type_:
                 if self.hoist:
-                    self.passed.append(owner)
+                    self.passed.append(value)
                 return source
         made = ir.Operation.create(
             name, results=[type_], operands=[value], ip=ip, loc=self.unknown
@@ -194,10 +211,11 @@ class Instantiator:
 
     def erase_passed(self) -> None:
         """Erase the casts that matches read past and that nobody else uses."""
-        for op in dict.fromkeys(self.passed):
-            if next(iter(op.results[0].uses), None) is None:
-                op.erase()
+        for value in dict.fromkeys(self.passed):
+            if next(iter(value.uses), None) is None:
+                value.owner.erase()
         self.passed.clear()
+        self.made.clear()
 
     def filled(self, template: Template, root: Any) -> list[Any]:
         """The template's slots with the shared ops' results in place."""
