@@ -2242,8 +2242,14 @@ class _Generic:
             return self.insert(held, value, element, window)
         slices = self.whole_slices(held, places)
         self.loops = [n for n in self.loops if n not in slices] + slices
-        updates = self.loop_tensor(self.loops, value, element, "=")
+        # IREE puts a fill of unknown size on the stack of the scatter's dispatch: a constant is
+        # said in the scatter's region then, and what the updates hold does not matter.
+        constant = not (self.reads or self.index_values) and self.only_constant(value) and any(
+            not isinstance(self.ranges[n], int) for n in self.loops
+        )
+        updates = None if constant else self.loop_tensor(self.loops, value, element, "=")
         assert self.coordinates is not None
+        spelled = self.take_part()
         self.put_part(self.coordinates)
         batch = self.loops[: len(self.loops) - len(slices)]
         depth = len(places) - len(slices)
@@ -2256,6 +2262,9 @@ class _Generic:
             place = at if scaled == 0 else low.binary("+", scaled, at)
         linear = low.convert(low.to_val(place, INDEX), DType("si64"))
         where = self.loop_tensor(batch, linear, DType("si64"), "=")
+        if updates is None:
+            low.body = self
+            updates = self.loop_tensor(self.loops, low.convert(linear, element), element, "=")
         low.body = None
         batch_dims = [self.ranges[n] for n in batch]
         slice_dims = [self.ranges[n] for n in slices]
@@ -2267,9 +2276,10 @@ class _Generic:
         update_type = updates.tensor.builtin_type()
         where_type, flat_type = where.tensor.builtin_type(), flat.tensor.builtin_type()
         new, old = Val(low.fresh("new"), element), Val(low.fresh("old"), element)
-        self.put_part(_Part())
+        self.put_part(spelled if constant else _Part())
         low.body = self
-        final = new if eq.op == "=" else self.combine(eq.op, old, new)
+        given = value if constant else new
+        final = given if eq.op == "=" else self.combine(eq.op, old, given)
         low.body = None
         out = low.fresh("sc")
         low.emit(

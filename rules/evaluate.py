@@ -650,6 +650,18 @@ def _drop(items: Any, where: Any) -> list[Any]:
     return [v for i, v in enumerate(values) if i not in gone]
 
 
+@_function("restore", 3, 3, "The inverse of drop: a value put in to stand at some axes.",
+           "reshape(x, restore(shape(x), dims, 1))")  # fmt: skip
+def _restore(items: Any, where: Any, value: Any) -> list[Any]:
+    values = sequence(items)
+    places = where if isinstance(where, (list, tuple)) else [where]
+    at = set(_axes([*values, *places], places))
+    if len(at) != len(places):
+        raise Refused("an axis stands twice")
+    rest = iter(values)
+    return [value if i in at else next(rest) for i in range(len(values) + len(places))]
+
+
 @_function("permute", 2, 2, "Item p[i] of a list at place i.", "y[permute(I, dims)]")
 def _permute(items: Any, perm: Any) -> list[Any]:
     values = sequence(items)
