@@ -8,6 +8,7 @@ the torch dialect is left. Operands reach a rule already converted (a builtin te
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -68,35 +69,34 @@ def apply(
         target.add_legal_op(*_LEGAL_TORCH)
         target.add_legal_op("builtin.module", "builtin.unrealized_conversion_cast")
         target.add_legal_dialect(*(d for d in known_dialects() if d not in ("torch", "builtin")))
-        if options.full:
-            target.add_illegal_dialect("torch")
-            target.add_legal_op(*_LEGAL_TORCH)
         config = rewrite.ConversionConfig()
         # The bindings have no hook for materialisations: ours replace the driver's casts below.
         config.build_materializations = False
         frozen = patterns.freeze()
-        run_conversion = (
-            rewrite.apply_full_conversion if options.full else rewrite.apply_partial_conversion
-        )
+        # Full conversion is partial conversion with nothing left: MLIR's own full conversion rolls
+        # back on failure, which frees values that cloned rewrites still use.
         try:
-            run_conversion(module.operation, target, frozen, config)
+            rewrite.apply_partial_conversion(module.operation, target, frozen, config)
         except ir.MLIRError as error:
             if run.error is not None or run.stop:
                 return
-            raise MlirulesError(_failure(error)) from None
+            raise MlirulesError(Fault(Span("conversion"), "driver", str(error))) from None
         materialise(module, context)
 
 
-def _failure(error: Any) -> Fault:
-    text = str(error)
-    op = text.split("failed to legalize operation '")
-    if len(op) > 1:
-        name = op[1].split("'")[0]
-        return Fault(
-            Span("conversion"), "not-converted", f"full conversion: no rule converts {name}",
-            "`mlirules explain` says which rule came nearest and why it refused",
+def check_full(left: Counter[str]) -> None:
+    """Raise :class:`MlirulesError`, one fault an op, when torch ops are left."""
+    if left:
+        raise MlirulesError(
+            [
+                Fault(
+                    Span("conversion"), "not-converted",
+                    f"full conversion: no rule converts {name} ({count} left)",
+                    "`mlirules explain` says which rule came nearest and why it refused",
+                )
+                for name, count in left.most_common()
+            ]
         )  # fmt: skip
-    return Fault(Span("conversion"), "driver", text)
 
 
 def _pattern(engine: Engine, run: _Run, rule: Rule) -> Callable[..., bool | None]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mlirules.drivers import templates
+from mlirules.drivers import conversion, templates
 from mlirules.drivers.compiler import ir, rewrite
 from mlirules.drivers.matching import Match, Matcher, Refusal
 from mlirules.generator import pdll
@@ -128,6 +128,9 @@ def select(
     ]
 
 
+_IMMORTAL: list[tuple[Any, Any, Any]] = []
+
+
 class Engine:
     """Applies rules to modules of one context. Reusable: it keeps matchers and templates."""
 
@@ -136,7 +139,7 @@ class Engine:
         self.context = context
         self.matchers = {r.name: Matcher(r, context) for r in rules}
         self._frozen: dict[frozenset[str], Any] = {}
-        self._keep: list[Any] = []  # PDL modules must outlive the pattern sets made of them
+        self._keep: list[Any] = []
         self._run: _Run | None = None
 
     # -- patterns
@@ -165,27 +168,32 @@ class Engine:
         if found is not None:
             return found
         text = pdll.compile_pdll(pdll.pdll(rules))
-        with self.context:
-            module = ir.Module.parse(text, self.context)
-            patterns = rewrite.PDLModule(module)
-        bound: set[str] = set()
+        natives: dict[str, Callable[..., Any]] = {}
         for rule in rules:
             ident = pdll.identifier(rule.name)
-            holds, build = self._holds(rule), self._build(rule)
-            # The bindings need not keep the functions that they are given alive.
-            self._keep += [holds, build]
-            patterns.register_constraint_function(f"{ident}_holds", holds)
-            patterns.register_rewrite_function(f"{ident}_build", build)
-            bound |= {f"{ident}_holds", f"{ident}_build"}
-        missing = pdll.natives_of(text) - bound
+            natives[f"{ident}_holds"] = self._holds(rule)
+            natives[f"{ident}_build"] = self._build(rule)
+        missing = pdll.natives_of(text) - set(natives)
         if missing:
             # MLIR would take an unbound native for a condition that never holds.
             raise MlirulesError.at(
                 "generated PDL", f"natives without an implementation: {', '.join(sorted(missing))}",
                 code="unbound-native",
             )  # fmt: skip
-        self._keep.append(module)
+        with self.context:
+            module = ir.Module.parse(text, self.context)
+            patterns = rewrite.PDLModule(module)
+        for name, function in natives.items():
+            if name.endswith("_holds"):
+                patterns.register_constraint_function(name, function)
+            else:
+                patterns.register_rewrite_function(name, function)
+        # The bindings need not keep the functions that they are given alive.
+        self._keep.append(natives)
         frozen = patterns.freeze()
+        # Destroying a pattern set after its context aborts the process, and the collector that
+        # breaks our cycles promises no order: both live as long as the process.
+        _IMMORTAL.append((self.context, module, frozen))
         self._frozen[key] = frozen
         return frozen
 
@@ -254,8 +262,6 @@ class Engine:
         gc.disable()
         try:
             if options.driver == "conversion":
-                from mlirules.drivers import conversion
-
                 conversion.apply(self, run, module, rules, options)
             elif options.driver == "walk":
                 rewrite.walk_and_apply_patterns(module.operation, self.frozen(rules))
@@ -275,6 +281,8 @@ class Engine:
             run.instantiator.erase_passed()
             if run.may_leave_dead:
                 sweep(module, run.inner_names)
+        if options.driver == "conversion" and options.full and not run.stop:
+            conversion.check_full(leftovers(module))
         outcome.seconds = time.perf_counter() - started
         return outcome
 
@@ -315,7 +323,8 @@ class _Run:
         self.matched: dict[str, Match] = {}
         self.stop = False
         self.error: BaseException | None = None
-        self.recent: deque[str] = deque(maxlen=400)
+        # The later half: what started and ended before a loop is not part of it.
+        self.recent: deque[str] = deque(maxlen=max(1, min(400, bound // 2)))
         self.inner_names: set[str] = set(_CONSTANTS)
         self.instantiator = templates.Instantiator(engine.context)
         # The greedy driver removes dead ops on its own: nothing may be shared behind its back.
