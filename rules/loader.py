@@ -68,6 +68,9 @@ def rule_of(source: SourceFile, *, ops: OpOracle | None = None) -> Rule:
     # All faults in one run: with the model's faults mended, the rest can be judged as well.
     judged = doc if doc is not None else _mended(source.data, errors)
     checker = _Checker(source, source.data, ops)
+    for loc in map(_location, errors):
+        if loc and loc[0] in _NOTATION:
+            checker.skip(Line(str(loc[0]), (*loc, "")[1], source.text_at(loc)))
     rule = None
     if judged is None:
         checker.notation_only()
@@ -97,6 +100,8 @@ def _typed(data: object) -> tuple[RuleDoc | None, list[Any]]:
 
 # Faults that may only follow from a test that the model refused.
 _OF_ALL_TESTS = ("no-positive-test", "no-negative-test", "test-input")
+
+_NOTATION = ("types", "match", "let", "where", "rewrite")
 
 _PLACEHOLDERS: dict[str, object] = {
     "rule": "unnamed",
@@ -623,6 +628,8 @@ class _Checker:
         for line, statement in rule.rewrite:
             known = scope | defined  # a result's type may be asked for before it is defined
             self.statement(line, statement, known, roots)
+            if isinstance(statement, (ast.IndexEquation, ast.Assignment)):
+                self.early_reads(line, statement.value, roots - defined)
             defined |= _defines(statement)
         if "rewrite" in self.unread_sections:
             return
@@ -636,6 +643,18 @@ class _Checker:
                 Fault(span, "undefined-result", f"the rewrite does not define {name!r}",
                       near or f"add an equation `{name}[...] = ...` or `{name} = ...`")
             )  # fmt: skip
+
+    def early_reads(self, line: Line, value: ast.Expr, undefined: set[str]) -> None:
+        """Elements of results that no line has defined yet; their types may be asked for."""
+        for node in walk_expression(value):
+            if isinstance(node, ast.Access) and isinstance(node.base, ast.Name):
+                name = node.base.id
+                if name in undefined:
+                    self.fault(
+                        line, node.base, "unbound-name",
+                        f"{name!r} is read before the rewrite defines it",
+                        "a reduction is written += and reads only its operands",
+                    )  # fmt: skip
 
     def operands(
         self, line: Line, call: ast.Call, bound: dict[str, Line], used: set[str]

@@ -37,13 +37,13 @@ class Text:
     """A scalar's text together with where each of its characters stands in the file."""
 
     value: str
-    source: SourceFile
+    source: SourceFile = field(repr=False)
     line: int  # of the first character, from 1
     column: int  # of the first character, from 1
     block: bool = False  # a `|` scalar: lines map one to one
     # Offset in the file of every character of `value` (and of its end), where that is not simply
     # counted from the first one: folded lines, escapes, block indentation.
-    places: tuple[int, ...] | None = None
+    places: tuple[int, ...] | None = field(default=None, repr=False)
 
     def span(self, offset: int = 0, length: int | None = None) -> Span:
         """The place of ``length`` characters from ``offset`` on (default: to the line's end)."""
@@ -65,10 +65,10 @@ class SourceFile:
     """A YAML file: its path, its text, its plain data and a mark for every node."""
 
     path: str
-    text: str
-    data: Any = None
-    marks: dict[Path_, Text] = field(default_factory=dict)
-    key_marks: dict[Path_, Text] = field(default_factory=dict)
+    text: str = field(repr=False)
+    data: Any = field(default=None, repr=False)
+    marks: dict[Path_, Text] = field(default_factory=dict, repr=False)
+    key_marks: dict[Path_, Text] = field(default_factory=dict, repr=False)
 
     def span(self, line: int, column: int, length: int = 1) -> Span:
         """A place in this file, with its source line."""

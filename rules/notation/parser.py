@@ -30,6 +30,8 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 
+_GLUED = re.compile(r"[A-Z](x[A-Z]|x[a-z]+\d+)+$")  # MxKxf32, for M x K x f32
+
 _LARGEST = float(1 << 1000)  # far beyond any dim, and ints stay comparable with floats
 
 _REDUCERS = {"max", "min", "and", "or", "xor"}
@@ -168,7 +170,6 @@ class _Parser:
                 "|": "write 'or'",
                 "!": "write 'not'",
                 "?": "conditions are written a if c else b",
-                ":": "conditions are written a if c else b",
                 "is": "compare with ==",
             }.get(self.tok.text, "")
             raise self.error(f"unexpected {self.shown()} after a complete statement", hint=hint)
@@ -467,6 +468,11 @@ class _Parser:
                 if self.accept("..."):
                     parts.append(ast.DimDecl(token.pos, token.end, token.text, pack=True))
                 else:
+                    if _GLUED.match(token.text):
+                        raise self.error(
+                            f"{token.text!r} is one name", token,
+                            "put spaces around the x: " + token.text.replace("x", " x "),
+                        )
                     parts.append(token)
             else:
                 raise self.error(
