@@ -1,0 +1,205 @@
+"""The command line as a process sees it: help, reports, exit codes, no traceback."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+HELLO = ROOT / "examples" / "hello_nn_world.mlir"
+COMMANDS = [
+    "apply", "check", "compile", "demo", "docs", "explain", "generate", "import", "new", "run",
+    "test", "version",
+]  # fmt: skip
+
+
+def mlirules(
+    *arguments: str | Path, cwd: Path | None = None, **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run the command line in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "mlirules", *map(str, arguments)],
+        capture_output=True, text=True, check=False, cwd=cwd,
+        env={**os.environ, "COLUMNS": "200", **environment},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(command: str) -> None:
+    done = mlirules(command, "--help")
+    assert done.returncode == 0, done.stderr
+    assert f"Example: mlirules {command}" in done.stdout
+
+
+def test_help_lists_every_command() -> None:
+    done = mlirules("--help")
+    assert all(f" {command} " in done.stdout for command in COMMANDS)
+
+
+def test_help_loads_no_compiler() -> None:
+    program = (
+        "import sys\nfrom mlirules.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        "print([m for m in sys.modules if m.startswith('iree')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr
+
+
+def test_version_tells_the_compiler() -> None:
+    done = mlirules("version", "--json")
+    assert done.returncode == 0
+    facts = json.loads(done.stdout)
+    assert facts["iree-base-compiler"] == facts["iree-base-runtime"] == "3.13.0"
+    assert "local-task://" in facts["devices"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["apply"], 2, "Missing argument"),
+        (["nonsense"], 2, "No such command"),
+        (["apply", "no-such-file.mlir"], 2, "no-such-file.mlir: error[file]"),
+        (["check", "no/such/rules"], 2, "error[no-rules]"),
+        (["test", "torch/to-linalg", "--devices", "gpu"], 2, "unknown device 'gpu'"),
+        (["run", str(HELLO), "-t", "cpux"], 2, "unknown target 'cpux'"),
+        (["import", "nothing.py:Net", "-o", "x.mlir"], 2, "no such file"),
+        (["docs"], 2, "say where to write"),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_2_without_a_traceback(arguments: list[str], code: int, said: str) -> None:
+    done = mlirules(*arguments)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_faults_as_json_are_on_stdout() -> None:
+    done = mlirules("apply", "no-such-file.mlir", "--json")
+    assert done.returncode == 2
+    (fault,) = json.loads(done.stdout)["faults"]
+    assert fault["code"] == "file"
+    assert done.stderr == ""
+
+
+def test_a_bug_is_one_line_unless_debug_asks_for_more(tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom mlirules import cli\nfrom mlirules.drivers import runtime\n"
+        "def broken(): raise KeyError('something')\n"
+        "runtime.devices = broken\ncli.main(sys.argv[1:])"
+    )
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-c", program, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+
+    plain, debug = run("version"), run("--debug", "version")
+    assert plain.returncode == debug.returncode == 70
+    assert "internal error: KeyError" in plain.stderr
+    assert "report" in plain.stderr
+    assert "Traceback" not in plain.stderr
+    assert "Traceback" in debug.stderr
+
+
+def test_no_colours_where_there_is_no_terminal() -> None:
+    done = mlirules("apply", HELLO, "--diff", "--stats")
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    done = mlirules("apply", HELLO, "-o", tmp_path / "none" / "out.mlir")
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+
+
+def test_new_check_test_round(tmp_path: Path) -> None:
+    for kind in ("conversion", "fusion"):
+        assert mlirules("new", kind, f"my-{kind}", "-o", tmp_path).returncode == 0
+    checked = mlirules("check", tmp_path, "--json")
+    assert json.loads(checked.stdout) == {"files": 2, "faults": []}
+    tested = mlirules("test", tmp_path, "--json")
+    assert tested.returncode == 0, tested.stdout
+    assert all(result["passed"] for result in json.loads(tested.stdout))
+
+
+def test_a_failing_inline_test_is_1(tmp_path: Path) -> None:
+    assert mlirules("new", "fusion", "my-relu", "-o", tmp_path).returncode == 0
+    path = tmp_path / "my-relu.yaml"
+    path.write_text(path.read_text().replace("applied: 1", "applied: 2"))
+    done = mlirules("test", path)
+    assert done.returncode == 1
+    assert "FAIL my-relu: two relus become one" in done.stdout
+    assert "applied 1 times, not 2" in done.stdout
+
+
+def test_compile_then_run(tmp_path: Path) -> None:
+    vmfb = tmp_path / "hello.vmfb"
+    done = mlirules("compile", HELLO, "-o", vmfb, "--no-fallback", "--trace", tmp_path / "trace")
+    assert done.returncode == 0, done.stderr
+    trace = [json.loads(line) for line in (tmp_path / "trace").read_text().splitlines()]
+    assert [entry["number"] for entry in trace] == list(range(1, len(trace) + 1))
+    golden = HELLO.with_suffix(".npz")
+    report = mlirules("run", vmfb, "--golden", golden, "--json", "-o", tmp_path / "out.npz")
+    assert report.returncode == 0, report.stderr
+    assert json.loads(report.stdout)["problems"] == []
+    assert mlirules("run", vmfb, "--golden", tmp_path / "out.npz").returncode == 2  # no inputs
+
+
+def test_compile_passes_flags_on(tmp_path: Path) -> None:
+    arguments = ["compile", HELLO, "-o", tmp_path / "x.vmfb", "--"]
+    assert mlirules(*arguments, "--iree-opt-level=O2").returncode == 0
+    wrong = mlirules(*arguments, "--iree-no-such-flag")
+    assert wrong.returncode == 2
+    assert "--iree-no-such-flag" in wrong.stderr
+
+
+def test_generate_tells_what_changed(tmp_path: Path) -> None:
+    assert mlirules("new", "conversion", "my-sigmoid", "-o", tmp_path).returncode == 0
+    arguments = ["generate", tmp_path / "my-sigmoid.yaml", "-o", tmp_path / "out", "--json"]
+    first, second = (json.loads(mlirules(*arguments).stdout) for _ in range(2))
+    assert len(first["written"]) == 2
+    assert second["written"] == []
+    assert second["unchanged"] == first["written"]
+    assert second["mlir_pdll_runs"] == 0
+    (pdll,) = (tmp_path / "out").glob("*.pdll")
+    assert "generated from my-sigmoid.yaml:1" in pdll.read_text()
+
+
+def test_docs_are_made_of_the_rules(tmp_path: Path) -> None:
+    done = mlirules("docs", "torch/to-linalg", "-o", tmp_path, "--json")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "rules" / "torch-mm-to-linalg.md").read_text()
+    assert "c = torch.aten.mm(a, b)" in page
+    assert "`T != i1`" in page
+    assert mlirules("docs", "--schema").stdout == (tmp_path / "schema" / "rule.json").read_text()
+
+
+def test_the_shipped_schema_is_the_models() -> None:
+    shipped = ROOT / "rules" / "schema" / "rule.json"
+    assert mlirules("docs", "--schema").stdout == shipped.read_text()
+
+
+def test_docs_list_the_functions() -> None:
+    done = mlirules("docs", "--functions", "--json")
+    from mlirules.generator.scalars import SIMPLE
+    from mlirules.rules.evaluate import FUNCTIONS
+
+    assert len(json.loads(done.stdout)) == len(FUNCTIONS) + len(SIMPLE)
+
+
+def test_demo_reports() -> None:
+    done = mlirules("demo", "--target", "cpu", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert report["leftovers"] == {}
+    assert report["runs"][0]["problems"] == []
+    assert any("linalg" in line for line in report["diff"])
+
+
+def test_the_shipped_library_has_no_faults() -> None:
+    done = mlirules("check")
+    assert done.returncode == 0, done.stdout
