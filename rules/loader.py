@@ -805,7 +805,7 @@ class _Checker:
 
     def function(self, line: Line, node: ast.Call, scope: set[str], *, runtime: bool) -> None:
         head = ast.Node(node.pos, node.pos + len(node.fn))
-        known = {*FUNCTIONS, *_STRUCTURAL, *(RUNTIME_FUNCTIONS if runtime else ("wide",))}
+        known = {*FUNCTIONS, *(RUNTIME_FUNCTIONS if runtime else ("wide",))}
         # A cast: f32(x), T(x). A function stays one where a symbol has its name (`dim(x, dim)`).
         if node.fn in ELEMENT_TYPES or (node.fn in scope and node.fn not in known):
             if not runtime:
@@ -924,9 +924,6 @@ class _Checker:
 
 # What may refuse a program: where the line of a `because:` stands.
 _SECTIONS = ("types", "match", "let", "where", "rewrite")
-
-# Asked of the IR around a match, not of types and constants.
-_STRUCTURAL = ("unused", "one_use")
 
 # What defines a value in a body: `%x =`, `%x:2 =`, `%x, %y =`, `(%x: f32, %y: f32)`.
 _BODY_DEFINED = re.compile(
