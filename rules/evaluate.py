@@ -321,6 +321,11 @@ def _one_use(x: Any) -> bool:
     raise Refused("one_use needs the IR around the match")
 
 
+@_function("unused", 1, 1, "Nothing uses the value.", "unused(indices)", structural=True)
+def _unused(x: Any) -> bool:
+    raise Refused("unused needs the IR around the match")
+
+
 @_function(
     "broadcasts", 2, 8, "The shapes broadcast together as in PyTorch, as far as known.",
     "broadcasts(x, y)",
