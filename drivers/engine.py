@@ -352,7 +352,8 @@ class _Run:
             self.seen.add(rule.name)
             self.inner_names |= rule.op_names
         self.applied += 1
-        if match.inner:
+        if match.inner or not len(root.results):
+            # An op without results goes with what was computed only for it.
             self.may_leave_dead = True
         counts = self.outcome.counts
         counts[rule.name] += 1
