@@ -699,6 +699,11 @@ class _Lowering(Evaluator):
                 return self.concatenate(lifted, axis, target)
             case "converted":
                 return [self.converted(self.local(v), dtype(args[1])) for v in sequence(args[0])]
+            case "spread":
+                shape = sequence(args[1])
+                return [self.spread(self.local(v), shape) for v in sequence(args[0])]
+            case "meshgrid":
+                return self.meshgrid([self.local(v) for v in sequence(args[0])], args[1] is True)
             case "split":
                 return self.split(self.local(args[0]), sequence(args[1]), integer(args[2]))
             case "unstack":
@@ -860,28 +865,33 @@ class _Lowering(Evaluator):
         lows, highs = sequence(low), sequence(high)
         if len(lows) != rank or len(highs) != rank:
             raise Refused(f"pad needs {rank} amounts before and {rank} after")
-        cut_low = [max(0, -integer(v)) for v in lows]
-        cut_high = [max(0, -integer(v)) for v in highs]
+        # An amount below 0 cuts; of one known only at run time, both are done.
+        cut_low = [extremum("max", (0, arith("-", 0, v))) for v in lows]
+        cut_high = [extremum("max", (0, arith("-", 0, v))) for v in highs]
+        lows = [extremum("max", (0, v)) for v in lows]
+        highs = [extremum("max", (0, v)) for v in highs]
         if any(cut_low) or any(cut_high):
             sizes = [
-                arith("-", d, a + b)
+                arith("-", arith("-", d, a), b)
                 for d, a, b in zip(source.tensor.dims, cut_low, cut_high, strict=True)
             ]
             source = self.slice(source, cut_low, sizes, [1] * rank)
-        lows = [max(0, integer(v)) for v in lows]
-        highs = [max(0, integer(v)) for v in highs]
         assert source.tensor.dims is not None and source.tensor.dtype is not None
         if not any(lows) and not any(highs):
             return source
         dims = tuple(
-            arith("+", d, a + b)
+            arith("+", arith("+", d, a), b)
             for d, a, b in zip(source.tensor.dims, lows, highs, strict=True)
         )
         result = Tensor(target, dims, source.tensor.dtype, False)
         fill = self.to_val(value, source.tensor.dtype)
+        low_text, high_text = (
+            "[" + ", ".join(str(v) if isinstance(v, int) else self.index(v) for v in side) + "]"
+            for side in (lows, highs)
+        )
         out = self.fresh("p")
         args = ", ".join(f"%x{i}: index" for i in range(rank))
-        self.emit(f"{out} = tensor.pad {source.ssa} low{lows} high{highs} {{")
+        self.emit(f"{out} = tensor.pad {source.ssa} low{low_text} high{high_text} {{")
         self.emit(f"^bb0({args}):")
         self.emit(f"  tensor.yield {fill.ssa} : {source.tensor.dtype.mlir}")
         self.emit(f"}} : {source.tensor.builtin_type()} to {result.builtin_type()}")
@@ -919,16 +929,47 @@ class _Lowering(Evaluator):
         """``source`` cast to an element type, by an index equation."""
         if source.tensor.dtype == element:
             return source
+        return self.mapped(source, f"made[...] = cast(part[...], {element.name})")
+
+    def spread(self, source: Local, shape: list[Any]) -> Local:
+        """``source`` broadcast to ``shape``."""
+        dims = list(source.tensor.dims or ())
+        source = self.reshape(source, [1] * (len(shape) - len(dims)) + dims, source.tensor.name)
+        self.locals["sizes"] = shape
+        try:
+            return self.mapped(source, "made[...] = part[...] for ... < sizes")
+        finally:
+            del self.locals["sizes"]
+
+    def mapped(self, source: Local, text: str) -> Local:
+        """The tensor ``made`` by an index equation over the tensor ``part``."""
         from mlirules.rules.notation.parser import parse_statement
 
-        equation = parse_statement(f"cast_of_part[...] = cast(part[...], {element.name})")
+        equation = parse_statement(text)
         assert isinstance(equation, ast.IndexEquation)
         self.locals["part"] = source
         self.index_equation(equation)
         del self.locals["part"]
-        made = self.locals.pop("cast_of_part")
+        made = self.locals.pop("made")
         assert isinstance(made, Local)
         return made
+
+    def meshgrid(self, parts: list[Local], columns_first: bool) -> list[Local]:
+        """Vectors spread over the grid that they span."""
+        order = list(range(len(parts)))
+        if columns_first and len(parts) > 1:
+            order[:2] = [1, 0]
+        sizes: list[Any] = []
+        for i in order:
+            if parts[i].tensor.rank > 1:
+                raise Refused("meshgrid takes vectors")
+            sizes.append((parts[i].tensor.dims or (1,))[0])
+        out = []
+        for i, part in enumerate(parts):
+            shape: list[Any] = [1] * len(parts)
+            shape[order.index(i)] = (part.tensor.dims or (1,))[0]
+            out.append(self.spread(self.reshape(part, shape, "part"), sizes))
+        return out
 
     def split(
         self, source: Local, sizes: list[Any], axis: int, drop: Sequence[int] = ()
@@ -1024,7 +1065,11 @@ class _Lowering(Evaluator):
             return ast.Name(0, 0, f"{label}'")
 
         value: ast.Expr | None = None
-        for n, (source, places) in enumerate(zip(parts, placed, strict=True)):
+        operands = list(enumerate(zip(parts, placed, strict=True)))
+        if len(operands) > 2:
+            # IREE does not vectorise a contraction whose last factor is the smaller one.
+            operands.sort(key=lambda item: len(item[1][1]))
+        for n, (source, places) in operands:
             name = f"{target}'{n}"
             self.locals[name] = source
             read: ast.Expr = ast.Access(
