@@ -1,0 +1,148 @@
+"""Pipelines: stages in every phase, expectations, fallback, resources, what compiles and runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlirules.drivers import compiler, runtime
+from mlirules.drivers.pipeline import (
+    ExpectationError,
+    LeftoverError,
+    compile_program,
+    default_for,
+    inline_integer_resources,
+    transform,
+)
+from mlirules.drivers.targets import Target
+from mlirules.rules.faults import MlirulesError
+from mlirules.specs.pipeline import Pipeline
+
+T = "!torch.vtensor<[4,8],f32>"
+RELU = f"""func.func @main(%x: {T}) -> {T} {{
+  %y = torch.aten.relu %x : {T} -> {T}
+  return %y : {T}
+}}"""
+
+FLIP = """\
+rule: flip-maximum
+kind: fusion
+summary: Turn a maximum with zero into a minimum with one.
+reason: A change that shows in the numbers proves that the stage took effect.
+types: {{x: "tensor<M x N x f32>", y: "tensor<M x N x f32>"}}
+match: ["y[i, j] = max(x[i, j], 0)"]
+rewrite: ["y[i, j] = min(x[i, j], 1)"]
+{more}tests:
+  - name: positive
+    input: "module {{}}"
+    check: "CHECK: module"
+  - name: negative
+    unchanged: "module {{}}"
+"""
+
+PIPELINE = """\
+pipeline: of-a-test
+summary: Torch rules, then one more stage.
+targets: [cpu]
+stages:
+  - phase: torch
+    rules: [torch/to-linalg/elementwise/relu]
+    driver: walk
+  - phase: {phase}
+    rules: [{rule}]
+    expect: {expect}
+"""
+
+
+def write(folder: Path, phase: str, expect: str = "{applied: 1}", more: str = "") -> Pipeline:
+    rule = folder / "flip.yaml"
+    rule.write_text(FLIP.format(more=more), encoding="utf-8")
+    path = folder / "pipeline.yaml"
+    path.write_text(PIPELINE.format(phase=phase, rule=rule, expect=expect), encoding="utf-8")
+    return Pipeline.load(path)
+
+
+@pytest.mark.parametrize("phase", ["torch", "input", "preprocessing"])
+def test_a_stage_takes_effect_in_every_phase(phase: str, tmp_path: Path) -> None:
+    target = Target.parse("cpu")
+    binary, done = compile_program(RELU, target, write(tmp_path, phase), fallback=False)
+    assert done.outcome.counts["flip-maximum"] == 1
+    x = np.linspace(-3, 3, 32, dtype=np.float32).reshape(4, 8)
+    (found,) = runtime.run(binary, [x], target)
+    np.testing.assert_array_equal(found, np.minimum(x, 1))
+
+
+def test_an_expectation_that_is_not_met_fails_the_compile(tmp_path: Path) -> None:
+    pipeline = write(tmp_path, "preprocessing", "{min: 2}")
+    with pytest.raises(ExpectationError, match=r"at least 2 times, but applied 1 times"):
+        compile_program(RELU, Target.parse("cpu"), pipeline)
+    pipeline = write(tmp_path, "torch", "{applied: 0}")
+    with pytest.raises(ExpectationError, match=r"must apply 0 times, but applied 1"):
+        transform(RELU, pipeline)
+
+
+def test_no_fallback_lists_what_is_left() -> None:
+    text = RELU.replace("torch.aten.relu", "torch.aten.tanh")
+    pipeline = Pipeline.model_validate(
+        {
+            "pipeline": "small", "summary": "relu alone", "targets": ["cpu"],
+            "stages": [{"phase": "torch", "rules": ["torch/to-linalg/elementwise/relu"]}],
+        }
+    )  # fmt: skip
+    with pytest.raises(LeftoverError, match=r"1 x torch\.aten\.tanh"):
+        compile_program(text, Target.parse("cpu"), pipeline, fallback=False)
+    binary, done = compile_program(text, Target.parse("cpu"), pipeline)
+    assert done.leftovers == ["torch.aten.tanh"]
+    x = np.linspace(-3, 3, 32, dtype=np.float32).reshape(4, 8)
+    (found,) = runtime.run(binary, [x], Target.parse("cpu"))
+    np.testing.assert_allclose(found, np.tanh(x), rtol=1e-5)
+
+
+def test_a_pipeline_for_another_target_is_refused() -> None:
+    with pytest.raises(MlirulesError, match="the pipeline is for cpu, not vulkan"):
+        compile_program(RELU, Target.parse("vulkan"), default_for("cpu"))
+
+
+def test_every_target_kind_has_a_shipped_pipeline() -> None:
+    for kind in ("cpu", "vulkan", "cuda", "hip"):
+        assert kind in default_for(kind).targets
+
+
+def test_faults_of_a_pipeline_file_are_located(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(
+        "pipeline: bad\nsummary: not good\ntargets: [cpu]\nstages:\n"
+        "  - phase: torch\n    rulez: [a]\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(MlirulesError) as caught:
+        Pipeline.load(path)
+    spans = {(f.span.line, f.span.column) for f in caught.value.faults}
+    assert (6, 5) in spans
+    assert "did you mean 'rules'" in str(caught.value)
+
+
+def test_integer_resources_become_literals_and_others_stay() -> None:
+    text = """func.func @f() -> (!torch.vtensor<[2],si64>, !torch.vtensor<[1],f32>) {
+  %a = torch.vtensor.literal(dense_resource<ints> : tensor<2xsi64>) : !torch.vtensor<[2],si64>
+  %b = torch.vtensor.literal(dense_resource<floats> : tensor<1xf32>) : !torch.vtensor<[1],f32>
+  return %a, %b : !torch.vtensor<[2],si64>, !torch.vtensor<[1],f32>
+}
+{-#
+  dialect_resources: { builtin: {
+      ints: "0x0800000007000000000000000900000000000000",
+      floats: "0x040000000000803F"
+  } }
+#-}
+"""
+    inlined = inline_integer_resources(text)
+    assert "dense_resource<floats>" in inlined
+    assert "dense_resource<ints>" not in inlined
+    module = compiler.parse(inlined, "program")
+    assert "dense<[7, 9]>" in str(module)
+    done = transform(text, "cpu")
+    assert not done.leftovers
+    assert "dense<[7, 9]> : tensor<2xi64>" in done.text
+    assert "0000803F" in done.text
