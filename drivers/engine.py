@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from mlirules.drivers import conversion, templates
 from mlirules.drivers.compiler import ir, rewrite
-from mlirules.drivers.matching import Match, Matcher, Refusal
+from mlirules.drivers.matching import ONLY_TENSORS, Match, Matcher, Refusal
 from mlirules.generator import pdll
 from mlirules.rules.evaluate import describe
 from mlirules.rules.faults import Fault, MlirulesError, Span
@@ -463,6 +463,49 @@ _DEAD_CASTS = frozenset(
      "torch_c.from_i1", "torch.aten.size.int", "torch.bind_symbolic_shape",
      "torch.symbolic_int"]
 )  # fmt: skip
+
+
+_BORDER = {
+    "torch.constant.int": ("i64", "torch_c.from_i64"),
+    "torch.constant.float": ("f64", "torch_c.from_f64"),
+    "torch.constant.bool": ("i1", "torch_c.from_i1"),
+}
+
+
+def convert_returned_constants(module: Any, context: Any) -> int:
+    """Torch constants that a function returns, as builtin constants cast at the border.
+
+    While rules run, constants must stay: patterns look for them. Returns how many changed.
+    """
+    changed = 0
+    for function in module.body.operations:
+        for region in function.operation.regions:
+            for block in region.blocks:
+                last = list(block.operations)[-1:]
+                for terminator in last:
+                    for n, value in enumerate(terminator.operands):
+                        owner = value.owner
+                        if isinstance(owner, ir.Block) or owner.name not in _BORDER:
+                            continue
+                        plain, cast = _BORDER[owner.name]
+                        type_ = ir.Type.parse(plain, context)
+                        attribute = owner.attributes["value"]
+                        if plain == "i1":
+                            attribute = ir.IntegerAttr.get(type_, int(ir.BoolAttr(attribute).value))
+                        ip = ir.InsertionPoint(terminator)
+                        constant = ir.Operation.create(
+                            "arith.constant", results=[type_], attributes={"value": attribute},
+                            ip=ip, loc=owner.location,
+                        )  # fmt: skip
+                        made = ir.Operation.create(
+                            cast, results=[value.type], operands=[constant.result], ip=ip,
+                            loc=owner.location,
+                        )  # fmt: skip
+                        terminator.operands[n] = made.result
+                        changed += 1
+    if changed:
+        sweep(module, _CONSTANTS)
+    return changed
 
 
 def leftovers(module: Any) -> Counter[str]:

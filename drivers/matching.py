@@ -54,7 +54,8 @@ class Refusal:
         return Fault(span, "no-match", self.message)
 
 
-_NOTHING: list[Any] = []
+# The inner ops of a match whose operands are tensors alone: none can have become dead.
+ONLY_TENSORS: list[Any] = []
 
 
 @dataclass(slots=True)
@@ -188,7 +189,7 @@ class Matcher:
                     return None
                 return Match(
                     self.rule, op, dict(zip(self.fast_names, values, strict=True)),
-                    verdict.template, _NOTHING, verdict.env,
+                    verdict.template, ONLY_TENSORS, verdict.env,
                 )  # fmt: skip
             found = self._attempt(op)
             if self.last_verdict is not None:

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from mlirules.drivers import compiler
-from mlirules.drivers.engine import Engine, Options, Outcome, leftovers, select
+from mlirules.drivers.engine import (
+    Engine,
+    Options,
+    Outcome,
+    convert_returned_constants,
+    leftovers,
+    select,
+)
 from mlirules.drivers.targets import Target
 from mlirules.rules.faults import CheckFailed, Fault, MlirulesError, Span
 from mlirules.rules.loader import load_rules
@@ -197,6 +204,8 @@ def transform(
         _run_stage(stage, number, module, outcome, record, max_rewrites, bound)
     for application in outcome.applications:
         application.location = located(application.location, path)
+    if max_rewrites is None:
+        convert_returned_constants(module, shared_context())
     if not module.operation.verify():
         raise MlirulesError.at(path, "the rewritten program does not verify", code="verify")
     counts = leftovers(module)
