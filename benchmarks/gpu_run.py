@@ -47,8 +47,8 @@ def main() -> int:
     report = [check(p, device, options.rtol, options.atol, options.repeat) for p in programs]
     for entry in report:
         timing = f"{entry['median_ms']:9.3f} ms" if "median_ms" in entry else " " * 12
-        print(f"{'ok  ' if not entry['problem'] else 'FAIL'} {timing}  {entry['program']}  "
-              f"{entry['problem'] or 'largest difference ' + format(entry['difference'], '.2g')}")  # fmt: skip
+        said = entry["problem"] or f"largest difference {entry['difference']:.2g}"
+        print(f"{'FAIL' if entry['problem'] else 'ok  '} {timing}  {entry['program']}  {said}")
     if options.json:
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return int(any(entry["problem"] for entry in report))

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from mlirules.generator import pdll
 from mlirules.generator.scalars import SIMPLE
+from mlirules.rules import schema as rule_schema
 from mlirules.rules.evaluate import FUNCTIONS
-from mlirules.rules.model import RuleDoc
 from mlirules.rules.rule import Rule
 
 
 def schema() -> str:
     """The JSON Schema of a rule file, for editors."""
-    value = RuleDoc.model_json_schema()
-    value["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    return rule_schema.text()
 
 
 def functions() -> list[tuple[str, str, str]]:

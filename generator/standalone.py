@@ -1,7 +1,7 @@
 """Rules that PDL can say whole: patterns without natives, for any engine that reads PDL.
 
-``iree-opt --pass-pipeline='builtin.module(iree-preprocessing-apply-pdl-patterns{patterns-file=F})'``
-applies them without Python. A native that nobody binds never matches and says nothing, so a rule
+The pass ``iree-preprocessing-apply-pdl-patterns{patterns-file=F}`` of a plain ``iree-opt`` applies
+them without Python. A native that nobody binds never matches and says nothing, so a rule
 that would need one is refused, with the line that asks for more than PDL has.
 """
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 # HelloNNWorld is f32. ToyModel multiplies in f16 and adds up 2048 of the products in f32: PyTorch
 # and IREE round the products to f16 after adding them up in different orders.
-TOLERANCE = {"hello_nn_world": (1e-5, 1e-6), "toy_model": (2e-3, 2e-1)}
+TOLERANCE = {"hello_nn_world": (1e-5, 1e-6), "toy_model": (1e-3, 1e-1)}
 PROGRAMS = ["hello_nn_world.mlir", "hello_nn_world.aten.mlir", "toy_model.mlir"]
 PROGRAMS += ["toy_model.aten.mlir"]
 
@@ -41,8 +41,15 @@ def test_cpu_equals_pytorch(program: str) -> None:
     _equals_golden(program, Target.parse("cpu"))
 
 
+# The compiler's default Vulkan target has no 16-bit storage, and its emulation fails on a matmul of
+# f16, with and without the rules: failed to legalize operation 'vector.bitcast'.
+NO_F16 = pytest.mark.xfail(reason="Vulkan's default target cannot compile f16 matmuls", strict=True)
+
+
 @pytest.mark.vulkan
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    "program", [pytest.param(p, marks=NO_F16 if "toy" in p else ()) for p in PROGRAMS]
+)
 def test_vulkan_equals_pytorch(program: str, vulkan: str) -> None:
     _equals_golden(program, Target.parse(vulkan))
 

@@ -22,6 +22,7 @@ def _sources() -> set[str]:
     """Every file that must ship, by its name inside the wheel."""
     package = ROOT / "src" / "mlirules"
     own = {f"mlirules/{path.name}" for path in package.iterdir() if path.is_file()}
+    own |= {f"mlirules/commands/{path.name}" for path in (package / "commands").glob("*.py")}
     linked = {
         f"mlirules/{folder}/{path.relative_to(package / folder).as_posix()}"
         for folder in LINKED
@@ -77,6 +78,7 @@ def test_wheel_holds_rules_templates_and_types(wheel: Path) -> None:
     assert any(n.startswith("mlirules/specs/pipelines/") and n.endswith(".yaml") for n in names)
     assert any(n.startswith("mlirules/generator/templates/") and n.endswith(".j2") for n in names)
     assert any(n.endswith("/licenses/LICENSE") for n in names)
+    assert {f"mlirules/specs/demo/hello_nn_world.{s}" for s in ("mlir", "npz")} <= set(names)
 
 
 def test_sdist_holds_the_tests_and_no_links(built: Path) -> None:
