@@ -23,6 +23,7 @@ from mlirules.rules.evaluate import (
     arith,
     describe,
     dtype,
+    extremum,
     integer,
     sequence,
 )
@@ -1122,6 +1123,17 @@ class _Lowering(Evaluator):
             return self.convert(self.eval(node.args[0]), as_type)
         if fn == "indexed":
             return self.indexed(*self.items_of(node))
+        if fn in ("max", "min", "sum", "product"):
+            args = self.items(node.args)
+            if len(args) > 1 and any(isinstance(a, list) for a in args):
+                return self.itemwise(fn, args)
+            if fn in ("sum", "product") and len(args) == 1 and isinstance(args[0], list):
+                out: Any = int(fn == "product")
+                for value in args[0]:
+                    out = value if out == int(fn == "product") else self.binary(
+                        "+" if fn == "sum" else "*", out, value
+                    )
+                return out
         if fn == "cast":
             return self.convert(self.eval(node.args[0]), dtype(self.eval(node.args[1])))
         if fn in SPECIAL or fn in SIMPLE:
@@ -1136,6 +1148,23 @@ class _Lowering(Evaluator):
                     raise Refused(f"{fn} takes {SIMPLE[fn].arity} values", node)
                 return self.special(fn, args) if fn in SPECIAL else self.simple(fn, args)
         return super().call(node)
+
+    def itemwise(self, fn: str, args: list[Any]) -> list[Any]:
+        """``max`` or ``min`` of lists, item by item; what is not a list goes with every item."""
+        lengths = {len(a) for a in args if isinstance(a, list)}
+        if len(lengths) > 1:
+            raise Refused(f"{fn} of lists of {' and '.join(map(str, sorted(lengths)))} items")
+        out = []
+        for i in range(lengths.pop()):
+            values = [a[i] if isinstance(a, list) else a for a in args]
+            if any(isinstance(v, (Val, Affine, Scalar)) for v in values):
+                item = values[0]
+                for other in values[1:]:
+                    item = self.simple(fn, [item, other])
+                out.append(item)
+            else:
+                out.append(extremum(fn, values))
+        return out
 
     def items_of(self, node: ast.Call) -> list[Any]:
         low, high, _ = SPECIAL[node.fn]

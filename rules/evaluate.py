@@ -366,15 +366,16 @@ def _abs(a: Any) -> Any:
 
 @_function("max", 1, 16, "The largest of numbers (or of a list).", "max(a, 0)")
 def _max(*args: Any) -> Any:
-    return _extremum("max", args)
+    return extremum("max", args)
 
 
 @_function("min", 1, 16, "The smallest of numbers (or of a list).", "min(a, n)")
 def _min(*args: Any) -> Any:
-    return _extremum("min", args)
+    return extremum("min", args)
 
 
-def _extremum(name: str, args: Sequence[Any]) -> Any:
+def extremum(name: str, args: Sequence[Any]) -> Any:
+    """The ``max`` or ``min`` of numbers and dims; run-time ones give a :class:`Dyn`."""
     flat = sequence(args[0]) if len(args) == 1 and isinstance(args[0], (list, tuple)) else [*args]
     if not flat:
         raise Refused(f"{name} of nothing")
@@ -480,7 +481,7 @@ def _pooled(
             continue
         # The last window must start inside the input or the padding before it.
         most = arith("+", _ceildiv(room, s), 1)
-        out.append(_extremum("min", [most, _ceildiv(arith("+", n, integer(p)), s)]))
+        out.append(extremum("min", [most, _ceildiv(arith("+", n, integer(p)), s)]))
     return out
 
 
