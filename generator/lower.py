@@ -29,6 +29,7 @@ from mlirules.rules.evaluate import (
 )
 from mlirules.rules.loader import walk_expression as walk
 from mlirules.rules.notation import ast
+from mlirules.rules.notation.parser import parse_expression, parse_statement
 from mlirules.rules.rule import BodyText, Line, Rule
 from mlirules.rules.unify import NoMatch
 from mlirules.rules.values import DType, Dyn, Opaque, Scalar, Tensor, dtype_named
@@ -163,7 +164,9 @@ class _Lowering(Evaluator):
             try:
                 self.statement(statement)
             except Refused as refused:
-                raise NoMatch(line, refused.message, expected=str(line), node=refused.node) from None
+                raise NoMatch(
+                    line, refused.message, expected=str(line), node=refused.node
+                ) from None
             except ValueError as error:
                 raise NoMatch(line, str(error), expected=str(line)) from None
         returned = [self.result(name, value, type_) for name, value, type_ in self.results]
@@ -471,15 +474,13 @@ class _Lowering(Evaluator):
 
     def op(self, call: ast.Call, types: list[str]) -> list[tuple[str, str]]:
         torch = call.fn.startswith(("torch.", "torch_c."))
-        operands = []
+        operands: list[tuple[str, str]] = []
         for arg in call.args:
             if isinstance(arg, ast.Pack):
                 operands.extend(self.operand(v, torch) for v in self.pack(arg))
             else:
                 operands.append(self.operand_expr(arg, torch))
-        attrs = []
-        for key, expr in call.attrs:
-            attrs.append(f"{key} = {self.attribute(self.eval(expr))}")
+        attrs = [f"{key} = {self.attribute(self.eval(expr))}" for key, expr in call.attrs]
         out = [self.fresh("t") for _ in types]
         text = f'"{call.fn}"({", ".join(s for s, _ in operands)})'
         if attrs:
@@ -541,8 +542,9 @@ class _Lowering(Evaluator):
                 raise Refused(f"a list of different types: {', '.join(sorted(kinds))}")
             out = self.fresh("k")
             args, types = ", ".join(s for s, _ in items), ", ".join(t for _, t in items)
-            self.emit(f'{out} = "torch.prim.ListConstruct"({args}) : ({types}) -> !torch.list<{of}>')
-            return out, f"!torch.list<{of}>"
+            made = f"!torch.list<{of}>"
+            self.emit(f'{out} = "torch.prim.ListConstruct"({args}) : ({types}) -> {made}')
+            return out, made
         key = ("torch", type(value).__name__, repr(value))
         kind, attr = {
             type(None): ("none", ""),
@@ -579,8 +581,6 @@ class _Lowering(Evaluator):
 
         def dollar(found: re.Match[str]) -> str:
             source = found.group(1) or found.group(2)
-            from mlirules.rules.notation.parser import parse_expression
-
             return self.spelled(self.eval(parse_expression(source)), source)
 
         text = re.sub(
@@ -723,8 +723,6 @@ class _Lowering(Evaluator):
         if target in self.result_names and isinstance(self.result_names[target][0], Tensor):
             dims = self.result_names[target][0].dims
             if dims is not None:
-                known = self.env.get(target)
-                del known
                 return self.unified_dims(target, list(dims))
         raise Refused(f"the shape of {target} is not known: write it out")
 
@@ -752,7 +750,7 @@ class _Lowering(Evaluator):
     def reshape(self, source: Local, shape: list[Any], name: str) -> Local:
         """``source`` in another shape; row-major order is kept."""
         assert source.tensor.dims is not None
-        have = list(source.tensor.dims)
+        have: list[Any] = list(source.tensor.dims)
         shape = [
             v if isinstance(v, (int, Dyn))
             else Dyn("local", (self.index(v),)) if isinstance(v, Val) else self.not_a_dim(v)
@@ -829,7 +827,7 @@ class _Lowering(Evaluator):
             return source.ssa
         collapsed = []
         for group, dim in zip(groups, result.dims or (), strict=True):
-            inner = [source.tensor.dims[i] for i in group]
+            inner: list[Any] = [source.tensor.dims[i] for i in group]
             collapsed.append(math.prod(inner) if all(isinstance(v, int) for v in inner) else dim
                              if isinstance(dim, Dyn) else Dyn("?", ()))  # fmt: skip
         exact = Tensor(result.name, tuple(collapsed), result.dtype, False)
@@ -915,10 +913,10 @@ class _Lowering(Evaluator):
         # An empty window may start anywhere, but its start must lie inside the tensor.
         offsets = [0 if s == 0 and isinstance(s, int) else o
                    for o, s in zip(offsets, sizes, strict=True)]  # fmt: skip
-        text = []
-        for values in (offsets, sizes, strides):
-            text.append("[" + ", ".join(str(v) if isinstance(v, int) else self.index(v)
-                                        for v in values) + "]")  # fmt: skip
+        text = [
+            "[" + ", ".join(str(v) if isinstance(v, int) else self.index(v) for v in values) + "]"
+            for values in (offsets, sizes, strides)
+        ]
         out = self.fresh("s")
         self.emit(
             f"{out} = tensor.extract_slice {source.ssa}{text[0]} {text[1]} {text[2]} : "
@@ -944,8 +942,6 @@ class _Lowering(Evaluator):
 
     def mapped(self, source: Local, text: str) -> Local:
         """The tensor ``made`` by an index equation over the tensor ``part``."""
-        from mlirules.rules.notation.parser import parse_statement
-
         equation = parse_statement(text)
         assert isinstance(equation, ast.IndexEquation)
         self.locals["part"] = source
@@ -1264,11 +1260,11 @@ class _Lowering(Evaluator):
     def binary(self, op: str, a: Any, b: Any) -> Any:
         if isinstance(a, list) or isinstance(b, list) or op in ("in", "not in"):
             return super().binary(op, a, b)
-        if isinstance(a, (Affine, Dyn)) or isinstance(b, (Affine, Dyn)):
-            if all(isinstance(v, (Affine, int, Dyn)) for v in (a, b)):
-                linear = self.affine(op, a, b)
-                if linear is not None:
-                    return linear
+        some_symbolic = isinstance(a, (Affine, Dyn)) or isinstance(b, (Affine, Dyn))
+        if some_symbolic and all(isinstance(v, (Affine, int, Dyn)) for v in (a, b)):
+            linear = self.affine(op, a, b)
+            if linear is not None:
+                return linear
         runtime = (Val, Affine, Scalar)
         if isinstance(a, runtime) or isinstance(b, runtime):
             return self.runtime_binary(op, a, b)
@@ -1291,15 +1287,15 @@ class _Lowering(Evaluator):
         sign = 1 if op == "+" else -1
         first = a if isinstance(a, Affine) else Affine((), a)
         second = b if isinstance(b, Affine) else Affine((), b)
-        terms = dict(first.terms)
+        sums = dict(first.terms)
         for name, c in second.terms:
-            terms[name] = terms.get(name, 0) + sign * c
+            sums[name] = sums.get(name, 0) + sign * c
         return Affine(
-            tuple((n, c) for n, c in terms.items() if c),
+            tuple((n, c) for n, c in sums.items() if c),
             arith(op, first.offset, second.offset),
         )
 
-    def runtime_binary(self, op: str, a: Any, b: Any) -> Any:
+    def runtime_binary(self, op: str, a: Any, b: Any) -> Val:
         a, b = self.paired(a, b)
         t = a.dtype
         if op in ("==", "!=", "<", "<=", ">", ">="):
@@ -1388,10 +1384,7 @@ class _Lowering(Evaluator):
 
     def simple(self, fn: str, args: list[Any]) -> Val:
         function = SIMPLE[fn]
-        if function.arity == 2:
-            args = list(self.paired(*args))
-        else:
-            args = [self.to_val(args[0], None)]
+        args = list(self.paired(*args)) if function.arity == 2 else [self.to_val(args[0], None)]
         t = args[0].dtype
         if function.to_bool:
             return self.classify(fn, args[0])
@@ -1402,9 +1395,9 @@ class _Lowering(Evaluator):
         elif t.is_bool:
             op = function.bool_op or function.unsigned_op
         elif t.is_unsigned:
-            op = function.unsigned_op or (args and "" or "")
+            op = function.unsigned_op
             if fn == "abs":
-                return args[0]  # type: ignore[no-any-return]
+                return args[0]
         elif t.is_complex:
             op = {"exp": "complex.exp", "log": "complex.log", "sqrt": "complex.sqrt",
                   "sin": "complex.sin", "cos": "complex.cos", "tanh": "complex.tanh",
@@ -1606,7 +1599,7 @@ class _Lowering(Evaluator):
             total = out
         return total
 
-    def convert(self, value: Any, t: DType) -> Any:
+    def convert(self, value: Any, t: DType) -> Val:
         """``value`` converted to ``t`` as PyTorch converts."""
         if isinstance(value, (bool, int, float)):
             if t.is_bool:
@@ -1673,7 +1666,6 @@ class _Lowering(Evaluator):
         if t.width > s.width:
             op = "arith.extui" if s.is_unsigned else "arith.extsi"
             return Val(one(op, x.ssa, s.mlir, t.mlir), t)
-        del out
         return Val(one("arith.trunci", x.ssa, s.mlir, t.mlir), t)
 
     # -- index equations
@@ -1765,10 +1757,9 @@ class _Generic:
                 self.ranges[bound.id] = limit
         self.bounded = set(self.ranges)
         self.find_packs(tensors, known, packs)
-        for name, items in tensors:
-            del name
-            for item in items:
-                for n in walk(item):
+        for _, written in tensors:
+            for index in written:
+                for n in walk(index):
                     if isinstance(n, ast.Pack) and n.id is None:
                         self.add_broadcast(tensors, known)
                     elif isinstance(n, (ast.Pack, ast.Name)) and n.id and n.id not in known:
@@ -1780,16 +1771,15 @@ class _Generic:
                             self.add_loop(n.id)
         low.body = self
         self.rank_of_target = self.target_rank()
-        items = self.expand_items(eq.indices, eq.target, None)
-        if self.scatters(items):
-            self.places = items
+        places = self.expand_items(eq.indices, eq.target, None)
+        if self.scatters(places):
+            self.places = places
             self.coordinates = self.take_part()
             self.parallel = list(self.loops)
             self.value = low.eval(eq.value)
             return
-        for i, item in enumerate(items):
-            if isinstance(item, int):
-                item = Affine((), item)
+        for i, place in enumerate(places):
+            item = Affine((), place) if isinstance(place, int) else place
             if not isinstance(item, Affine) or (item.terms and item.plain is None) or (
                 not item.terms and item.offset != 0
             ):
@@ -2105,7 +2095,7 @@ class _Generic:
             else:
                 linear = None
                 break
-        if linear is not None and self.readable(linear, dims):
+        if linear is not None and self.readable(linear):
             for have in self.reads:
                 if have.source == source and have.items == linear:
                     return Val(have.arg, source.tensor.dtype)
@@ -2118,7 +2108,7 @@ class _Generic:
         return low.extract(source, values)
 
     @staticmethod
-    def readable(items: list[Affine], dims: Sequence[Any]) -> bool:
+    def readable(items: list[Affine]) -> bool:
         """Whether an access can be an operand's indexing map (perhaps of a slice)."""
         for item in items:
             if any(c < 1 for _, c in item.terms):
@@ -2127,7 +2117,6 @@ class _Generic:
                 return False
             if len(item.terms) > 1 and item.offset != 0:
                 return False
-        del dims
         return True
 
     # -- the op
@@ -2208,21 +2197,25 @@ class _Generic:
         drop: list[int] = []
         items: list[Affine] = []
         changed = False
+
+        def take(offset: Any, size: Any, stride: int) -> None:
+            offsets.append(offset)
+            sizes.append(size)
+            strides.append(stride)
+
         for at, (item, dim) in enumerate(zip(read.items, source.tensor.dims, strict=True)):
             if not item.terms:
                 if dim == 1 and item.offset == 0:
-                    offsets.append(0), sizes.append(1), strides.append(1)
+                    take(0, 1, 1)
                     items.append(item)
                     continue
-                offsets.append(item.offset), sizes.append(1), strides.append(1)
+                take(item.offset, 1, 1)
                 drop.append(at)
                 changed = True
                 continue
             if len(item.terms) == 1 and item.plain is None:
                 name, step = item.terms[0]
-                offsets.append(item.offset)
-                sizes.append(self.ranges[name])
-                strides.append(step)
+                take(item.offset, self.ranges[name], step)
                 items.append(Affine(((name, 1),)))
                 changed = True
                 continue
@@ -2230,7 +2223,7 @@ class _Generic:
                 isinstance(dim, Dyn)
             ):
                 # The tensor may be larger than the range that the rule gives.
-                offsets.append(0), sizes.append(self.ranges[item.plain]), strides.append(1)
+                take(0, self.ranges[item.plain], 1)
                 items.append(item)
                 changed = True
                 continue
@@ -2238,7 +2231,7 @@ class _Generic:
                 wanted = self.ranges[item.plain]
                 if isinstance(wanted, int) and wanted < dim:
                     # The loop stops before the tensor ends.
-                    offsets.append(0), sizes.append(wanted), strides.append(1)
+                    take(0, wanted, 1)
                     items.append(item)
                     changed = True
                     continue
@@ -2248,11 +2241,11 @@ class _Generic:
                         expected=str(wanted), found=str(dim),
                     )  # fmt: skip
                 if isinstance(wanted, Dyn):
-                    offsets.append(0), sizes.append(wanted), strides.append(1)
+                    take(0, wanted, 1)
                     items.append(item)
-                    changed = changed or wanted != dim
+                    changed = True
                     continue
-            offsets.append(0), sizes.append(dim), strides.append(1)
+            take(0, dim, 1)
             items.append(item)
         if changed:
             source = low.slice(source, offsets, sizes, strides, drop)
@@ -2267,7 +2260,8 @@ class _Generic:
             for w, d in zip(wanted_dims, source.tensor.dims, strict=True)
         ]
         ssa = low.cast_shape(source, refined)
-        return Local(Tensor(source.tensor.name, tuple(refined), source.tensor.dtype, False), ssa), items
+        tensor = Tensor(source.tensor.name, tuple(refined), source.tensor.dtype, False)
+        return Local(tensor, ssa), items
 
     def finish(self) -> Local:
         low, eq = self.low, self.equation
@@ -2318,7 +2312,8 @@ class _Generic:
         names = [p.plain for p in places if p.plain is not None]
         if held is None or len(names) != len(places) or len(set(names)) != len(names):
             return False
-        if [self.ranges[n] for n in names] != list(held.dims or ()) or set(names) != set(self.loops):
+        ranges = [self.ranges[n] for n in names]
+        if ranges != list(held.dims or ()) or set(names) != set(self.loops):
             return False
         self.target_items, self.parallel, self.loops = places, names, names
         return True
@@ -2339,7 +2334,7 @@ class _Generic:
         self.loops = [n for n in self.loops if n not in slices] + slices
         # IREE puts a fill of unknown size on the stack of the scatter's dispatch: a constant is
         # said in the scatter's region then, and what the updates hold does not matter.
-        constant = not (self.reads or self.index_values) and self.only_constant(value) and any(
+        constant = not (self.reads or self.index_values) and self.only_constant() and any(
             not isinstance(self.ranges[n], int) for n in self.loops
         )
         updates = None if constant else self.loop_tensor(self.loops, value, element, "=")
@@ -2437,7 +2432,7 @@ class _Generic:
         self.loops = [n for p in window for n, _ in p.terms]
         source = self.loop_tensor(self.loops, value, element, "=")
         rows = [
-            (p.offset, self.ranges[p.terms[0][0]] if p.terms else 1, p.terms[0][1] if p.terms else 1)
+            (p.offset, self.ranges[p.terms[0][0]], p.terms[0][1]) if p.terms else (p.offset, 1, 1)
             for p in window
         ]
         text = " ".join(
@@ -2453,7 +2448,8 @@ class _Generic:
         return Local(Tensor(self.equation.target, held.tensor.dims, element, False), out)
 
     def emit(
-        self, value: Val, element: DType, out_type: Tensor, operands: list[tuple[Local, list[Affine]]]
+        self, value: Val, element: DType, out_type: Tensor,
+        operands: list[tuple[Local, list[Affine]]],
     ) -> Local:  # fmt: skip
         low, eq = self.low, self.equation
         identity = [Affine(((n, 1),)) for n in self.loops]
@@ -2472,7 +2468,7 @@ class _Generic:
             if any(self.ranges[n] == 0 for n in self.loops if n not in self.parallel):
                 # Nothing is combined; IREE's tiling divides by the extent of such a loop.
                 return Local(out_type, init)
-        elif eq.op == "=" and not operands and not self.index_values and self.only_constant(value):
+        elif eq.op == "=" and not operands and not self.index_values and self.only_constant():
             low.lines.extend(self.head)
             empty = self.empty(out_type)
             out = low.fresh("f")
@@ -2495,7 +2491,7 @@ class _Generic:
             return Local(out_type, out)
         covered = {
             i.plain for _, items in operands for i in items if i.plain is not None
-        } | {n for n in self.parallel}
+        } | set(self.parallel)
         missing = [n for n in self.loops if n not in covered]
         shape_only: list[tuple[Local, list[Affine]]] = []
         if missing:
@@ -2508,11 +2504,9 @@ class _Generic:
         final = value
         if reducing:
             low.body = self
-            before = len(self.lines)
             final = self.combine(eq.op, Val(out_arg, element), value)
             low.body = None
             lines = [*self.preamble(), *self.lines]
-            del before
         all_in = operands + shape_only
         maps = [self.map_text(items) for _, items in all_in]
         maps.append(self.map_text([Affine(((n, 1),)) for n in self.parallel]))
@@ -2541,7 +2535,7 @@ class _Generic:
         low.emit(f"}} -> {out_type.builtin_type()}")
         return Local(out_type, out)
 
-    def only_constant(self, value: Val) -> bool:
+    def only_constant(self) -> bool:
         return not self.lines and all("arith.constant" in h for h in self.head)
 
     def combine(self, op: str, acc: Val, value: Val) -> Val:
@@ -2680,9 +2674,9 @@ class _Generic:
     @staticmethod
     def is_product(value: ast.Expr) -> bool:
         def leaf(node: ast.Expr) -> bool:
-            if isinstance(node, ast.Call) and len(node.args) == 1 and "." not in node.fn:
-                node = node.args[0]
-            elif isinstance(node, ast.Call) and node.fn == "cast":
+            if isinstance(node, ast.Call) and (
+                (len(node.args) == 1 and "." not in node.fn) or node.fn == "cast"
+            ):
                 node = node.args[0]
             return isinstance(node, ast.Access)
 
@@ -2716,7 +2710,7 @@ def float_text(value: float, t: DType | None = None) -> str:
         if name == "f64":
             text = repr(value)
         else:
-            text = f"{value:.17e}" if value not in (int(value),) else repr(value)
+            text = f"{value:.17e}" if value != int(value) else repr(value)
             limit = {"f16": 65504.0, "bf16": 3.3895313892515355e38, "f32": 3.4028234663852886e38}
             if name in limit and abs(value) > limit[name]:
                 # PyTorch rounds a number that is too large to infinity.
@@ -2770,7 +2764,7 @@ def tensor_of_type(name: str, type_: str) -> Tensor | None:
 
 def _same_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
     return len(a) == len(b) and all(
-        x == y or isinstance(x, Dyn) != isinstance(y, Dyn) and len(a) == 1
+        x == y or (isinstance(x, Dyn) != isinstance(y, Dyn) and len(a) == 1)
         for x, y in zip(a, b, strict=True)
     )
 
@@ -2832,9 +2826,9 @@ def _reassociate(
         if want[k] != 1:
             return None
         groups[-1][1].append(k)
-    if any(len(a) > 1 and len(b) > 1 for a, b in groups):
-        if any(isinstance(v, Dyn) for v in [*have, *want]):
-            return None
+    many_to_many = any(len(a) > 1 and len(b) > 1 for a, b in groups)
+    if many_to_many and any(isinstance(v, Dyn) for v in [*have, *want]):
+        return None
     return groups
 
 
