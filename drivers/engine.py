@@ -352,8 +352,9 @@ class _Run:
             self.seen.add(rule.name)
             self.inner_names |= rule.op_names
         self.applied += 1
-        if match.inner or not len(root.results):
-            # An op without results goes with what was computed only for it.
+        if match.inner or self.engine.matchers[rule.name].fast_names is None:
+            # Operands that are not all tensors (`_` among them) go with the op that read them, as
+            # does what was computed only for an op without results.
             self.may_leave_dead = True
         counts = self.outcome.counts
         counts[rule.name] += 1
