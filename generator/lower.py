@@ -714,7 +714,7 @@ class _Lowering(Evaluator):
             case "einsum":
                 return self.einsum(args[0], sequence(args[1]), target)
             case "literal":
-                return self.literal(call, args, target)
+                return self.literal(call, target)
             case "wide":
                 return wide(dtype(args[0]))
         raise LoweringError(self.line, f"unknown function {call.fn}", call)
@@ -1082,7 +1082,7 @@ class _Lowering(Evaluator):
         )
         return self.locals[target]
 
-    def literal(self, call: ast.Call, args: list[Any], target: str) -> Local:
+    def literal(self, call: ast.Call, target: str) -> Local:
         value = self.result_names.get(target, (None, ""))[0]
         if not isinstance(value, Tensor) or not isinstance(call.args[0], ast.Name):
             raise Refused("literal(v) defines a result from an attribute of the match")
@@ -1382,12 +1382,16 @@ class _Lowering(Evaluator):
                 raise Refused(f"{ta} and {tb} do not mix: cast one of them")
         return self.to_val(a, ta), self.to_val(b, tb)
 
-    def simple(self, fn: str, args: list[Any]) -> Val:
+    def simple(self, fn: str, given: list[Any]) -> Val:
         function = SIMPLE[fn]
-        args = list(self.paired(*args)) if function.arity == 2 else [self.to_val(args[0], None)]
+        args: list[Val] = (
+            list(self.paired(*given)) if function.arity == 2 else [self.to_val(given[0], None)]
+        )
         t = args[0].dtype
         if function.to_bool:
             return self.classify(fn, args[0])
+        if fn == "pow" and t.is_int:
+            return self.integer_power(args[0], args[1])
         if fn == "rem" and t.name == "f64":
             return self.remainder_f64(args[0], args[1])
         if t.is_float:
@@ -1409,12 +1413,53 @@ class _Lowering(Evaluator):
         else:
             op = function.signed_op
             if fn in ("floor", "ceil", "round", "trunc"):
-                return args[0]  # type: ignore[no-any-return]
+                return args[0]
         if not op:
             raise Refused(f"{fn} is not defined on {t}")
         out = self.fresh()
         self.scalar_emit(f"{out} = {op} {', '.join(a.ssa for a in args)} : {t.mlir}")
         return Val(out, t)
+
+    def integer_power(self, base: Val, exponent: Val) -> Val:
+        """A power of integers, wrapping as products do; IREE cannot lower ``math.ipowi``.
+
+        Squares and multiplies as often as the exponent has bits. Below an exponent of 0 only 1
+        and -1 have whole powers, and the others give 0.
+        """
+        t, m = base.dtype, base.dtype.mlir
+        one, zero = Val(self.const(1, t), t), Val(self.const(0, t), t)
+        w, e, b, r = (self.fresh(stem) for stem in ("while", "e", "b", "r"))
+        more, odd, bit, product, power, square, rest = (self.fresh() for _ in range(7))
+        for line in (
+            f"{w}:3 = scf.while ({e} = {exponent.ssa}, {b} = {base.ssa}, {r} = {one.ssa}) : "
+            f"({m}, {m}, {m}) -> ({m}, {m}, {m}) {{",
+            f"  {more} = arith.cmpi {'ugt' if t.is_unsigned else 'sgt'}, {e}, {zero.ssa} : {m}",
+            f"  scf.condition({more}) {e}, {b}, {r} : {m}, {m}, {m}",
+            "} do {",
+            f"^bb0({e}: {m}, {b}: {m}, {r}: {m}):",
+            f"  {bit} = arith.andi {e}, {one.ssa} : {m}",
+            f"  {odd} = arith.cmpi ne, {bit}, {zero.ssa} : {m}",
+            f"  {product} = arith.muli {r}, {b} : {m}",
+            f"  {power} = arith.select {odd}, {product}, {r} : {m}",
+            f"  {square} = arith.muli {b}, {b} : {m}",
+            f"  {rest} = arith.shrui {e}, {one.ssa} : {m}",
+            f"  scf.yield {rest}, {square}, {power} : {m}, {m}, {m}",
+            "}",
+        ):
+            self.scalar_emit(line)
+        found = Val(f"{w}#2", t)
+        if t.is_unsigned:
+            return found
+        minus = Val(self.const(-1, t), t)
+        parity = self.compare("==", self.simple("bitand", [exponent, one]), zero)
+        unit = self.special("select", [
+            self.compare("==", base, one), one,
+            self.special("select", [
+                self.compare("==", base, minus),
+                self.special("select", [parity, one, minus]), zero,
+            ]),
+        ])  # fmt: skip
+        return self.special("select", [self.compare("<", exponent, zero), unit, found])
 
     def remainder_f64(self, x: Val, y: Val) -> Val:
         """``fmod`` of f64 without the runtime's, which CPU lacks: exact while |x / y| < 2**104.
@@ -1554,10 +1599,8 @@ class _Lowering(Evaluator):
         if isinstance(value, Scalar):
             builtin = _TORCH_SCALARS[value.kind][0]
             ssa = self.argument(value.name, builtin, builtin)
-            value = Val(ssa, DType({"i64": "si64"}.get(builtin, builtin)))
-            if t is not None and t != value.dtype:
-                return self.convert(value, t)
-            return value
+            held = Val(ssa, DType({"i64": "si64"}.get(builtin, builtin)))
+            return held if t is None or t == held.dtype else self.convert(held, t)
         if isinstance(value, Dyn):
             ssa = self.index(value)
             value = Val(ssa, INDEX)
@@ -1623,7 +1666,6 @@ class _Lowering(Evaluator):
         s = x.dtype
         if s == t:
             return x
-        out = self.fresh()
 
         def one(op: str, ssa: str, a: str, b: str) -> str:
             got = self.fresh()
@@ -1736,7 +1778,7 @@ class _Generic:
             for n in walk(eq.value)
             if isinstance(n, ast.Access) and isinstance(n.base, ast.Name)
         ]
-        for name, items in list(accesses):
+        for _, items in list(accesses):
             accesses += [
                 (n.base.id, n.items)
                 for item in items
