@@ -254,6 +254,8 @@ class Engine:
         if options.max_rewrites is not None and options.max_rewrites <= 0:
             outcome.stopped = True
             return outcome
+        # Symbols of dims may have had no use from the start.
+        run.may_leave_dead |= "torch.symbolic_int" in present
         started = time.perf_counter()
         self._run = run
         # Every value that crosses into Python is a new object; collecting them while MLIR's driver
