@@ -93,6 +93,5 @@ def _transform_refusal(rule: Rule) -> Fault:
 
 def write(made: Artefacts, folder: Path) -> dict[str, bool]:
     """Write the files that are not there already with the same text; tells which."""
-    return {
-        name: pdll.write_atomically(folder / name, text) for name, text in sorted(made.files.items())
-    }
+    files = sorted(made.files.items())
+    return {name: pdll.write_atomically(folder / name, text) for name, text in files}

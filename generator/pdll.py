@@ -90,7 +90,7 @@ def _one_line(text: str) -> str:
 
 
 def _location(path: str, line: int) -> str:
-    """A place that does not depend on where the checkout stands, so that output is deterministic."""
+    """A place that does not depend on where the checkout stands: output is deterministic."""
     parts = Path(path).parts
     for anchor in ("rules", "specs", "examples", "lit_tests", "tests"):
         if anchor in parts:
@@ -204,6 +204,7 @@ class Skeleton:
         }
 
     def pattern(self, ident: str) -> Pattern:
+        """The whole rule as one pattern named ``ident``."""
         for n, pattern in enumerate(self.rule.match):
             last = n == len(self.rule.match) - 1
             named = [r for r in pattern.equation.results if r]
@@ -213,10 +214,12 @@ class Skeleton:
         return Pattern(ident, self.lines, "root")
 
     def fresh(self, stem: str) -> str:
+        """A name that the pattern does not have yet."""
         self.counter += 1
         return f"{stem}_{self.counter}"
 
     def call(self, call: ast.Call) -> str:
+        """An op as a PDLL expression; what its operands need is declared before it."""
         args = list(call.args)
         if id(call) in self.swapped:
             args[0], args[1] = args[1], args[0]
@@ -232,6 +235,7 @@ class Skeleton:
         return f"op<{call.fn}>({', '.join(operands)})"
 
     def operand(self, arg: ast.Expr) -> str:
+        """An operand as a PDLL expression."""
         match arg:
             case ast.Name(id=name):
                 if name in self.results:
@@ -330,8 +334,8 @@ def write_atomically(path: Path, text: str) -> bool:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        os.replace(name, path)
-    except BaseException:
+        Path(name).replace(path)
+    except BaseException:  # an interrupt, too, must not leave the temporary file behind
         Path(name).unlink(missing_ok=True)
         raise
     return True

@@ -101,14 +101,14 @@ SPECIAL: dict[str, tuple[int, int, str]] = {
 
 # Functions on whole tensors: name -> (arity low, arity high, doc).
 TENSOR: dict[str, tuple[int, int, str]] = {
-    "reshape": (1, 2, "reshape(x, shape): the same elements in row-major order; one -1 is inferred"),
+    "reshape": (1, 2, "reshape(x, shape): the same elements, row-major; one -1 is inferred"),
     "pad": (4, 4, "pad(x, low, high, value): elements put before and after each dim (may be < 0)"),
     "concatenate": (2, 2, "concatenate(xs, axis): tensors joined along an axis"),
     "window": (5, 5, "window(x, axis, start, size, step): a strided window along one axis"),
     "stack": (2, 2, "stack(xs, axis): tensors joined along a new axis"),
     "converted": (2, 2, "converted(xs, T): a list of tensors, each cast to element type T"),
     "spread": (2, 2, "spread(xs, shape): a list of tensors, each broadcast to a shape"),
-    "meshgrid": (2, 2, "meshgrid(xs, xy): vectors spread over the grid they span; xy: columns first"),
+    "meshgrid": (2, 2, "meshgrid(xs, xy): vectors over the grid they span; xy: columns first"),
     "split": (3, 3, "split(x, sizes, axis): a list of tensors that lie side by side along an axis"),
     "unstack": (2, 2, "unstack(x, axis): a list of the tensors at each place of a static axis"),
     "einsum": (2, 2, "einsum(equation, xs): PyTorch's einsum, in the type to accumulate in"),
