@@ -1790,6 +1790,9 @@ class _Generic:
         packs: dict[str, int] = {}
         for bound in eq.bounds:
             limit = low.eval(bound.limit)
+            if isinstance(limit, Val):
+                # A size that the data gives.
+                limit = Dyn("local", (low.index(limit),))
             if bound.pack:
                 values = sequence(limit, f"the limit of {bound.id}...")
                 packs[bound.id] = len(values)
@@ -2472,6 +2475,9 @@ class _Generic:
         """A strided window of the target replaced."""
         low = self.low
         self.loops = [n for p in window for n, _ in p.terms]
+        if any(self.ranges[n] == 0 for n in self.loops):
+            # An empty window may start beyond the end, which tensor.insert_slice does not allow.
+            return held
         source = self.loop_tensor(self.loops, value, element, "=")
         rows = [
             (p.offset, self.ranges[p.terms[0][0]], p.terms[0][1]) if p.terms else (p.offset, 1, 1)
