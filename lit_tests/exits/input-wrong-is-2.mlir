@@ -2,8 +2,8 @@
 // RUN: %exits 2 %mlirules apply %examples/toy_model.mlir --rules %S/rules/misspelt.yaml 2>&1 | %filecheck %s --check-prefix=RULE
 // RUN: %exits 2 %mlirules check %S/rules/misspelt.yaml 2>&1 | %filecheck %s --check-prefix=RULE
 // RUN: %exits 2 %mlirules check %S/rules/misspelt.yaml --json 2>&1 | %filecheck %s --check-prefix=JSON
-// RUN: %exits 2 %mlirules apply %s --rules torch/to-linalg 2>&1 | %filecheck %s --check-prefix=MLIR
-// RUN: %exits 2 %mlirules apply %s.not-there --rules torch/to-linalg 2>&1 | %filecheck %s --check-prefix=FILE
+// RUN: %exits 2 %mlirules apply %s --rules torch/to-linalg/elementwise/relu 2>&1 | %filecheck %s --check-prefix=MLIR
+// RUN: %exits 2 %mlirules apply %s.not-there --rules torch/to-linalg/elementwise/relu 2>&1 | %filecheck %s --check-prefix=FILE
 // RUN: %exits 2 %mlirules apply 2>&1 | %filecheck %s --check-prefix=USAGE
 // RUN: %exits 2 %mlirules aply %s 2>&1 | %filecheck %s --check-prefix=COMMAND
 // RUN: %exits 2 %mlirules explain torch-rleu-to-linalg %s 2>&1 | %filecheck %s --check-prefix=NAME
@@ -13,7 +13,7 @@
 // RULE: did you mean 'torch.aten.relu'
 // RULE: misspelt.yaml:15:5: error[unknown-key]: unknown key 'chekc'
 // JSON: "code": "unknown-op"
-// MLIR: input-wrong-is-2.mlir:[[@LINE+10]]:{{[0-9]+}}: error[mlir]:
+// MLIR: input-wrong-is-2.mlir:26:8: error[mlir]: custom op
 // FILE: error[file]: cannot be read
 // USAGE: Missing argument 'MODEL'
 // COMMAND: No such command 'aply'

@@ -2,7 +2,7 @@
 // RUN: %mlirules explain torch-mm-to-linalg %s | %filecheck %s
 // RUN: %mlirules explain torch-mm-to-linalg %s --at 19 | %filecheck %s --check-prefix=AT
 // RUN: %mlirules explain torch-mm-to-linalg %s --json | %filecheck %s --check-prefix=JSON
-// RUN: %mlirules explain torch-conv2d-to-linalg %s 2>&1 | %filecheck %s --check-prefix=NONE
+// RUN: %mlirules explain torch-relu-to-linalg %s 2>&1 | %filecheck %s --check-prefix=NONE
 // CHECK: refusing-line.mlir:18:{{.*}}torch.aten.mm
 // CHECK-NEXT: torch-mm-to-linalg applies here
 // CHECK: refusing-line.mlir:19:{{.*}}torch.aten.mm
@@ -12,7 +12,7 @@
 // AT: T != i1
 // JSON: "applies": true
 // JSON: "line": "T != i1"
-// NONE: holds no torch.aten.conv2d
+// NONE: holds no torch.aten.relu
 
 func.func @f(%a: !torch.vtensor<[2,2],f32>, %b: !torch.vtensor<[2,2],i1>) -> (!torch.vtensor<[2,2],f32>, !torch.vtensor<[2,2],i1>) {
   %c = torch.aten.mm %a, %a : !torch.vtensor<[2,2],f32>, !torch.vtensor<[2,2],f32> -> !torch.vtensor<[2,2],f32>
