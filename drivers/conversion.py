@@ -16,9 +16,10 @@ from mlirules.drivers.compiler import ir, known_dialects, rewrite
 from mlirules.drivers.matching import type_info
 from mlirules.rules.faults import Fault, MlirulesError, Span
 from mlirules.rules.rule import Rule
+from mlirules.rules.values import Tensor
 
 if TYPE_CHECKING:
-    from mlirules.drivers.engine import Engine, Options, _Run
+    from mlirules.drivers.engine import Engine, _Run
 
 _SCALARS = {"!torch.int": "i64", "!torch.float": "f64", "!torch.bool": "i1"}
 _CASTS = {
@@ -39,8 +40,6 @@ def type_conversion(context: Any) -> Callable[[Any], Any]:
     def convert(type_: Any) -> Any:
         text, tensor = type_info(type_)
         if tensor is not None and tensor.torch:
-            from mlirules.rules.values import Tensor
-
             plain = Tensor("", tensor.dims, tensor.dtype, False).builtin_type()
             return ir.Type.parse(plain, context)
         if text in _SCALARS:
@@ -50,9 +49,7 @@ def type_conversion(context: Any) -> Callable[[Any], Any]:
     return convert
 
 
-def apply(
-    engine: Engine, run: _Run, module: Any, rules: Sequence[Rule], options: Options
-) -> None:
+def apply(engine: Engine, run: _Run, module: Any, rules: Sequence[Rule]) -> None:
     """Convert ``module`` in place. Raises :class:`MlirulesError` when full conversion fails."""
     context = engine.context
     # The bindings do not keep the functions that they are given alive: these names do.
@@ -81,7 +78,7 @@ def apply(
             if run.error is not None or run.stop:
                 return
             raise MlirulesError(Fault(Span("conversion"), "driver", str(error))) from None
-        materialise(module, context)
+        materialise(module)
 
 
 def check_full(left: Counter[str]) -> None:
@@ -118,7 +115,7 @@ def _pattern(engine: Engine, run: _Run, rule: Rule) -> Callable[..., bool | None
                 run.instantiator.converted[value] = converted
             made = run.apply(match, root)
             made = [_unwrapped(v) for v in made]
-        except BaseException as error:  # must not unwind through the C++ driver
+        except BaseException as error:  # noqa: BLE001 - must not unwind through the C++ driver
             run.fail(error)
             return True
         rewriter.replace_op(root, made)
@@ -139,7 +136,7 @@ def _unwrapped(value: Any) -> Any:
     return value
 
 
-def materialise(module: Any, context: Any) -> None:
+def materialise(module: Any) -> None:
     """Replace the driver's casts between torch and builtin types by torch_c's."""
     casts: list[Any] = []
 

@@ -11,18 +11,18 @@ import fnmatch
 import gc
 import json
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from mlirules.drivers import conversion, templates
 from mlirules.drivers.compiler import ir, rewrite
-from mlirules.drivers.matching import ONLY_TENSORS, Match, Matcher, Refusal
+from mlirules.drivers.matching import Match, Matcher, Refusal
 from mlirules.generator import pdll
 from mlirules.rules.evaluate import describe
-from mlirules.rules.faults import Fault, MlirulesError, Span
+from mlirules.rules.faults import Fault, MlirulesError, Span, did_you_mean
 from mlirules.rules.rule import Rule
 
 DriverName = Literal["greedy", "walk", "conversion"]
@@ -75,7 +75,7 @@ class Outcome:
     counts: Counter[str] = field(default_factory=Counter)
     applications: list[Application] = field(default_factory=list)
     seconds: float = 0.0
-    seconds_by_rule: Counter[str] = field(default_factory=Counter)
+    seconds_by_rule: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     stopped: bool = False
 
     @property
@@ -91,7 +91,8 @@ class Outcome:
         self.counts.update(other.counts)
         self.applications.extend(other.applications)
         self.seconds += other.seconds
-        self.seconds_by_rule.update(other.seconds_by_rule)
+        for rule, seconds in other.seconds_by_rule.items():
+            self.seconds_by_rule[rule] += seconds
         self.stopped |= other.stopped
 
 
@@ -114,8 +115,6 @@ def select(
     for flag, globs in (("--only", only), ("--skip", skip)):
         for glob in globs:
             if not any(fits(r, glob) for r in rules):
-                from mlirules.rules.faults import did_you_mean
-
                 raise MlirulesError(
                     Fault(Span(f"{flag} {glob}"), "filter", "fits no rule of the set",
                           did_you_mean(glob, [r.name for r in rules])
@@ -144,7 +143,7 @@ class Engine:
 
     # -- patterns
 
-    def relevant(self, present: set[str]) -> list[Rule]:
+    def relevant(self, present: Collection[str]) -> list[Rule]:
         """The rules whose ops may occur: in the program, or made by another relevant rule."""
         names = set(present)
         chosen: set[str] = set()
@@ -207,7 +206,7 @@ class Engine:
                 return True
             try:
                 match = matcher.match(values[0].operation)
-            except BaseException as error:  # must not unwind through the C++ driver
+            except BaseException as error:  # noqa: BLE001 - must not unwind through the C++ driver
                 run.fail(error)
                 return True
             if match is None:
@@ -229,7 +228,7 @@ class Engine:
                 return
             try:
                 made = run.apply(match, root)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - must not unwind through the C++ driver
                 run.fail(error)
                 return
             rewriter.replace_op(root, made)
@@ -264,7 +263,7 @@ class Engine:
         gc.disable()
         try:
             if options.driver == "conversion":
-                conversion.apply(self, run, module, rules, options)
+                conversion.apply(self, run, module, rules)
             elif options.driver == "walk":
                 rewrite.walk_and_apply_patterns(module.operation, self.frozen(rules))
             else:
@@ -301,7 +300,9 @@ class Engine:
             rewrite.apply_patterns_and_fold_greedily(module, self.frozen(rules), config)
         except RuntimeError as error:
             if run.error is None and not run.stop:
-                raise MlirulesError.at("greedy", f"the driver failed: {error}", code="driver") from None
+                raise MlirulesError.at(
+                    "greedy", f"the driver failed: {error}", code="driver"
+                ) from None
 
     def explain(self, rule: Rule, op: Any) -> Refusal | None:
         """Why ``rule`` does not apply at ``op``; None when it does."""
@@ -366,17 +367,14 @@ class _Run:
             self.outcome.stopped = True
         elif self.applied >= self.bound:
             self.fail(self._loop())
-        self.outcome.seconds_by_rule[rule.name] += time.perf_counter() - started  # type: ignore[assignment]
+        self.outcome.seconds_by_rule[rule.name] += time.perf_counter() - started
         return made
 
     def _describe(self, match: Match, root: Any) -> Application:
-        bindings = {}
-        for name, value in match.env.items():
-            bindings[name] = describe(value)
-        before = []
-        for op in reversed(match.inner):
-            if not op.name.startswith("torch.constant."):
-                before.append(str(op))
+        bindings = {name: describe(value) for name, value in match.env.items()}
+        before = [
+            str(op) for op in reversed(match.inner) if not op.name.startswith("torch.constant.")
+        ]
         before.append(str(root))
         location = str(root.location).removeprefix("loc(").removesuffix(")")
         return Application(

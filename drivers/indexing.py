@@ -99,8 +99,8 @@ def match_equation(equation: ast.IndexEquation, op: Any) -> Found | Miss:
             return Miss("the reduction does not start from its identity", 3)
     for candidate in candidates:
         state: Env = {}
-        for env in _indices(equation.indices, linear[out], state, loops):
-            for final in _unify(equation.value, candidate, env, linear, loops):
+        for env in _indices(equation.indices, linear[out], state):
+            for final in _unify(equation.value, candidate, env, linear):
                 bound = {k[2:]: v for k, v in final.items() if k.startswith("i:")}
                 packed = {d for k, v in final.items() if k.startswith("p:") for d in v}
                 if len(set(bound.values()) | packed) != loops:
@@ -195,7 +195,7 @@ def _identity_fill(value: Any, op: str) -> bool:
     if isinstance(source, ir.Block) or source.name != "arith.constant":
         return False
     attribute = source.attributes["value"]
-    number = getattr(attribute, "value", None)
+    number: int | float | None = getattr(attribute, "value", None)
     match op:
         case "+=" | "or=" | "xor=":
             return number == 0
@@ -205,14 +205,12 @@ def _identity_fill(value: Any, op: str) -> bool:
             low = op == "max="
             if isinstance(attribute, ir.FloatAttr):
                 return number == (float("-inf") if low else float("inf"))
-            width = ir.IntegerType(attribute.type).width
+            width = int(ir.IntegerType(attribute.type).width)
             return number == (-(1 << (width - 1)) if low else (1 << (width - 1)) - 1)
     return number in (-1, True, 1)
 
 
-def _indices(
-    items: tuple[ast.Expr, ...], found: list[Any], env: Env, loops: int
-) -> Iterator[Env]:
+def _indices(items: tuple[ast.Expr, ...], found: list[Any], env: Env) -> Iterator[Env]:
     """Unify an access's indices with an operand's indexing map."""
     if len(items) == 1 and isinstance(items[0], ast.Pack):
         key = f"p:{items[0].id or '...'}"
@@ -284,9 +282,7 @@ def _assign(
         yield from _assign(rest, terms[:i] + terms[i + 1 :], new)
 
 
-def _unify(
-    expr: ast.Expr, node: _Node, env: Env, maps: list[Any], loops: int
-) -> Iterator[Env]:
+def _unify(expr: ast.Expr, node: _Node, env: Env, maps: list[Any]) -> Iterator[Env]:
     is_cast = isinstance(expr, ast.Call) and (
         expr.fn == "cast" or (len(expr.args) == 1 and expr.fn[0].isupper())
         or expr.fn in ("f16", "bf16", "f32", "f64")
@@ -294,11 +290,11 @@ def _unify(
     if node.op == "widen":
         # Narrow inputs extended inside compute the same.
         inner = expr.args[0] if is_cast and isinstance(expr, ast.Call) else expr
-        yield from _unify(inner, node.args[0], env, maps, loops)
+        yield from _unify(inner, node.args[0], env, maps)
         return
     if is_cast and isinstance(expr, ast.Call):
         inner_node = node.args[0] if node.op == "narrow" else node
-        yield from _unify(expr.args[0], inner_node, env, maps, loops)
+        yield from _unify(expr.args[0], inner_node, env, maps)
         return
     match expr:
         case ast.Access(base=ast.Name(id=name), items=items):
@@ -309,7 +305,7 @@ def _unify(
                 return
             if known is None and node.value in [v for k, v in env.items() if k.startswith("v:")]:
                 return
-            for new in _indices(items, maps[node.value], env, loops):
+            for new in _indices(items, maps[node.value], env):
                 yield {**new, f"v:{name}": node.value}
         case ast.Literal(value=value):
             if node.op == "const" and node.value == value:
@@ -323,17 +319,17 @@ def _unify(
                     yield {**env, f"s:{name}": node.value}
         case ast.Unary(op="-", operand=operand):
             if node.op == "neg":
-                yield from _unify(operand, node.args[0], env, maps, loops)
+                yield from _unify(operand, node.args[0], env, maps)
         case ast.Binary(op=op, left=left, right=right):
-            yield from _call(op, (left, right), node, env, maps, loops)
+            yield from _call(op, (left, right), node, env, maps)
         case ast.Call(fn=fn, args=args):
-            yield from _call(fn, args, node, env, maps, loops)
+            yield from _call(fn, args, node, env, maps)
         case ast.Conditional(condition=c, then=a, otherwise=b):
-            yield from _call("select", (c, a, b), node, env, maps, loops)
+            yield from _call("select", (c, a, b), node, env, maps)
 
 
 def _call(
-    op: str, args: tuple[ast.Expr, ...], node: _Node, env: Env, maps: list[Any], loops: int
+    op: str, args: tuple[ast.Expr, ...], node: _Node, env: Env, maps: list[Any]
 ) -> Iterator[Env]:
     if node.op != op or len(node.args) != len(args):
         return
@@ -343,5 +339,5 @@ def _call(
     for order in orders:
         envs: list[Env] = [env]
         for expr, child in zip(args, order, strict=True):
-            envs = [n for e in envs for n in _unify(expr, child, e, maps, loops)]
+            envs = [n for e in envs for n in _unify(expr, child, e, maps)]
         yield from envs

@@ -10,15 +10,15 @@ once per distinct combination (the *key*) and looked up afterwards.
 
 from __future__ import annotations
 
-
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from mlirules.drivers import indexing, templates
 from mlirules.drivers.compiler import ir
 from mlirules.generator.lower import LoweringError, lower, tensor_of_type
-from mlirules.rules.evaluate import Evaluator, Refused, truth
+from mlirules.rules.evaluate import Evaluator, Refused, describe, truth
 from mlirules.rules.faults import Fault, MlirulesError
+from mlirules.rules.loader import walk_expression
 from mlirules.rules.notation import ast
 from mlirules.rules.rule import Line, OpPattern, Rule
 from mlirules.rules.unify import NoMatch, bind
@@ -142,10 +142,8 @@ class Matcher:
             for name, (_, decl) in rule.types.items()
             if decl.kind in ("vtensor", "tensor") and not decl.optional
         }
-        self.structural = [
-            (line, expr) for line, expr in rule.where if _asks_structure(expr)
-        ]
-        self.plain_where = [(l, e) for l, e in rule.where if not _asks_structure(e)]
+        self.structural = [c for c in rule.where if _asks_structure(c[1])]
+        self.plain_where = [c for c in rule.where if not _asks_structure(c[1])]
         # A single op without alternatives is the common case, and needs no backtracking.
         self.fast_names = self._simple_operands()
         self.fast_range = range(len(self.fast_names or ()))
@@ -208,9 +206,9 @@ class Matcher:
         """Why the rule does not apply at ``op``, or None when it does."""
         try:
             self._match(op)
-            return None
         except _Stop as stop:
             return stop.refusal
+        return None
 
     # -- structure
 
@@ -375,17 +373,21 @@ class Matcher:
             case ast.ListExpr(items=items):
                 owner = _owner(value)
                 if owner is None or owner.name != "torch.prim.ListConstruct":
-                    raise _Stop(Refusal(line, "not a list made in place", depth=state.depth,
-                                        expected="torch.prim.ListConstruct",
-                                        found=owner.name if owner else "an argument", node=arg))  # fmt: skip
+                    raise _Stop(
+                        Refusal(line, "not a list made in place", depth=state.depth,
+                                expected="torch.prim.ListConstruct",
+                                found=owner.name if owner else "an argument", node=arg)
+                    )  # fmt: skip
                 state.inner.append(owner)
                 elements = list(owner.operands)
                 if items and isinstance(items[-1], ast.Pack):
                     pack = items[-1]
                     items = items[:-1]
                     if len(elements) < len(items):
-                        raise _Stop(Refusal(line, f"a list of {len(elements)}, not at least "
-                                            f"{len(items)}", depth=state.depth, node=arg))  # fmt: skip
+                        raise _Stop(
+                            Refusal(line, f"a list of {len(elements)}, not at least {len(items)}",
+                                    depth=state.depth, node=arg)
+                        )  # fmt: skip
                     if pack.id:
                         self._list(pack.id, elements[len(items) :], state)
                     elements = elements[: len(items)]
@@ -457,9 +459,7 @@ class Matcher:
                 key.append(value.type)
                 continue
             key.append(self._key_of(name, value, values, expanded, state))
-        results = list(op.results)
-        for value in results:
-            key.append(value.type)
+        key.extend(value.type for value in op.results)
         whole = (
             tuple(key), tuple(len(v) for v in state.lists.values()), tuple(state.symbols.values()),
         )  # fmt: skip
@@ -508,6 +508,12 @@ class Matcher:
             return ("list", tuple(out))
         return value.type
 
+    @staticmethod
+    def _does_not_hold(line: Line, expr: ast.Expr, env: dict[str, Any]) -> NoReturn:
+        shown = _with_values(expr, env)
+        raise NoMatch(line, f"{line} does not hold{shown}", expected=str(line),
+                      found=shown.strip(" ()"))  # fmt: skip
+
     def _verdict(self, op: Any, state: _State) -> _Verdict:
         rule = self.rule
         env: dict[str, Any] = {}
@@ -520,16 +526,14 @@ class Matcher:
                 if "#" not in name and name not in named:
                     named[name] = self._value(name, state)
             results: list[tuple[str | None, Any, str]] = []
-            for name, value in zip(
-                self.names_of_results(op), op.results, strict=True
-            ):
+            for label, value in zip(self.names_of_results(op), op.results, strict=True):
                 text, tensor = type_info(value.type)
-                found: Any = self._typed(name or "_", text, tensor, result=True)
-                results.append((name, found, text))
-                if name and "#" in name:
-                    named.setdefault(name.rsplit("#", 1)[0], []).append(found)
-                elif name:
-                    named[name] = found
+                found: Any = self._typed(label or "_", text, tensor, result=True)
+                results.append((label, found, text))
+                if label and "#" in label:
+                    named.setdefault(label.rsplit("#", 1)[0], []).append(found)
+                elif label:
+                    named[label] = found
             env = bind(rule, named)
             for line, expr in self.plain_where:
                 try:
@@ -538,8 +542,7 @@ class Matcher:
                     raise NoMatch(line, refused.message, expected=str(line),
                                   node=refused.node) from None  # fmt: skip
                 if not holds:
-                    raise NoMatch(line, f"{line} does not hold{_with_values(expr, env)}",
-                                  expected=str(line), found=_with_values(expr, env).strip(" ()"))  # fmt: skip
+                    self._does_not_hold(line, expr, env)
             lowered = lower(rule, env, results)
             try:
                 template = templates.build(lowered, self.context)
@@ -551,7 +554,7 @@ class Matcher:
                 ) from None
             return _Verdict(template, None, env)
         except NoMatch as no:
-            depth = 1 + (_progress(rule, no.line))
+            depth = 1 + _progress(rule, no.line)
             return _Verdict(
                 None, Refusal(no.line, no.message, no.expected, no.found, depth, no.node), env
             )
@@ -637,9 +640,6 @@ def _numbered(text: str) -> str:
 
 def _with_values(expr: ast.Expr, env: dict[str, Any]) -> str:
     """The values of a condition's names, for its message: `` (T = si64)``."""
-    from mlirules.rules.evaluate import describe
-    from mlirules.rules.loader import walk_expression
-
     shown = {}
     for node in walk_expression(expr):
         if isinstance(node, ast.Name) and node.id in env:
@@ -692,14 +692,10 @@ def _is_elements(attribute: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    from mlirules.rules.evaluate import describe
-
     return repr(value) if isinstance(value, str) else describe(value)
 
 
 def _asks_structure(expr: ast.Expr) -> bool:
-    from mlirules.rules.loader import walk_expression
-
     return any(
         isinstance(n, ast.Call) and n.fn in ("one_use", "unused") for n in walk_expression(expr)
     )

@@ -5,8 +5,13 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from filecheck.finput import FInput
+from filecheck.matcher import Matcher
+from filecheck.options import Options as CheckOptions
+from filecheck.parser import Parser, pattern_for_opts
 
 from mlirules.drivers import compiler, numerics
 from mlirules.drivers.engine import Options
@@ -53,8 +58,6 @@ def _parse(text: str, rule: Rule, test: Test) -> Any:
     try:
         return compiler.parse(inline_integer_resources(text), rule.path, shared_context())
     except MlirulesError as error:
-        from dataclasses import replace
-
         faults = []
         for fault in error.faults:
             line, column = fault.span.line, fault.span.column
@@ -119,9 +122,8 @@ def _rewritten(
                 refusal = engine.explain(rule, op)
                 if refusal is not None:
                     reasons.append(refusal.fault(rule).render())
-        result.problems.append(
-            "the rule did not apply\n" + ("\n".join(reasons) or f"no {rule.root_ops[0]} in the program")
-        )
+        why = "\n".join(reasons) or f"no {rule.root_ops[0]} in the program"
+        result.problems.append(f"the rule did not apply\n{why}")
         return
     if test.applied is not None and count != test.applied:
         result.problems.append(f"applied {count} times, not {test.applied}")
@@ -157,15 +159,9 @@ def _ops(operation: Any) -> list[Any]:
 
 def filecheck(checks: str, text: str) -> str:
     """Run FileCheck lines over IR. Returns a message, empty when they hold."""
-    from filecheck.finput import FInput
-    from filecheck.matcher import Matcher
-    from filecheck.options import Options as CheckOptions
-    from filecheck.parser import Parser, pattern_for_opts
-
     options = CheckOptions(match_filename="check")
-    matcher = Matcher(
-        options, FInput("output", text), Parser(options, io.StringIO(checks), *pattern_for_opts(options))
-    )
+    parser = Parser(options, io.StringIO(checks), *pattern_for_opts(options))
+    matcher = Matcher(options, FInput("output", text), parser)
     matcher.stderr = io.StringIO()
     code = matcher.run()
     if code == 0:

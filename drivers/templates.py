@@ -7,6 +7,7 @@ their fills) are placed once at the head of the function and shared by all match
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,6 +189,7 @@ class Instantiator:
         return [slots[s] for s in template.returned]
 
     def cast(self, value: Any, name: str, type_: Any, ip: Any) -> Any:
+        """``value`` in its builtin type, past a cast back to torch where one made it."""
         if self.hoist:
             known = self.made.get(value)
             if known is not None:
@@ -245,6 +247,7 @@ class Instantiator:
     def share(
         step: _Step, slots: list[Any], shared: dict[Any, list[Any]], block: Any
     ) -> list[Any]:
+        """The results of an op that all templates share, made once near the function's head."""
         key = (step.key, tuple([slots[s] for _, s in step.operands]))
         found = shared.get(key)
         if found is None:
@@ -275,7 +278,8 @@ def signless(attribute: Any) -> Any:
         return attribute
     text = str(attribute)
     at = text.rfind(type_)
-    plain = type_.replace("xsi", "xi").replace("xui", "xi").replace("<si", "<i").replace("<ui", "<i")
     if isinstance(attribute, ir.DenseResourceElementsAttr):
-        raise ValueError("a resource of signed integers")
+        # Programs come with such resources inlined: not a fault of the caller's types.
+        raise ValueError("a resource of signed integers")  # noqa: TRY004
+    plain = re.sub(r"([x<])[su]i", r"\1i", type_)
     return ir.Attribute.parse(text[:at] + plain, attribute.context)

@@ -85,7 +85,7 @@ def test_every_driver_applies_the_same_rules(driver: str) -> None:
 
 def test_full_conversion_names_what_is_left() -> None:
     rules = load_rules(["torch/to-linalg/elementwise/relu"])
-    with pytest.raises(MlirulesError, match="no rule converts torch.aten.tanh"):
+    with pytest.raises(MlirulesError, match=r"no rule converts torch\.aten\.tanh"):
         run(rules, chain("relu", "tanh"), driver="conversion", full=True)
     ir, _ = run(rules, chain("relu", "tanh"), driver="conversion")
     assert "torch.aten.tanh" in ir

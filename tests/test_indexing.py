@@ -22,14 +22,13 @@ def program(op: str, *, element: str = "f32", init: str = "0.0", b: str = "8x16"
 
 
 def generic(
-    maps: str, body: str, *, element: str = "f32", b: str = "8x16", loops: int = 3
+    maps: str, body: str, *, element: str = "f32", b: str = "8x16"
 ) -> str:
     iterators = {"(m, n, k)": "p p r", "(k, n, m)": "r p p"}[maps.split(" ->")[0]]
     spelt = ", ".join('"parallel"' if i == "p" else '"reduction"' for i in iterators.split())
     loop = maps.split(" ->")[0]
     accesses = maps.split(" -> ")[1].split(" ; ")
     listed = ", ".join(f"affine_map<{loop} -> {a}>" for a in accesses)
-    del loops
     return f"""%c = linalg.generic {{indexing_maps = [{listed}], iterator_types = [{spelt}]}}
         ins(%x, %y : tensor<4x8x{element}>, tensor<{b}x{element}>) outs(%f : tensor<4x16xf32>) {{
         ^bb0(%p: {element}, %q: {element}, %acc: f32):
