@@ -15,7 +15,7 @@
 // JSON: "code": "unknown-op"
 // MLIR: input-wrong-is-2.mlir:26:8: error[mlir]: custom op
 // FILE: error[file]: cannot be read
-// USAGE: Missing argument 'MODEL'
+// USAGE: Missing argument
 // COMMAND: No such command 'aply'
 // NAME: did you mean 'torch-relu-to-linalg'
 

@@ -74,7 +74,9 @@ def command(
         Path | None, typer.Option(help="Write every application as a line of JSON.")
     ] = None,
     stats: Annotated[bool, typer.Option("--stats", help="Applications and time by rule.")] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Show a short diff, not the program.")] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Show a diff, not the program.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the program here, not to stdout.")
     ] = None,

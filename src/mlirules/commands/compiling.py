@@ -26,7 +26,9 @@ def command(
     extra: Annotated[
         list[str] | None, typer.Argument(help="After --: further flags for iree-compile.")
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The .vmfb to write.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The .vmfb file.")
+    ] = None,
     target: Annotated[
         str, typer.Option("--target", "-t", help="cpu, vulkan, cuda:sm_80, hip:gfx942, ...")
     ] = "cpu",
@@ -43,7 +45,9 @@ def command(
         Path | None, typer.Option(help="Write every application as a line of JSON.")
     ] = None,
     stats: Annotated[bool, typer.Option("--stats", help="Applications and time by rule.")] = False,
-    timeout: Annotated[float | None, typer.Option(help="Seconds that iree-compile may take.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds iree-compile may take.")
+    ] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Rewrite a program by a pipeline and compile it for a target.
