@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from mlirules.rules.notation import ast
 from mlirules.rules.values import (
@@ -48,10 +48,13 @@ class Function:
 FUNCTIONS: dict[str, Function] = {}
 
 
+_Impl = TypeVar("_Impl", bound=Callable[..., Any])
+
+
 def _function(
     name: str, low: int, high: int, doc: str, example: str, *, structural: bool = False
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(impl: Callable[..., Any]) -> Callable[..., Any]:
+) -> Callable[[_Impl], _Impl]:
+    def register(impl: _Impl) -> _Impl:
         FUNCTIONS[name] = Function(name, (low, high), doc, example, impl, structural)
         return impl
 
@@ -208,7 +211,9 @@ def _bitwidth(t: Any) -> int:
     return dtype(t).width
 
 
-@_function("lowest", 1, 1, "Minus infinity, or the smallest integer, of an element type.", "lowest(T)")
+@_function(
+    "lowest", 1, 1, "Minus infinity, or the smallest integer, of an element type.", "lowest(T)",
+)  # fmt: skip
 def _lowest(t: Any) -> int | float:
     return dtype(t).lowest
 
@@ -317,12 +322,12 @@ def _is_tensor(x: Any) -> bool:
 
 
 @_function("one_use", 1, 1, "The value has exactly one use.", "one_use(x)", structural=True)
-def _one_use(x: Any) -> bool:
+def _one_use(_x: Any) -> bool:
     raise Refused("one_use needs the IR around the match")
 
 
 @_function("unused", 1, 1, "Nothing uses the value.", "unused(indices)", structural=True)
-def _unused(x: Any) -> bool:
+def _unused(_x: Any) -> bool:
     raise Refused("unused needs the IR around the match")
 
 
@@ -485,7 +490,9 @@ def _pooled(
     return out
 
 
-@_function("expanded", 2, 2, "A list stretched to n: a single value is repeated.", "expanded(stride, 2)")
+@_function(
+    "expanded", 2, 2, "A list stretched to n: a single value is repeated.", "expanded(stride, 2)",
+)  # fmt: skip
 def _expanded(items: Any, count: Any) -> list[Any]:
     values = sequence(items) if isinstance(items, (list, tuple)) else [items]
     n = integer(count)
@@ -535,7 +542,9 @@ def _expanded_shape(x: Any, sizes: Any) -> list[Any]:
     return out
 
 
-@_function("take", 2, 2, "The first n of a list (negative n: all but the last -n).", "take(dims, 2)")
+@_function(
+    "take", 2, 2, "The first n of a list (negative n: all but the last -n).", "take(dims, 2)",
+)  # fmt: skip
 def _take(items: Any, count: Any) -> list[Any]:
     return sequence(items)[: integer(count)]
 
@@ -719,7 +728,7 @@ def advanced(indices: Sequence[Any], rank: int) -> tuple[int, int]:
     if not places:
         return 0, 0
     for v in indices:
-        if v is not None and not tensor(v).dtype.is_int:  # type: ignore[union-attr]
+        if v is not None and not dtype(v).is_int:
             raise Refused(f"an index of type {tensor(v).dtype}: masks select unknown many")
     together = places[-1] - places[0] + 1 == len(places)
     return places[0] if together else 0, max(tensor(indices[i]).rank for i in places)
@@ -795,10 +804,12 @@ def arith(op: str, a: Any, b: Any) -> Any:
         if op == "-" and a == b:
             return 0
         # (d + 2) - 2: keep chains short so that equal dims stay equal.
-        if op in "+-" and isinstance(b, int) and isinstance(a, Dyn) and a.op == "+":
-            if isinstance(a.args[1], int):
-                rest = a.args[1] + b if op == "+" else a.args[1] - b
-                return a.args[0] if rest == 0 else Dyn("+", (a.args[0], rest))
+        if (
+            op in "+-" and isinstance(b, int) and isinstance(a, Dyn) and a.op == "+"
+            and isinstance(a.args[1], int)
+        ):  # fmt: skip
+            rest = a.args[1] + b if op == "+" else a.args[1] - b
+            return a.args[0] if rest == 0 else Dyn("+", (a.args[0], rest))
         if op == "-" and isinstance(b, int):
             return Dyn("+", (a, -b))
         return Dyn(op, (a, b))
@@ -875,6 +886,7 @@ class Evaluator:
                 raise Refused("'_' has no value", node)
 
     def name(self, node: ast.Name) -> Any:
+        """The value of a name: bound, or an element type."""
         if node.id in self.names:
             return self.names[node.id]
         found = dtype_named(node.id)
@@ -889,16 +901,17 @@ class Evaluator:
             if isinstance(item, ast.Pack):
                 out.extend(self.pack(item))
             else:
-                value = self.eval(item)
-                out.append(value)
+                out.append(self.eval(item))
         return out
 
     def pack(self, node: ast.Pack) -> list[Any]:
+        """The values that a pack stands for."""
         if node.id is None:
             raise Refused("'...' has no value here", node)
         return sequence(self.name(ast.Name(node.pos, node.end, node.id)), node.id)
 
     def call(self, node: ast.Call) -> Any:
+        """The value of a function of the closed set."""
         function = FUNCTIONS.get(node.fn)
         if function is None or function.impl is None:
             raise Refused(f"unknown function {node.fn}", node)
@@ -921,12 +934,14 @@ class Evaluator:
         return value
 
     def access(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Any:
+        """An item of a list."""
         where = self.items(items)
         if len(where) != 1:
             raise Refused("a list takes one index", node)
         return _get(base, where[0])
 
     def unary(self, op: str, value: Any) -> Any:
+        """``not`` or ``-``, over lists item by item."""
         if op == "not":
             return not truth(value)
         if isinstance(value, (list, tuple)):
@@ -934,15 +949,18 @@ class Evaluator:
         return arith("-", 0, value) if isinstance(value, Dyn) else -number(value)
 
     def logical(self, op: str, left: ast.Expr, right: ast.Expr) -> Any:
+        """``and`` and ``or``: the right side counts only where the left does not decide."""
         a = truth(self.eval(left))
         if op == "and":
             return a and truth(self.eval(right))
         return a or truth(self.eval(right))
 
     def conditional(self, condition: Any, then: ast.Expr, otherwise: ast.Expr) -> Any:
+        """One of two expressions; the other is not evaluated."""
         return self.eval(then if truth(condition) else otherwise)
 
     def binary(self, op: str, a: Any, b: Any) -> Any:
+        """An operator's value, over lists item by item."""
         if op in ("in", "not in"):
             found = any(equal(a, v) for v in sequence(b, "the right side of 'in'"))
             return found if op == "in" else not found

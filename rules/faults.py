@@ -7,7 +7,6 @@ prints all of them alike: ``file:line:col``, the source line with a caret, the c
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -90,16 +89,6 @@ class MlirulesError(Exception):
 
 class CheckFailed(Exception):
     """A check that ran and did not hold (exit code 1): a failing test, an unmet expectation."""
-
-
-def render_all(faults: Iterable[Fault]) -> str:
-    """All faults, one after the other, with an empty line between them."""
-    return "\n\n".join(f.render() for f in faults)
-
-
-def faults_json(faults: Iterable[Fault]) -> str:
-    """All faults as a JSON list."""
-    return json.dumps([f.as_json() for f in faults], indent=2)
 
 
 def did_you_mean(word: str, known: Iterable[str], *, limit: int = 3) -> str:

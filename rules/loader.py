@@ -1007,15 +1007,8 @@ def walk_expression(node: ast.Expr) -> Iterable[ast.Expr]:
             yield from walk_expression(b)
 
 
-def index_names(items: Iterable[ast.Expr]) -> set[str]:
-    """The names in index lists: loop indices, packs, and symbols alike."""
-    out: set[str] = set()
-    for item in items:
-        out |= _index_names(item)
-    return out
-
-
 def _index_names(item: ast.Expr) -> set[str]:
+    """The names in an index: loop indices, packs, and symbols alike."""
     out: set[str] = set()
     for node in walk_expression(item):
         if isinstance(node, (ast.Name, ast.Pack)) and node.id:

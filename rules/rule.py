@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +11,6 @@ from mlirules.rules.faults import Span
 from mlirules.rules.model import RuleDoc, Test
 from mlirules.rules.notation import ast
 from mlirules.rules.source import SourceFile, Text
-
 
 # The ops that an index equation in `match` may find.
 STRUCTURED_OPS = tuple(
@@ -156,7 +156,5 @@ def _calls(call: ast.Call) -> Iterator[str]:
 
 
 def _body_ops(text: str) -> Iterator[str]:
-    import re
-
     for found in re.finditer(r"(?:^|=|\{)\s*\"?([a-z_]+(?:\.[A-Za-z_0-9]+)+)", text, re.MULTILINE):
         yield found.group(1)

@@ -119,8 +119,7 @@ _SIGNLESS = ("i8", "i16", "i32", "i64")
 
 
 def _symbols(decl: ast.TypeDecl) -> list[str]:
-    out = [d.value for d in decl.dims or () if isinstance(d.value, str)]
-    return out
+    return [d.value for d in decl.dims or () if isinstance(d.value, str)]
 
 
 def _element(line: Line, element: str, name: str, found: DType, env: dict[str, Any]) -> None:

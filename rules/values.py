@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class DType:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor's type. ``dims`` is None when the rank is unknown; ``torch``: a ``!torch.vtensor``."""
+    """A tensor's type; ``dims`` is None when the rank is unknown, ``torch``: a torch vtensor."""
 
     name: str
     dims: tuple[Dim, ...] | None
@@ -174,7 +174,7 @@ def dtype_of_code(code: int) -> DType | None:
     return DType(name) if name else None
 
 
-@lru_cache(maxsize=None)
+@cache
 def dtype_named(name: str) -> DType | None:
     """The element type spelt ``name`` in a rule or in a torch type, or None."""
     if name.startswith("complex<f") and name.endswith(">"):

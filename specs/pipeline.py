@@ -59,12 +59,12 @@ class Pipeline(_Strict):
 
     def _below(self, folder: Path) -> Pipeline:
         """With rule sets that lie beside the pipeline file by their paths."""
-        stages = [
-            stage.model_copy(
-                update={"rules": [str(folder / r) if (folder / r).exists() else r for r in stage.rules]}
-            )
-            for stage in self.stages
-        ]
+
+        def below(stage: Stage) -> Stage:
+            rules = [str(folder / r) if (folder / r).exists() else r for r in stage.rules]
+            return stage.model_copy(update={"rules": rules})
+
+        stages = [below(stage) for stage in self.stages]
         return self.model_copy(update={"stages": stages})
 
     @classmethod

@@ -150,7 +150,7 @@ def test_compile_then_run(tmp_path: Path) -> None:
 
 
 def test_compile_passes_flags_on(tmp_path: Path) -> None:
-    arguments = ["compile", HELLO, "-o", tmp_path / "x.vmfb", "--"]
+    arguments: list[str | Path] = ["compile", HELLO, "-o", tmp_path / "x.vmfb", "--"]
     assert mlirules(*arguments, "--iree-opt-level=O2").returncode == 0
     wrong = mlirules(*arguments, "--iree-no-such-flag")
     assert wrong.returncode == 2
@@ -159,7 +159,8 @@ def test_compile_passes_flags_on(tmp_path: Path) -> None:
 
 def test_generate_tells_what_changed(tmp_path: Path) -> None:
     assert mlirules("new", "conversion", "my-sigmoid", "-o", tmp_path).returncode == 0
-    arguments = ["generate", tmp_path / "my-sigmoid.yaml", "-o", tmp_path / "out", "--json"]
+    arguments: list[str | Path] = ["generate", tmp_path / "my-sigmoid.yaml"]
+    arguments += ["-o", tmp_path / "out", "--json"]
     first, second = (json.loads(mlirules(*arguments).stdout) for _ in range(2))
     assert len(first["written"]) == 2
     assert second["written"] == []

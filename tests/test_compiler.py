@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mlirules.drivers import compiler
+from mlirules.drivers import compiler, dialects
 from mlirules.drivers.compiler import CompileError, compile_module, lower_to, parse
 from mlirules.drivers.targets import Target
 from mlirules.rules.faults import Fault, MlirulesError
@@ -47,9 +47,9 @@ def test_a_module_parses_and_its_torch_ops_are_reachable() -> None:
 
 def test_stand_ins_serve_only_dialects_without_a_module() -> None:
     registered = set(compiler.known_dialects())
-    missing = {name for name in compiler.dialects.DIALECTS if name != "index"} - registered
+    missing = {name for name in dialects.DIALECTS if name != "index"} - registered
     assert not missing
-    assert compiler.dialects.install() == ()
+    assert dialects.install() == ()
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,8 @@ def test_a_given_flag_wins_over_the_usual_one() -> None:
     said: list[Fault] = []
     compile_module(LINALG, CPU, flags=["--iree-llvmcpu-target-cpu="], diagnostics=said)
     assert [fault.severity for fault in said] == ["warning"]
-    compile_module(LINALG, CPU, diagnostics=(quiet := []))
+    quiet: list[Fault] = []
+    compile_module(LINALG, CPU, diagnostics=quiet)
     assert quiet == []
 
 

