@@ -20,7 +20,7 @@ from mlirules.rules.evaluate import Evaluator, Refused, describe, truth
 from mlirules.rules.faults import Fault, MlirulesError
 from mlirules.rules.loader import walk_expression
 from mlirules.rules.notation import ast
-from mlirules.rules.rule import Line, OpPattern, Rule
+from mlirules.rules.rule import Line, OpPattern, Rule, nested_calls
 from mlirules.rules.unify import NoMatch, bind
 from mlirules.rules.values import Dyn, Opaque, Scalar, Tensor
 
@@ -320,7 +320,7 @@ class Matcher:
     def _swap_index(self, call: ast.Call) -> int:
         at = 0
         for pattern in self.rule.match:
-            for inner in _nested(pattern.equation.call):
+            for inner in nested_calls(pattern.equation.call):
                 if inner is call:
                     return at
                 if inner.fn in self.commutative:
@@ -701,18 +701,9 @@ def _asks_structure(expr: ast.Expr) -> bool:
     )
 
 
-def _nested(call: ast.Call) -> list[ast.Call]:
-    out = [call]
-    for arg in call.args:
-        for inner in arg.items if isinstance(arg, ast.ListExpr) else (arg,):
-            if isinstance(inner, ast.Call):
-                out.extend(_nested(inner))
-    return out
-
-
 def _commutative_count(rule: Rule, commutative: frozenset[str]) -> int:
     return sum(
-        1 for p in rule.match for c in _nested(p.equation.call) if c.fn in commutative
+        1 for p in rule.match for c in nested_calls(p.equation.call) if c.fn in commutative
     )
 
 

@@ -112,8 +112,8 @@ def compare(before: str, after: str, spec: RunSpec, target: Target) -> list[str]
     """Compile and run a program before and after rewriting on the same inputs.
 
     The unrewritten program runs on the CPU whatever the target: on other targets the compiler's own
-    conversion cannot compile some programs and gets others wrong. ``spec.expect`` replaces the unrewritten program's results. Returns problems, empty when the
-    results agree.
+    conversion cannot compile some programs and gets others wrong. ``spec.expect`` replaces the
+    unrewritten program's results. Returns problems, empty when the results agree.
     """
     name, arguments = signature(before)
     problems: list[str] = []

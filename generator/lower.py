@@ -2131,16 +2131,15 @@ class _Generic:
         """An element of a tensor: through an operand where the indices are linear."""
         low, dims = self.low, source.tensor.dims
         assert dims is not None and source.tensor.dtype is not None
-        linear: list[Affine] | None = []
+        linear: list[Affine] = []
         for value in values:
             if isinstance(value, Affine):
-                linear.append(value)  # type: ignore[union-attr]
+                linear.append(value)
             elif isinstance(value, (int, Dyn)) and not isinstance(value, bool):
-                linear.append(Affine((), value))  # type: ignore[union-attr]
+                linear.append(Affine((), value))
             else:
-                linear = None
                 break
-        if linear is not None and self.readable(linear):
+        if len(linear) == len(values) and self.readable(linear):
             for have in self.reads:
                 if have.source == source and have.items == linear:
                     return Val(have.arg, source.tensor.dtype)

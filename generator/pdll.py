@@ -24,7 +24,7 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from mlirules.rules.faults import Fault, MlirulesError, Span
 from mlirules.rules.notation import ast
-from mlirules.rules.rule import BodyText, Rule
+from mlirules.rules.rule import BodyText, Rule, nested_calls
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 MAX_PERMUTATIONS = 8
@@ -162,7 +162,7 @@ def _permutations(rule: Rule) -> list[frozenset[int]]:
     calls = [
         id(call)
         for pattern in rule.match
-        for call in _all_calls(pattern.equation.call)
+        for call in nested_calls(pattern.equation.call)
         if call.fn in rule.doc.commutative and len(call.args) >= 2 and _distinguishes(call)
     ]
     out = [frozenset[int]()]
@@ -176,15 +176,6 @@ def _permutations(rule: Rule) -> list[frozenset[int]]:
 def _distinguishes(call: ast.Call) -> bool:
     """Whether the order of the first two operands matters to the skeleton."""
     return any(not isinstance(a, ast.Wildcard) for a in call.args[:2])
-
-
-def _all_calls(call: ast.Call) -> list[ast.Call]:
-    out = [call]
-    for arg in call.args:
-        for inner in arg.items if isinstance(arg, ast.ListExpr) else (arg,):
-            if isinstance(inner, ast.Call):
-                out.extend(_all_calls(inner))
-    return out
 
 
 class Skeleton:

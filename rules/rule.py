@@ -144,6 +144,16 @@ class Rule:
         return frozenset(out)
 
 
+def nested_calls(call: ast.Call) -> list[ast.Call]:
+    """A call and the calls among its arguments, lists' items included, outermost first."""
+    out = [call]
+    for arg in call.args:
+        for inner in arg.items if isinstance(arg, ast.ListExpr) else (arg,):
+            if isinstance(inner, ast.Call):
+                out.extend(nested_calls(inner))
+    return out
+
+
 def _calls(call: ast.Call) -> Iterator[str]:
     yield call.fn
     for arg in call.args:

@@ -222,8 +222,9 @@ class _Parser:
                 raise self.error(f"nested more than {MAX_NESTING} levels deep")
             operand = self.unary()
             self.depth -= 1
-            if isinstance(operand, ast.Literal) and type(operand.value) in (int, float):
-                return ast.Literal(token.pos, operand.end, -operand.value)  # type: ignore[operator]
+            value = operand.value if isinstance(operand, ast.Literal) else None
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                return ast.Literal(token.pos, operand.end, -value)
             return ast.Unary(token.pos, operand.end, "-", operand)
         if token.kind == "name" and token.text == "not":
             self.take()
