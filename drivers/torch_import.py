@@ -208,7 +208,7 @@ def write_whole(path: str | Path, data: bytes) -> None:
             os.umask(umask)
             Path(temporary).chmod(0o666 & ~umask)  # mkstemp makes files that only the owner reads
             Path(temporary).replace(target)
-        except BaseException:
+        except BaseException:  # an interrupt, too, must not leave the temporary file behind
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:

@@ -1815,7 +1815,6 @@ class _Generic:
                         elif dtype_named(n.id) is None:
                             self.add_loop(n.id)
         low.body = self
-        self.rank_of_target = self.target_rank()
         places = self.expand_items(eq.indices, eq.target, None)
         if self.scatters(places):
             self.places = places
@@ -1837,7 +1836,6 @@ class _Generic:
         self.order_loops()
         self.value = low.eval(eq.value)
 
-    rank_of_target: int | None = None
     # Of an equation that scatters: where each value goes, and the body that computes it.
     places: list[Any] = field(default_factory=list)
     coordinates: _Part | None = None
