@@ -12,6 +12,7 @@ as an int32 of 0 or 1, which is how the compiled program returns it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import json
@@ -20,7 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ __all__ = [
     "DTYPES",
     "Device",
     "Entry",
+    "Program",
     "RunError",
     "device_problem",
     "devices",
@@ -224,33 +226,65 @@ def _entry(name: str, function: Any) -> Entry:
 
 
 def _run_here(vmfb: bytes, inputs: Sequence[Array], uri: str, function: str) -> list[Array]:
-    module = _load(vmfb)
-    public = _public(module)
-    if function not in public:
-        raise MlirulesError.at(
-            "--function",
-            f"the program has no function {function!r}",
-            code="function",
-            suggestion=did_you_mean(function, public) or "it has: " + ", ".join(public),
-        )
-    callee = module.lookup_function(function)
-    entry = _entry(function, callee)
-    if len(inputs) != len(entry.arguments):
-        raise MlirulesError.at(
-            "--input",
-            f"{function!r} takes {len(entry.arguments)} arguments, {len(inputs)} given",
-            code="inputs",
-        )
+    return Program(vmfb, inputs, uri, function).results()
+
+
+class Program:
+    """A program loaded on a device, with its inputs there: to be called again and again.
+
+    In process, so for programs that are trusted not to crash; ``uri`` is a runtime's device URI
+    (``Target.device``). Raises what :func:`run` does.
+    """
+
+    def __init__(
+        self, vmfb: bytes, inputs: Sequence[Array], uri: str, function: str = "main"
+    ) -> None:
+        module = _load(vmfb)
+        public = _public(module)
+        if function not in public:
+            raise MlirulesError.at(
+                "--function",
+                f"the program has no function {function!r}",
+                code="function",
+                suggestion=did_you_mean(function, public) or "it has: " + ", ".join(public),
+            )
+        self._callee = module.lookup_function(function)
+        self._entry = _entry(function, self._callee)
+        if len(inputs) != len(self._entry.arguments):
+            raise MlirulesError.at(
+                "--input",
+                f"{function!r} takes {len(self._entry.arguments)} arguments, {len(inputs)} given",
+                code="inputs",
+            )
+        with _run_errors():
+            self._device = get_device(uri)
+            hal = _binding.create_hal_module(_instance(), self._device)
+            self._context = _binding.VmContext(_instance(), [hal, module])
+            self._arguments = _binding.VmVariantList(len(inputs))
+            for index, (kind, value) in enumerate(
+                zip(self._entry.arguments, inputs, strict=True)
+            ):
+                _push(self._arguments, kind, value, self._device, index)
+
+    def __call__(self) -> Any:
+        """Run the function to its end; the results stay on the device. Raises RunError."""
+        results = _binding.VmVariantList(len(self._entry.results))
+        with _run_errors():
+            self._context.invoke(self._callee, self._arguments, results)
+        return results
+
+    def results(self) -> list[Array]:
+        """Run the function and read all its results, in order. Raises RunError."""
+        made = self()
+        with _run_errors():
+            return [_pop(made, i, k, self._device) for i, k in enumerate(self._entry.results)]
+
+
+@contextlib.contextmanager
+def _run_errors() -> Iterator[None]:
+    """The bindings' errors as RunError."""
     try:
-        device = get_device(uri)
-        hal = _binding.create_hal_module(_instance(), device)
-        vm_context = _binding.VmContext(_instance(), [hal, module])
-        arguments = _binding.VmVariantList(len(inputs))
-        for index, (kind, value) in enumerate(zip(entry.arguments, inputs, strict=True)):
-            _push(arguments, kind, value, device, index)
-        results = _binding.VmVariantList(len(entry.results))
-        vm_context.invoke(callee, arguments, results)
-        return [_pop(results, i, kind, device) for i, kind in enumerate(entry.results)]
+        yield
     except (RuntimeError, ValueError) as error:
         raise RunError("error", _first_line(error)) from error
 
