@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mlirules.drivers import conversion, templates
+from mlirules.drivers import conversion, templates, tracking
 from mlirules.drivers.compiler import ir, rewrite
 from mlirules.drivers.matching import Match, Matcher, Refusal
 from mlirules.generator import pdll
@@ -46,6 +46,8 @@ class Options:
     bound: int | None = None
     #: Record the IR before and after every application.
     record: bool = False
+    #: How many applications went before: their numbers go on from there.
+    first: int = 0
 
 
 @dataclass
@@ -62,6 +64,12 @@ class Application:
     after: str = ""
     driver: str = ""
     order: str = ""
+    #: The ops of the original program that it took, by their numbers in printed order.
+    consumed: list[int] = field(default_factory=list)
+    #: The ops of the final program that it made, by their numbers in printed order.
+    made: list[int] = field(default_factory=list)
+    #: The earlier applications whose ops it took.
+    builds_on: list[int] = field(default_factory=list)
 
     def as_json(self) -> str:
         """The application as one line of JSON."""
@@ -84,10 +92,7 @@ class Outcome:
         return sum(self.counts.values())
 
     def merge(self, other: Outcome) -> None:
-        """Add a later stage's outcome; its applications are numbered on."""
-        offset = len(self.applications)
-        for application in other.applications:
-            application.number += offset
+        """Add a later stage's outcome."""
         self.counts.update(other.counts)
         self.applications.extend(other.applications)
         self.seconds += other.seconds
@@ -347,6 +352,10 @@ class _Run:
         rule = match.rule
         started = time.perf_counter()
         application = self._describe(match, root) if self.options.record else None
+        if application is not None:
+            self.instantiator.mark = tracking.mark(
+                application.number, tracking.place(root), self.engine.context
+            )
         made = self.instantiator.instantiate(match.template, match.values, root)
         if application is not None:
             application.after = "\n".join(str(op) for op in self.instantiator.last_created)
@@ -376,11 +385,14 @@ class _Run:
             str(op) for op in reversed(match.inner) if not op.name.startswith("torch.constant.")
         ]
         before.append(str(root))
-        location = str(root.location).removeprefix("loc(").removesuffix(")")
+        location = str(tracking.place(root)).removeprefix("loc(").removesuffix(")")
+        marks = {mark for op in [*match.inner, root] if (mark := tracking.read(op)) is not None}
         return Application(
-            self.applied + 1, match.rule.name, match.rule.benefit, location.replace('"', ""),
+            self.options.first + self.applied + 1, match.rule.name, match.rule.benefit, location.replace('"', ""),
             root.name, bindings, "\n".join(dict.fromkeys(before)), "", self.options.driver,
             self.options.order if self.options.driver == "greedy" else "",
+            consumed=sorted(n for what, n in marks if what == "op"),
+            builds_on=sorted(n for what, n in marks if what == "made"),
         )  # fmt: skip
 
     def _loop(self) -> MlirulesError:

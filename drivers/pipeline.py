@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mlirules.drivers import compiler
+from mlirules.drivers import compiler, tracking
 from mlirules.drivers.engine import (
     Engine,
     Options,
@@ -129,11 +129,11 @@ def stage_rules(stage: Stage) -> list[Rule]:
 
 
 def _options(
-    stage: Stage, record: bool, max_rewrites: int | None, bound: int | None
+    stage: Stage, record: bool, max_rewrites: int | None, bound: int | None, first: int
 ) -> Options:
     return Options(
         driver=stage.driver, order=stage.order, full=stage.full, record=record,
-        max_rewrites=max_rewrites, bound=bound,
+        max_rewrites=max_rewrites, bound=bound, first=first,
     )  # fmt: skip
 
 
@@ -142,7 +142,8 @@ def _run_stage(
     max_rewrites: int | None, bound: int | None = None,
 ) -> None:  # fmt: skip
     left = None if max_rewrites is None else max_rewrites - outcome.total
-    done = engine_for(stage_rules(stage)).run(module, _options(stage, record, left, bound))
+    options = _options(stage, record, left, bound, outcome.total)
+    done = engine_for(stage_rules(stage)).run(module, options)
     outcome.merge(done)
     if max_rewrites is None:
         _check_expectations(stage, number, done)
@@ -200,6 +201,8 @@ def transform(
         stages = [s for s in pipeline.stages if s.phase == "torch"]
     module = compiler.parse(inline_integer_resources(text), path, shared_context())
     outcome = Outcome()
+    if record:
+        tracking.number(module)
     for number, stage in enumerate(stages, 1):
         _run_stage(stage, number, module, outcome, record, max_rewrites, bound)
     for application in outcome.applications:
@@ -208,6 +211,10 @@ def transform(
         convert_returned_constants(module, shared_context())
     if not module.operation.verify():
         raise MlirulesError.at(path, "the rewritten program does not verify", code="verify")
+    if record:
+        made = tracking.made(module)
+        for application in outcome.applications:
+            application.made = made.get(application.number, [])
     counts = leftovers(module)
     return Transformed(str(module), outcome, sorted(counts), counts)
 

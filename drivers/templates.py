@@ -144,6 +144,8 @@ class Instantiator:
         self.context = context
         self.unknown = ir.Location.unknown(context)
         self.last_created: list[Any] = []
+        #: A location for all that is made, where a run is recorded.
+        self.mark: Any = None
         #: Values that a conversion has converted already: original -> converted.
         self.converted: dict[Any, Any] = {}
         #: Whether constants and fills are shared at the head of the function.
@@ -169,6 +171,8 @@ class Instantiator:
             slots[number] = value
         for step in template.steps if not self.hoist else template.own_steps:
             new = step.op.clone(ip)
+            if self.mark is not None:
+                new.location = self.mark
             if step.operands:
                 operands = new.operands
                 for n, slot in step.operands:
@@ -207,7 +211,7 @@ class Instantiator:
                     self.passed.append(value)
                 return source
         made = ir.Operation.create(
-            name, results=[type_], operands=[value], ip=ip, loc=self.unknown
+            name, results=[type_], operands=[value], ip=ip, loc=self.mark or self.unknown
         )
         return made.results[0]
 
@@ -243,9 +247,8 @@ class Instantiator:
             filled[id(template)] = found
         return list(found)
 
-    @staticmethod
     def share(
-        step: _Step, slots: list[Any], shared: dict[Any, list[Any]], block: Any
+        self, step: _Step, slots: list[Any], shared: dict[Any, list[Any]], block: Any
     ) -> list[Any]:
         """The results of an op that all templates share, made once near the function's head."""
         key = (step.key, tuple([slots[s] for _, s in step.operands]))
@@ -263,6 +266,8 @@ class Instantiator:
                     new.operands[n] = slots[slot]
             else:
                 new = step.op.clone(ir.InsertionPoint.at_block_begin(block))
+            if self.mark is not None:
+                new.location = self.mark
             found = list(new.results)
             shared[key] = found
         return found

@@ -1,0 +1,351 @@
+"""A program as a graph of plain Python objects: what a difference is computed on.
+
+Reading through the bindings costs about a microsecond an access, so everything is read once. Big
+attributes are kept as digests. Each op knows the lines that print it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlirules.drivers import compiler
+from mlirules.drivers.compiler import ir
+
+_LONGEST = 400  # characters of an attribute that are kept as they are
+#: Follows from the operands and results of an op, which are compared themselves.
+SEGMENTS = frozenset(["operandSegmentSizes", "resultSegmentSizes"])
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """A result of an op or an argument of a block. ``name`` is how the program prints it."""
+
+    owner: Op | Block
+    index: int
+    type: str
+    name: str
+    uses: list[tuple[Op, int]] = field(default_factory=list)
+
+    @property
+    def op(self) -> Op | None:
+        """The op that makes it; None for an argument."""
+        return self.owner if isinstance(self.owner, Op) else None
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A block; ``index`` counts the blocks of its region in reverse post-order."""
+
+    region: Region
+    index: int
+    args: list[Value] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
+    #: The line that prints its label, -1 for none.
+    label: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """A region of an op."""
+
+    op: Op
+    index: int
+    blocks: list[Block] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Op:
+    """One op. ``number`` counts the ops of the program in the order in which they are printed."""
+
+    number: int
+    name: str
+    attributes: dict[str, str]
+    operands: list[Value]
+    results: list[Value]
+    regions: list[Region]
+    successors: list[Block]
+    parent: Block | None
+    symbol: str
+    location: str
+    #: The lines that print it, [first, end); lines of ops inside are among them.
+    first: int = -1
+    end: int = -1
+    #: Values from outside that its regions read.
+    captures: list[Value] = field(default_factory=list)
+    depth: int = 0
+    # Filled by the matcher.
+    local: int = 0
+    up: int = 0
+    down: int = 0
+    around: int = 0
+
+    @property
+    def inputs(self) -> list[Value]:
+        """What it reads: operands, then what its regions capture."""
+        return self.operands + self.captures if self.captures else self.operands
+
+    @property
+    def function(self) -> str:
+        """The symbol of the function (or other named op) around it, or its own."""
+        op: Op | None = self
+        while op is not None:
+            if op.symbol:
+                return op.symbol
+            op = op.parent.region.op if op.parent is not None else None
+        return ""
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The types of its results."""
+        return tuple(value.type for value in self.results)
+
+    def ordered(self) -> bool:
+        """Whether its place among others counts: it acts on something besides its results."""
+        return self.name in _CALLS or _acts(self)
+
+
+_CALLS = frozenset(["func.call", "util.call", "func.call_indirect", "torch.operator"])
+# Values with a state of their own. Not so tensors and torch's value tensors.
+_STATEFUL = re.compile(r"memref<|!torch\.tensor|!torch\.list|!util\.(?:buffer|list)|!hal\.|!vm\.")
+# No results, yet bound to nothing but what they read.
+_DECLARATIVE = frozenset(["torch.bind_symbolic_shape", "util.optimization_barrier"])
+
+
+def _acts(op: Op) -> bool:
+    if op.name in _DECLARATIVE:
+        return False
+    if not op.results and not op.symbol:
+        return True
+    return any(_STATEFUL.search(value.type) for value in op.operands) or any(
+        _acts(inner)
+        for region in op.regions
+        for block in region.blocks
+        for inner in block.ops[:-1]
+        if inner.regions or not inner.results
+    )
+
+
+class Program:
+    """A program: its ops as a graph, and the lines that print it.
+
+    Raises :class:`MlirulesError`, located, for text that does not parse.
+    """
+
+    def __init__(self, text: str, path: str) -> None:
+        self.path = path
+        self.blobs = _blob_digests(text)
+        module = compiler.parse(text, path, compiler.context())
+        self.ops: list[Op] = []
+        self._texts: dict[Any, str] = {}
+        self._types: dict[Any, str] = {}
+        self._values: dict[Any, Value] = {}
+        self._state = ir.AsmState(module.operation)
+        self.root = self._op(module.operation, None, 0)
+        self._values.clear()
+        printed = module.operation.get_asm(large_elements_limit=8, large_resource_limit=8)
+        self.lines: list[str] = printed.split("\n{-#", 1)[0].rstrip().split("\n")
+        self._place(printed)
+
+    # -- reading
+
+    def _op(self, op: Any, parent: Block | None, depth: int) -> Op:
+        attributes: dict[str, str] = {}
+        for name in op.attributes:
+            # The bindings iterate over names in this release; a NamedAttribute in others.
+            key = name if isinstance(name, str) else name.name
+            attributes[key] = self._text(op.attributes[key])
+        symbol = attributes.get("sym_name", "").strip('"')
+        name = op.name
+        read = [self._values.get(value) for value in op.operands]
+        made = Op(len(self.ops), name, attributes, [v for v in read if v is not None], [], [], [],
+                  parent, symbol, _location(op.location), depth=depth)  # fmt: skip
+        self.ops.append(made)
+        if len(made.operands) < len(read):
+            # Used before it is defined, in a graph region: the definition is read later.
+            made.operands = [
+                v if v is not None else Value(made, -1, self._type(o.type), "%?")
+                for v, o in zip(read, op.operands, strict=True)
+            ]
+        for n, value in enumerate(made.operands):
+            value.uses.append((made, n))
+        for n, result in enumerate(op.results):
+            value = Value(made, n, self._type(result.type), result.get_name(self._state))
+            made.results.append(value)
+            self._values[result] = value
+        for n, region in enumerate(op.regions):
+            made.regions.append(self._region(region, made, n, depth + 1))
+        return made
+
+    def _region(self, region: Any, op: Op, number: int, depth: int) -> Region:
+        made = Region(op, number)
+        blocks = list(region.blocks)
+        order = _reverse_post_order(blocks) if len(blocks) > 1 else blocks
+        known: dict[Any, Block] = {}
+        for n, block in enumerate(order):
+            known[block] = Block(made, n)
+            made.blocks.append(known[block])
+            for a, argument in enumerate(block.arguments):
+                value = Value(known[block], a, self._type(argument.type),
+                              argument.get_name(self._state))  # fmt: skip
+                known[block].args.append(value)
+                self._values[argument] = value
+        first = len(self.ops)
+        for block in order:
+            here = known[block]
+            for inner in block.operations:
+                here.ops.append(self._op(inner.operation, here, depth))
+            if len(blocks) > 1 and here.ops:
+                last = list(block.operations)[-1].operation
+                here.ops[-1].successors = [known[s] for s in last.successors]
+        if len(blocks) > 1 and order != blocks:
+            self._renumber(first, [known[b] for b in blocks])
+        seen: dict[Value, None] = {}
+        for block_ in made.blocks:
+            for inner_ in block_.ops:
+                for value in inner_.inputs:
+                    if value.index >= 0 and _outside(value, made):
+                        seen[value] = None
+        for value in seen:
+            if value not in op.operands and value not in op.captures:
+                value.uses.append((op, len(op.operands) + len(op.captures)))
+                op.captures.append(value)
+        return made
+
+    def _renumber(self, first: int, blocks: list[Block]) -> None:
+        """Ops of a region in printed order, where the blocks are not printed in our order."""
+        ops: list[Op] = []
+        for block in blocks:
+            for op in block.ops:
+                ops += walk(op)
+        self.ops[first:] = ops
+        for n, op in enumerate(ops, first):
+            op.number = n
+
+    def _text(self, attribute: Any) -> str:
+        found = self._texts.get(attribute)
+        if found is None:
+            found = str(attribute)
+            if "dense_resource<" in found:
+                found = re.sub(
+                    r'dense_resource<("[^"]*"|[^>]*)>',
+                    lambda m: f"dense_resource<{self.blobs.get(m[1].strip(chr(34)), m[1])}>", found
+                )  # fmt: skip
+            if len(found) > _LONGEST:
+                digest = hashlib.blake2b(found.encode(), digest_size=8).hexdigest()
+                found = f"{found[:60]} ... {found[-60:]} (digest {digest})"
+            self._texts[attribute] = found
+        return found
+
+    def _type(self, type_: Any) -> str:
+        found = self._types.get(type_)
+        if found is None:
+            found = self._types[type_] = str(type_)
+        return found
+
+    # -- printing
+
+    def _place(self, printed: str) -> None:
+        """Find the lines of every op: the printed program, parsed, says where its ops begin."""
+        again = compiler.parse(printed, self.path, compiler.context())
+        starts: list[int] = []
+
+        def visit(op: Any) -> None:
+            found = re.search(r'"?:(\d+):\d+', str(op.location))
+            starts.append(int(found[1]) - 1 if found else -1)
+            for region in op.regions:
+                for block in region.blocks:
+                    for inner in block.operations:
+                        visit(inner.operation)
+
+        visit(again.operation)
+        for op, start in zip(self.ops, starts, strict=True):
+            op.first = start
+        self.root.first, self.root.end = 0, len(self.lines)
+        for index, line in enumerate(self.lines):  # aliases stand before the module
+            if line.startswith("module"):
+                self.root.first = index
+                break
+        for op in self.ops[1:]:
+            op.end = self._end(op)
+
+    def _end(self, op: Op) -> int:
+        if op.first < 0 or op.first >= len(self.lines):
+            return op.first
+        own = _indent(self.lines[op.first])
+        line = op.first + 1
+        while line < len(self.lines):
+            text = self.lines[line]
+            inner = _indent(text)
+            label = text.lstrip().startswith("^")
+            closes = inner == own and text.lstrip()[:1] in ("}", ")", "]", ">", "^")
+            if not (inner > own or closes) or (label and not op.regions):
+                break
+            line += 1
+            if closes and not label and not text.rstrip().endswith(("{", "(", "[")):
+                break
+        return line
+
+
+def walk(op: Op) -> Iterator[Op]:
+    """An op and all ops inside it."""
+    yield op
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.ops:
+                yield from walk(inner)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _outside(value: Value, region: Region) -> bool:
+    owner = value.owner
+    block = owner.parent if isinstance(owner, Op) else owner
+    while block is not None:
+        if block.region is region:
+            return False
+        block = block.region.op.parent
+    return True
+
+
+def _reverse_post_order(blocks: list[Any]) -> list[Any]:
+    """Blocks with every definition before its uses; blocks that nothing reaches come last."""
+    out: list[Any] = []
+    seen: set[Any] = set()
+    work: list[tuple[Any, bool]] = [(blocks[0], False)]
+    while work:
+        block, done = work.pop()
+        if done:
+            out.append(block)
+            continue
+        if block in seen:
+            continue
+        seen.add(block)
+        work.append((block, True))
+        operations = list(block.operations)
+        if operations:
+            work += [(s, False) for s in reversed(list(operations[-1].operation.successors))]
+    out.reverse()
+    return out + [b for b in blocks if b not in seen]
+
+
+def _location(location: Any) -> str:
+    text = str(location)
+    return text.removeprefix("loc(").removesuffix(")").replace('"', "")
+
+
+def _blob_digests(text: str) -> dict[str, str]:
+    """What each resource of a program holds, as a digest: its name is no part of the program."""
+    at = text.rfind("{-#")
+    if at < 0:
+        return {}
+    found = re.finditer(r'([\w.\-$]+|"[^"]+"): "0x([0-9A-Fa-f]*)"', text[at:])
+    return {
+        m[1].strip('"'): hashlib.blake2b(m[2].lower().encode(), digest_size=6).hexdigest()
+        for m in found
+    }
