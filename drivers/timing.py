@@ -17,7 +17,7 @@ from typing import Any
 
 #: A sample is repeated calls that last at least this long together: the clock and the start of a
 #: call must not matter.
-SHORTEST_SAMPLE_S = 0.002
+SHORTEST_SAMPLE_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,9 @@ def paired(
 ) -> Comparison:
     """Time ``contenders`` in turns; each is a function that returns when its work is done.
 
-    Every other round runs backwards, so that no contender always follows the same one.
+    Every other round runs backwards, so that no contender always follows the same one, and each
+    sample starts with a call that is not timed: what ran before has other data in the caches and
+    other threads awake.
     ``baseline`` (the first) is what ratios are against. At most ``rounds`` rounds, and no new one
     after ``seconds``, but at least three. ``progress`` is called after each round. An interrupt
     after the first round ends the timing and keeps what is there; before, it is raised.
@@ -171,12 +173,11 @@ def _calls(work: Callable[[], object], warmup: int) -> int:
     for _ in range(max(0, warmup - 1)):
         work()
     once = _sample(work, 1)
-    if once < SHORTEST_SAMPLE_S:  # the first call pays for pages and caches
-        once = _sample(work, 1)
     return max(1, round(SHORTEST_SAMPLE_S / max(once, 1e-7)))
 
 
 def _sample(work: Callable[[], object], calls: int) -> float:
+    work()
     began = time.perf_counter()
     for _ in range(calls):
         work()
