@@ -56,15 +56,26 @@ def load_rule(
     return rule_of(load_yaml(path, text), ops=ops)
 
 
+def kind_of(source: SourceFile) -> str:
+    """The kind of rule that a file says it holds; empty when it says none."""
+    kind = source.data.get("kind") if isinstance(source.data, dict) else None
+    return kind if isinstance(kind, str) else ""
+
+
 def rule_of(source: SourceFile, *, ops: OpOracle | None = None) -> Rule:
-    """The rule that a YAML file holds. Arguments and errors as for :func:`load_rule`."""
+    """The rewrite rule that a YAML file holds. Arguments and errors as for :func:`load_rule`."""
+    if kind_of(source) == "config":
+        raise MlirulesError(
+            Fault(source.span_at(("kind",)), "wrong-kind", "a config rule rewrites nothing",
+                  "it goes into a stage of phase `configuration`, or to --configs")
+        )  # fmt: skip
     if not isinstance(source.data, dict):
         raise MlirulesError(
             Fault(source.span_at(()), "not-a-rule", "a rule file is a mapping of keys to values",
                   "it starts with `rule: NAME`")
         )  # fmt: skip
     doc, errors = _typed(source.data)
-    faults = [f for e in errors for f in _model_fault(source, e)]
+    faults = [f for e in errors for f in model_fault(source, e)]
     # All faults in one run: with the model's faults mended, the rest can be judged as well.
     judged = doc if doc is not None else _mended(source.data, errors)
     checker = _Checker(source, source.data, ops)
@@ -213,8 +224,15 @@ def _what(loc: Path_) -> str:
     return f"`{names[-1]}`" if names else "the file"
 
 
-def _model_fault(source: SourceFile, error: Any) -> list[Fault]:
-    loc = _location(error)
+def model_fault(
+    source: SourceFile, error: Any, *, loc: Path_ | None = None, keys: list[str] | None = None
+) -> list[Fault]:
+    """What one error of pydantic means for the file, located; nothing when another says it better.
+
+    ``loc`` and ``keys``: the place, and the keys known there, for models other than that of
+    rewrite rules.
+    """
+    loc = _location(error) if loc is None else loc
     kind, found, context = error["type"], error.get("input"), error.get("ctx", {})
     if error["loc"] and error["loc"][-1] == "[key]":
         span = source.span_at(loc, key=True)
@@ -246,7 +264,7 @@ def _model_fault(source: SourceFile, error: Any) -> list[Fault]:
                   _MISSING.get(str(loc[-1]), f"add `{loc[-1]}:`"))
         ]  # fmt: skip
     if kind == "extra_forbidden":
-        known = list(_model_at(loc[:-1]).model_fields)
+        known = list(_model_at(loc[:-1]).model_fields) if keys is None else keys
         word = str(loc[-1])[:100]
         hint = did_you_mean(word, known) or _elsewhere(word) or "known keys: " + ", ".join(known)
         return [Fault(source.span_at(loc, key=True), "unknown-key", f"unknown key {word!r}", hint)]
@@ -1106,9 +1124,13 @@ def load_rules(
     faults: list[Fault] = []
     seen: dict[str, Rule] = {}
     for path in paths:
-        for file in rule_files(path):
+        files = rule_files(path)
+        for file in files:
             try:
-                rule = load_rule(file, ops=ops)
+                source = load_yaml(file)
+                if kind_of(source) == "config" and len(files) > 1:
+                    continue  # a folder may hold both
+                rule = rule_of(source, ops=ops)
             except MlirulesError as error:
                 faults.extend(error.faults)
                 continue
