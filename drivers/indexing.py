@@ -50,6 +50,8 @@ class Miss:
 
     message: str
     depth: int = 0
+    expected: str = ""
+    found: str = ""
 
 
 @dataclass(frozen=True)

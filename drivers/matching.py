@@ -10,19 +10,22 @@ once per distinct combination (the *key*) and looked up afterwards.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 from mlirules.drivers import indexing, templates
 from mlirules.drivers.compiler import ir
 from mlirules.generator.lower import LoweringError, lower, tensor_of_type
-from mlirules.rules.evaluate import Evaluator, Refused, describe, truth
+from mlirules.rules import words
+from mlirules.rules.evaluate import Evaluator, Refused, truth
 from mlirules.rules.faults import Fault, MlirulesError
 from mlirules.rules.loader import walk_expression
 from mlirules.rules.notation import ast
 from mlirules.rules.rule import Line, OpPattern, Rule, nested_calls
 from mlirules.rules.unify import NoMatch, bind
-from mlirules.rules.values import Dyn, Opaque, Scalar, Tensor
+from mlirules.rules.values import Dyn, Opaque, Scalar, Tensor, dtype_named
+from mlirules.rules.words import source, spelt
 
 _TORCH_CONSTANTS = {
     "torch.constant.int": "int",
@@ -43,15 +46,44 @@ class Refusal:
     found: str = ""
     depth: int = 0
     node: ast.Node | None = None
+    #: The op of the program that stands where the rule wants something else, when not the root.
+    at: Any = None
+    suggestion: str = ""
 
     def fault(self, rule: Rule) -> Fault:
         """The refusal as a located fault."""
         if self.line is None:
-            return Fault(rule.span, "no-match", self.message)
+            return Fault(rule.span, "no-match", self.message, self.suggestion)
         span = self.line.span
         if self.node is not None and self.line.section != "rewrite":
             span = self.line.text.span(self.node.pos, max(1, self.node.end - self.node.pos))
-        return Fault(span, "no-match", self.message)
+        return Fault(span, "no-match", self.message, self.suggestion)
+
+
+@dataclass
+class Diagnosis:
+    """How near a rule comes to applying at an op, and all that stands against it.
+
+    ``passed`` of ``total`` parts of the rule (ops, operands, type lines, conditions) hold.
+    ``lines`` says of each `types`, `let` and `where` line whether it holds; None: it cannot be
+    judged, because what it speaks of was not found.
+    """
+
+    op: Any
+    refusals: list[Refusal]
+    passed: int
+    total: int
+    lines: list[tuple[Line, bool | None]]
+
+    @property
+    def applies(self) -> bool:
+        """Whether nothing refuses."""
+        return not self.refusals
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Sorts the nearest first."""
+        return (len(self.refusals), -self.passed / max(1, self.total))
 
 
 # The inner ops of a match whose operands are tensors alone: none can have become dead.
@@ -112,6 +144,11 @@ class _State:
     inner: list[Any] = field(default_factory=list)
     symbols: dict[str, Any] = field(default_factory=dict)
     depth: int = 0
+    # Explaining: what refuses is collected here, and the attempt goes on. None: the first one ends
+    # it.
+    refusals: list[Refusal] | None = None
+    # Explaining: the first two operands of this call are taken in the other order.
+    swapped: ast.Call | None = None
 
 
 @dataclass
@@ -149,6 +186,8 @@ class Matcher:
         self.fast_range = range(len(self.fast_names or ()))
         self.one_result = len(self.root_results) == 1
         self.fast: dict[Any, _Verdict] = {}
+        self.judged: dict[Any, _Judged] = {}
+        self.parts = _parts(rule)
         self.last_verdict: _Verdict | None = None
         self.alternatives = any(p.op in self.commutative for p in rule.match)
 
@@ -210,6 +249,129 @@ class Matcher:
             return stop.refusal
         return None
 
+    def diagnose(self, op: Any) -> Diagnosis:
+        """All that keeps the rule from applying at ``op``, in the rule's order, and how near it is.
+
+        ``op`` has one of the rule's root names. With no refusal the rule applies.
+        """
+        if self.rule.equation is not None:
+            best = self._diagnose_equation(*self.rule.equation, op)
+        else:
+            found = [self._attempt_all(op, swaps, None) for swaps in self._choices()]
+            best = min(found, key=lambda d: d.rank)
+            if best.refusals and best.refusals[0].depth < PATTERN_HOLDS:
+                best = self._other_order(op, best)
+        if not best.refusals:
+            refusal = self.explain(op)  # what only the rewrite tells
+            if refusal is not None:
+                best.refusals.append(refusal)
+        return best
+
+    def _attempt_all(
+        self, op: Any, swaps: tuple[bool, ...], swapped: ast.Call | None
+    ) -> Diagnosis:
+        state = _State(refusals=[], swapped=swapped)
+        self._op(self.rule.root, len(self.rule.match) - 1, op, state, swaps)
+        return self._judge_all(op, state)
+
+    def _other_order(self, op: Any, best: Diagnosis) -> Diagnosis:
+        """Whether the rule would fit with two operands exchanged; if so, that is the reason."""
+        for pattern in self.rule.match:
+            for call in nested_calls(pattern.equation.call):
+                if len(call.args) < 2 or call.fn in self.commutative:
+                    continue
+                for swaps in self._choices():
+                    trial = self._attempt_all(op, swaps, call)
+                    if trial.refusals:
+                        continue
+                    first, second = call.args[:2]
+                    node = ast.Node(first.pos, second.end)
+                    best.refusals = [
+                        Refusal(pattern.line, f"the first two operands of {call.fn} stand in the "
+                                "other order", f"({source(first)}, {source(second)})",
+                                f"({source(second)}, {source(first)})", 0, node,
+                                suggestion="where the order does not matter, say so: "
+                                f"`commutative: [{call.fn}]`")
+                    ]  # fmt: skip
+                    return best
+        return best
+
+    def _diagnose_equation(self, line: Line, equation: ast.IndexEquation, op: Any) -> Diagnosis:
+        found = indexing.match_equation(equation, op)
+        if isinstance(found, indexing.Miss):
+            lines: list[tuple[Line, bool | None]] = [(n, None) for n in _judged_lines(self.rule)]
+            refusal = Refusal(line, f"{op.name}: {found.message}", found.expected or str(line),
+                              found.found or op.name, found.depth)  # fmt: skip
+            return Diagnosis(op, [refusal], found.depth, self.parts, lines)
+        symbols: dict[str, Any] = {**found.symbols, "op": op.name}
+        state = _State(values=dict(found.inputs), symbols=symbols, depth=10, refusals=[])
+        return self._judge_all(op, state)
+
+    def _judge_all(self, op: Any, state: _State) -> Diagnosis:
+        """Judge every line that can be judged, not only up to the first that refuses."""
+        assert state.refusals is not None
+        for refusal in state.refusals:
+            refusal.depth = min(refusal.depth, PATTERN_HOLDS - 1)
+        key = (self._key(op, state), tuple(state.values))
+        judged = self.judged.get(key)
+        if judged is None:
+            judged = self.judged[key] = self._judged(op, state)
+        lines = dict(judged.lines)
+        refusals = [*state.refusals, *judged.refusals]
+        for line, expr in self.structural:
+            names = {n.id for n in walk_expression(expr) if isinstance(n, ast.Name)}
+            if any(n not in judged.env and n not in state.values for n in names):
+                lines[line.key, line.section] = (line, None)
+                continue
+            before = len(refusals)
+            try:
+                self._structural(line, expr, judged.env, state, op)
+            except _Stop as stop:
+                refusals.append(stop.refusal)
+            lines[line.key, line.section] = (line, len(refusals) == before)
+        # One reason has one line: what follows from it on the same line says nothing new.
+        unique = {(id(r.line), r.message): r for r in refusals}
+        held = sum(1 for _, holds in lines.values() if holds)
+        return Diagnosis(op, list(unique.values()), state.depth + held, self.parts,
+                         list(lines.values()))  # fmt: skip
+
+    def _judged(self, op: Any, state: _State) -> _Judged:
+        rule = self.rule
+        out = _Judged()
+        named, _ = self._named_values(op, state)
+        misses: list[NoMatch] = []
+        env = out.env = bind(rule, named, misses)
+        refused = {id(no.line): no for no in misses}
+
+        def note(line: Line, known: bool) -> None:
+            no = refused.get(id(line))
+            out.lines[line.key, line.section] = (line, (no is None) if known or no else None)
+
+        for name, (line, _decl) in rule.types.items():
+            note(line, name in named)
+        for name, line, _expr, _value in rule.let:
+            note(line, name in env)
+        for line, expr in rule.where:
+            if _asks_structure(expr):
+                continue
+            names = {n.id for n in walk_expression(expr) if isinstance(n, ast.Name)}
+            if any(n not in env and dtype_named(n) is None for n in names):
+                out.lines[line.key, line.section] = (line, None)
+                continue
+            try:
+                self._condition(line, expr, env)
+            except NoMatch as no:
+                misses.append(no)
+                out.lines[line.key, line.section] = (line, False)
+            else:
+                out.lines[line.key, line.section] = (line, True)
+        out.refusals = [
+            Refusal(no.line, no.message, no.expected, no.found,
+                    PATTERN_HOLDS + _progress(rule, no.line), no.node)
+            for no in misses
+        ]  # fmt: skip
+        return out
+
     # -- structure
 
     def _match(self, op: Any) -> Match:
@@ -231,12 +393,19 @@ class Matcher:
         found = indexing.match_equation(equation, op)
         if isinstance(found, indexing.Miss):
             raise _Stop(
-                Refusal(line, f"{op.name}: {found.message}", expected=str(line), found=op.name,
-                        depth=found.depth)
+                Refusal(line, f"{op.name}: {found.message}", found.expected or str(line),
+                        found.found or op.name, found.depth)
             )  # fmt: skip
         symbols: dict[str, Any] = {**found.symbols, "op": op.name}
         state = _State(values=dict(found.inputs), symbols=symbols, depth=10)
         return self._judge(op, state)
+
+    @staticmethod
+    def _refuse(state: _State, refusal: Refusal) -> None:
+        """End the attempt, or note why it would have ended and let it go on."""
+        if state.refusals is None:
+            raise _Stop(refusal)
+        state.refusals.append(refusal)
 
     def _choices(self) -> list[tuple[bool, ...]]:
         if not self.alternatives:
@@ -250,17 +419,22 @@ class Matcher:
         line = pattern.line
         if number in state.ops:
             if state.ops[number] != op:
-                raise _Stop(Refusal(line, "two different ops where the rule has one",
-                                    depth=state.depth))  # fmt: skip
+                self._refuse(state, Refusal(line, f"two different {op.name} where the rule has one",
+                                            "the same op", "another one", state.depth,
+                                            at=op))  # fmt: skip
             return
-        self._call(line, pattern.equation.call, op, state, swaps)
         state.ops[number] = op
+        if not self._call(line, pattern.equation.call, op, state, swaps):
+            return
         results = self.result_names(pattern, op)
         if len(results) != len(op.results):
-            raise _Stop(
+            self._refuse(
+                state,
                 Refusal(line, f"{pattern.op} has {len(op.results)} results, not {len(results)}",
-                        depth=state.depth)
+                        f"{len(results)} results", f"{len(op.results)} results", state.depth,
+                        at=op)
             )  # fmt: skip
+            return
         for name, value in zip(results, op.results, strict=True):
             if name and number != len(self.rule.match) - 1:
                 state.values.setdefault(name, value)
@@ -283,13 +457,15 @@ class Matcher:
 
     def _call(
         self, line: Line, call: ast.Call, op: Any, state: _State, swaps: tuple[bool, ...]
-    ) -> None:
+    ) -> bool:
+        """Match an op and what feeds it. False (explaining only): it is another op altogether."""
         if op.name != call.fn:
-            raise _Stop(
-                Refusal(line, f"the op is {op.name}, not {call.fn}", expected=call.fn,
-                        found=op.name, depth=state.depth,
-                        node=ast.Node(call.pos, call.pos + len(call.fn)))
+            self._refuse(
+                state,
+                Refusal(line, f"the op is {op.name}, not {call.fn}", call.fn, op.name, state.depth,
+                        ast.Node(call.pos, call.pos + len(call.fn)), at=op)
             )  # fmt: skip
+            return False
         state.depth += 1
         for key, value in call.attrs:
             self._attribute(line, key, value, op, state)
@@ -298,24 +474,34 @@ class Matcher:
         if args and isinstance(args[-1], ast.Pack):
             fixed = len(args) - 1
             if len(operands) < fixed:
-                raise _Stop(Refusal(line, f"{call.fn} has {len(operands)} operands, not at least "
-                                    f"{fixed}", depth=state.depth))  # fmt: skip
+                self._refuse(
+                    state,
+                    Refusal(line, f"{call.fn} has {len(operands)} operands, not at least {fixed}",
+                            f"at least {fixed} operands", f"{len(operands)} operands", state.depth,
+                            call, at=op)
+                )  # fmt: skip
+                return False
             pack = args[-1]
             if pack.id:
                 self._list(pack.id, operands[fixed:], state)
             operands, args = operands[:fixed], args[:-1]
         if len(operands) != len(args):
-            raise _Stop(
+            self._refuse(
+                state,
                 Refusal(line, f"{call.fn} has {len(operands)} operands, not {len(args)}",
-                        expected=str(len(args)), found=str(len(operands)), depth=state.depth,
-                        node=call)
+                        f"{len(args)} operands", f"{len(operands)} operands", state.depth, call,
+                        at=op)
             )  # fmt: skip
+            return False
         if call.fn in self.commutative and len(operands) >= 2 and swaps:
             at = self._swap_index(call)
             if at < len(swaps) and swaps[at]:
                 operands[0], operands[1] = operands[1], operands[0]
+        elif call is state.swapped and len(operands) >= 2:
+            operands[0], operands[1] = operands[1], operands[0]
         for arg, value in zip(args, operands, strict=True):
             self._operand(line, arg, value, state, swaps)
+        return True
 
     def _swap_index(self, call: ast.Call) -> int:
         at = 0
@@ -339,83 +525,108 @@ class Matcher:
                     number, result = defined
                     owner = _owner(value)
                     pattern = self.rule.match[number]
-                    if owner is None:
-                        raise _Stop(
-                            Refusal(pattern.line, f"{name} is an argument, not the result of "
-                                    f"{pattern.op}", expected=pattern.op, found="an argument",
-                                    depth=state.depth)
+                    head = pattern.equation.call
+                    node = ast.Node(head.pos, head.pos + len(head.fn))
+                    if owner is None or owner.name != pattern.op:
+                        made_by = "an argument" if owner is None else owner.name
+                        what = made_by if owner is None else f"the result of {made_by}"
+                        self._refuse(
+                            state,
+                            Refusal(pattern.line, f"{name} is {what}, not of {pattern.op}"
+                                    if owner is not None
+                                    else f"{name} is {what}, not the result of {pattern.op}",
+                                    pattern.op, made_by, state.depth, node, at=owner)
                         )  # fmt: skip
+                        return
                     self._op(pattern, number, owner, state, swaps)
                     if owner.results[result] != value:
-                        raise _Stop(Refusal(pattern.line, f"another result of {pattern.op}",
-                                            depth=state.depth))  # fmt: skip
+                        self._refuse(
+                            state,
+                            Refusal(pattern.line, f"{name} is another result of {pattern.op}",
+                                    f"result {result}", "another result", state.depth, node,
+                                    at=owner)
+                        )  # fmt: skip
+                        return
                     state.inner.append(owner)
                     state.values.setdefault(name, value)
                     return
                 known = state.values.get(name)
                 if known is not None and known != value:
-                    raise _Stop(
+                    self._refuse(
+                        state,
                         Refusal(line, f"{name} stands for two different values here",
-                                expected=f"the same value as the other {name}",
-                                found="another value", depth=state.depth, node=arg)
+                                f"the same value as the other {name}", "another value",
+                                state.depth, arg)
                     )  # fmt: skip
+                    return
                 state.values[name] = value
                 state.depth += known is None
             case ast.Call():
                 owner = _owner(value)
                 if owner is None:
-                    raise _Stop(
+                    self._refuse(
+                        state,
                         Refusal(line, f"an argument where the result of {arg.fn} is needed",
-                                expected=arg.fn, found="an argument", depth=state.depth, node=arg)
+                                arg.fn, "an argument", state.depth, arg)
                     )  # fmt: skip
+                    return
                 self._call(line, arg, owner, state, swaps)
                 state.inner.append(owner)
             case ast.ListExpr(items=items):
                 owner = _owner(value)
                 if owner is None or owner.name != "torch.prim.ListConstruct":
-                    raise _Stop(
-                        Refusal(line, "not a list made in place", depth=state.depth,
-                                expected="torch.prim.ListConstruct",
-                                found=owner.name if owner else "an argument", node=arg)
+                    made_by = owner.name if owner else "an argument"
+                    self._refuse(
+                        state,
+                        Refusal(line, f"{made_by} where a list made in place is needed",
+                                "torch.prim.ListConstruct", made_by, state.depth, arg, at=owner)
                     )  # fmt: skip
+                    return
                 state.inner.append(owner)
                 elements = list(owner.operands)
                 if items and isinstance(items[-1], ast.Pack):
                     pack = items[-1]
                     items = items[:-1]
                     if len(elements) < len(items):
-                        raise _Stop(
+                        self._refuse(
+                            state,
                             Refusal(line, f"a list of {len(elements)}, not at least {len(items)}",
-                                    depth=state.depth, node=arg)
+                                    f"at least {len(items)} items", f"{len(elements)} items",
+                                    state.depth, arg, at=owner)
                         )  # fmt: skip
+                        return
                     if pack.id:
                         self._list(pack.id, elements[len(items) :], state)
                     elements = elements[: len(items)]
                 if len(elements) != len(items):
-                    raise _Stop(
+                    self._refuse(
+                        state,
                         Refusal(line, f"a list of {len(elements)} items, not {len(items)}",
-                                expected=str(len(items)), found=str(len(elements)),
-                                depth=state.depth, node=arg)
+                                f"{len(items)} items", f"{len(elements)} items", state.depth, arg,
+                                at=owner)
                     )  # fmt: skip
+                    return
                 for item, element in zip(items, elements, strict=True):
                     self._operand(line, item, element, state, swaps)
             case ast.Literal(value=wanted):
                 found = constant_of(value)
                 if found is _NOT_CONSTANT:
-                    raise _Stop(
-                        Refusal(line, "not a constant", expected=_shown(wanted),
-                                found="a value known only at run time", depth=state.depth,
-                                node=arg)
+                    self._refuse(
+                        state,
+                        Refusal(line, f"not the constant {spelt(wanted)}, but {_runtime(value)}",
+                                spelt(wanted), _runtime(value), state.depth, arg)
                     )  # fmt: skip
+                    return
                 if type(found) is not type(wanted) or found != wanted:
-                    raise _Stop(
-                        Refusal(line, f"the constant is {_shown(found)}, not {_shown(wanted)}",
-                                expected=_shown(wanted), found=_shown(found), depth=state.depth,
-                                node=arg)
+                    self._refuse(
+                        state,
+                        Refusal(line, f"the constant is {spelt(found)}, not {spelt(wanted)}",
+                                spelt(wanted), spelt(found), state.depth, arg)
                     )  # fmt: skip
+                    return
                 state.depth += 1
             case _:
-                raise _Stop(Refusal(line, "cannot be matched", node=arg))
+                self._refuse(state, Refusal(line, "cannot be matched", node=arg))
 
     def _list(self, name: str, elements: list[Any], state: _State) -> None:
         paths = []
@@ -429,8 +640,9 @@ class Matcher:
         try:
             found = op.attributes[key]
         except KeyError:
-            raise _Stop(Refusal(line, f"the op has no attribute {key}", expected=key,
-                                found="nothing", depth=state.depth)) from None  # fmt: skip
+            self._refuse(state, Refusal(line, f"the op has no attribute {key}", key, "nothing",
+                                        state.depth, value, at=op))  # fmt: skip
+            return
         if isinstance(value, ast.Name):
             state.values[value.id] = found
             return
@@ -439,17 +651,19 @@ class Matcher:
         plain = attribute_value(found)
         wanted = Evaluator({}).eval(value)
         if plain != wanted or isinstance(plain, bool) != isinstance(wanted, bool):
-            raise _Stop(
-                Refusal(line, f"{key} is {_shown(plain)}, not {_shown(wanted)}",
-                        expected=_shown(wanted), found=_shown(plain), depth=state.depth,
-                        node=value)
+            self._refuse(
+                state,
+                Refusal(line, f"{key} is {spelt(plain)}, not {spelt(wanted)}",
+                        f"{key} = {spelt(wanted)}", f"{key} = {spelt(plain)}", state.depth, value,
+                        at=op)
             )  # fmt: skip
+            return
         state.depth += 1
 
     # -- types, constants, conditions
 
-    def _judge(self, op: Any, state: _State) -> Match:
-        # The key: what the verdict depends on.
+    def _key(self, op: Any, state: _State) -> Any:
+        """What a verdict depends on. Opens the lists among the bound values on the way."""
         key: list[Any] = []
         expanded: dict[str, Any] = {}
         values = state.values
@@ -460,9 +674,12 @@ class Matcher:
                 continue
             key.append(self._key_of(name, value, values, expanded, state))
         key.extend(value.type for value in op.results)
-        whole = (
+        return (
             tuple(key), tuple(len(v) for v in state.lists.values()), tuple(state.symbols.values()),
         )  # fmt: skip
+
+    def _judge(self, op: Any, state: _State) -> Match:
+        whole = self._key(op, state)
         verdict = self.cache.get(whole)
         if verdict is None:
             verdict = self._verdict(op, state)
@@ -472,12 +689,12 @@ class Matcher:
             refusal = verdict.refusal
             raise _Stop(
                 Refusal(refusal.line, refusal.message, refusal.expected, refusal.found,
-                        state.depth + refusal.depth, refusal.node)
+                        state.depth + refusal.depth, refusal.node, suggestion=refusal.suggestion)
             )  # fmt: skip
         for line, expr in self.structural:
             self._structural(line, expr, verdict.env, state, op)
         assert verdict.template is not None
-        return Match(self.rule, op, values, verdict.template, state.inner, verdict.env)
+        return Match(self.rule, op, state.values, verdict.template, state.inner, verdict.env)
 
     def _key_of(
         self, name: str, value: Any, values: dict[str, Any], expanded: dict[str, Any],
@@ -509,40 +726,24 @@ class Matcher:
         return value.type
 
     @staticmethod
-    def _does_not_hold(line: Line, expr: ast.Expr, env: dict[str, Any]) -> NoReturn:
-        shown = _with_values(expr, env)
-        raise NoMatch(line, f"{line} does not hold{shown}", expected=str(line),
-                      found=shown.strip(" ()"))  # fmt: skip
+    def _condition(line: Line, expr: ast.Expr, env: dict[str, Any]) -> None:
+        """Raise NoMatch unless a condition on types and constants holds."""
+        try:
+            if truth(Evaluator(env).eval(expr)):
+                return
+            said = words.explain(expr, env)
+        except Refused as refused:
+            raise NoMatch(line, refused.message, expected=str(line), node=refused.node) from None
+        raise NoMatch(line, said.message, expected=said.expected, found=said.found, node=said.node)
 
     def _verdict(self, op: Any, state: _State) -> _Verdict:
         rule = self.rule
         env: dict[str, Any] = {}
         try:
-            named: dict[str, Any] = dict(state.symbols)
-            for name, paths in state.lists.items():
-                if "#" not in name:
-                    named[name] = [self._value(p, state) for p in paths]
-            for name in state.values:
-                if "#" not in name and name not in named:
-                    named[name] = self._value(name, state)
-            results: list[tuple[str | None, Any, str]] = []
-            for label, value in zip(self.names_of_results(op), op.results, strict=True):
-                text, tensor = type_info(value.type)
-                found: Any = self._typed(label or "_", text, tensor, result=True)
-                results.append((label, found, text))
-                if label and "#" in label:
-                    named.setdefault(label.rsplit("#", 1)[0], []).append(found)
-                elif label:
-                    named[label] = found
+            named, results = self._named_values(op, state)
             env = bind(rule, named)
             for line, expr in self.plain_where:
-                try:
-                    holds = truth(Evaluator(env).eval(expr))
-                except Refused as refused:
-                    raise NoMatch(line, refused.message, expected=str(line),
-                                  node=refused.node) from None  # fmt: skip
-                if not holds:
-                    self._does_not_hold(line, expr, env)
+                self._condition(line, expr, env)
             lowered = lower(rule, env, results)
             try:
                 template = templates.build(lowered, self.context)
@@ -569,6 +770,29 @@ class Matcher:
             )  # fmt: skip
             self.faults.append(fault)
             return _Verdict(None, Refusal(error.line, error.message, depth=99), env)
+
+    def _named_values(
+        self, op: Any, state: _State
+    ) -> tuple[dict[str, Any], list[tuple[str | None, Any, str]]]:
+        """What the names of the match stand for, and the root's results (name, value, type)."""
+        named: dict[str, Any] = dict(state.symbols)
+        for name, paths in state.lists.items():
+            if "#" not in name:
+                named[name] = [self._value(p, state) for p in paths]
+        for name in state.values:
+            if "#" not in name and name not in named:
+                named[name] = self._value(name, state)
+        results: list[tuple[str | None, Any, str]] = []
+        # Their numbers differ only while explaining, after that was noted.
+        for label, value in zip(self.names_of_results(op), op.results, strict=False):
+            text, tensor = type_info(value.type)
+            found: Any = self._typed(label or "_", text, tensor, result=True)
+            results.append((label, found, text))
+            if label and "#" in label:
+                named.setdefault(label.rsplit("#", 1)[0], []).append(found)
+            elif label:
+                named[label] = found
+        return named, results
 
     def _value(self, path: str, state: _State) -> Any:
         value = state.values[path]
@@ -598,31 +822,77 @@ class Matcher:
     def _structural(
         self, line: Line, expr: ast.Expr, env: dict[str, Any], state: _State, op: Any
     ) -> None:
-        def ask(fn: str, names: list[str]) -> bool:
+        def uses(fn: str, names: list[str]) -> tuple[bool, str]:
+            wanted = 1 if fn == "one_use" else 0
+            said = ""
             for name in names:
                 value = state.values.get(name)
                 if value is None and name in self.root_results:
                     value = op.results[self.root_results.index(name)]
                 if value is None:
                     raise Refused(f"{name} is not a value of the match")
-                uses = 0
-                for _ in value.uses:
-                    uses += 1
-                    if uses > 1:
-                        break
-                if fn == "one_use" and uses != 1:
-                    return False
-                if fn == "unused" and uses != 0:
-                    return False
-            return True
+                users = [use.owner for use in itertools.islice(value.uses, MAX_USERS + 1)]
+                said = f"{name} has {_users(users)}"
+                if len(users) != wanted:
+                    return False, said
+            return True, said
 
+        def ask(fn: str, names: list[str]) -> bool:
+            return uses(fn, names)[0]
+
+        depth = state.depth + PATTERN_HOLDS + _progress(self.rule, line)
         try:
-            holds = truth(Evaluator(env, ask).eval(expr))
+            if truth(Evaluator(env, ask).eval(expr)):
+                return
+            said = words.explain(expr, env, uses)
         except Refused as refused:
-            raise _Stop(Refusal(line, refused.message, str(line), depth=state.depth + 50,
+            raise _Stop(Refusal(line, refused.message, str(line), depth=depth,
                                 node=refused.node)) from None  # fmt: skip
-        if not holds:
-            raise _Stop(Refusal(line, f"{line} does not hold", str(line), depth=state.depth + 50))
+        raise _Stop(Refusal(line, said.message, said.expected, said.found, depth, said.node))
+
+
+# Beyond what any pattern counts: the ops are right, a type or a condition is not.
+PATTERN_HOLDS = 100_000
+MAX_USERS = 4
+
+
+@dataclass
+class _Judged:
+    """What types and conditions say of one combination of types and constants."""
+
+    refusals: list[Refusal] = field(default_factory=list)
+    lines: dict[tuple[str | int, str], tuple[Line, bool | None]] = field(default_factory=dict)
+    env: dict[str, Any] = field(default_factory=dict)
+
+
+def _judged_lines(rule: Rule) -> list[Line]:
+    return [
+        *(line for line, _ in rule.types.values()), *(entry[1] for entry in rule.let),
+        *(line for line, _ in rule.where),
+    ]  # fmt: skip
+
+
+def _parts(rule: Rule) -> int:
+    """How many things of a rule can hold or not: the ops, their operands, every line."""
+    total = len(_judged_lines(rule))
+    for pattern in rule.match:
+        for call in nested_calls(pattern.equation.call):
+            total += 1 + len(call.attrs)
+            for arg in call.args:
+                inner = arg.items if isinstance(arg, ast.ListExpr) else (arg,)
+                total += sum(isinstance(a, (ast.Name, ast.Literal)) for a in inner)
+    return total + 10 * len(rule.index_match)
+
+
+def _users(users: list[Any]) -> str:
+    """``3 uses: torch.aten.mul, torch.aten.add and func.return``, the same on every machine."""
+    if not users:
+        return "no use"
+    names = [user.name for user in reversed(users)]
+    count = str(len(names))
+    if len(names) > MAX_USERS:
+        names, count = names[:MAX_USERS], f"more than {MAX_USERS}"
+    return f"{count} use{'s' * (len(names) > 1)}: {', '.join(names)}"
 
 
 def _progress(rule: Rule, line: Line | None) -> int:
@@ -636,15 +906,6 @@ def _progress(rule: Rule, line: Line | None) -> int:
 
 def _numbered(text: str) -> str:
     return "\n".join(f"    {n:>3} | {row}" for n, row in enumerate(text.splitlines(), 1))
-
-
-def _with_values(expr: ast.Expr, env: dict[str, Any]) -> str:
-    """The values of a condition's names, for its message: `` (T = si64)``."""
-    shown = {}
-    for node in walk_expression(expr):
-        if isinstance(node, ast.Name) and node.id in env:
-            shown[node.id] = describe(env[node.id])
-    return " (" + ", ".join(f"{k} = {v}" for k, v in shown.items()) + ")" if shown else ""
 
 
 class _NotConstant:
@@ -691,8 +952,10 @@ def _is_elements(attribute: Any) -> bool:
     return isinstance(attribute, (ir.DenseElementsAttr, ir.DenseResourceElementsAttr))
 
 
-def _shown(value: Any) -> str:
-    return repr(value) if isinstance(value, str) else describe(value)
+def _runtime(value: Any) -> str:
+    """A value that is no constant, in words."""
+    owner = _owner(value)
+    return "an argument" if owner is None else f"the result of {owner.name}"
 
 
 def _asks_structure(expr: ast.Expr) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mlirules.rules.evaluate import Evaluator, Refused, describe
+from mlirules.rules.loader import walk_expression
 from mlirules.rules.notation import ast
 from mlirules.rules.rule import Line, Rule
 from mlirules.rules.values import DType, Dyn, Opaque, Scalar, Tensor, dtype_named
@@ -25,17 +26,25 @@ class NoMatch(Exception):
         self.node = node
 
 
-def bind(rule: Rule, values: dict[str, Any]) -> dict[str, Any]:
+def bind(
+    rule: Rule, values: dict[str, Any], misses: list[NoMatch] | None = None
+) -> dict[str, Any]:
     """All symbols of a match: values, dims, element types and `let` names.
 
     ``values`` holds what each name of the match is bound to (operands before results). Raises
-    :class:`NoMatch` naming the line that does not hold.
+    :class:`NoMatch` naming the line that does not hold; with ``misses`` every such line is noted
+    there instead, and `let` lines that ask for what has no value are left out.
     """
     env: dict[str, Any] = dict(values)
     order = [n for n in values if n in rule.types]
     for name in order:
         line, decl = rule.types[name]
-        _unify(line, decl, name, values[name], env)
+        try:
+            _unify(line, decl, name, values[name], env)
+        except NoMatch as no:
+            if misses is None:
+                raise
+            misses.append(no)
     for name, let_line, expr, value in rule.let:
         if expr is None:
             env[name] = value
@@ -43,9 +52,12 @@ def bind(rule: Rule, values: dict[str, Any]) -> dict[str, Any]:
         try:
             env[name] = Evaluator(env).eval(expr)
         except Refused as refused:
-            raise NoMatch(
-                let_line, refused.message, expected=str(let_line), node=refused.node
-            ) from None
+            no = NoMatch(let_line, refused.message, expected=str(let_line), node=refused.node)
+            if misses is None:
+                raise no from None
+            asked = {n.id for n in walk_expression(expr) if isinstance(n, ast.Name)}
+            if all(n in env or dtype_named(n) is not None for n in asked):
+                misses.append(no)
     return env
 
 
