@@ -13,6 +13,7 @@ from typing import Any
 
 from mlirules.drivers.compiler import indexing_maps, ir
 from mlirules.rules.notation import ast
+from mlirules.rules.words import source
 
 _NAMES = {
     "arith.addf": "+", "arith.addi": "+", "arith.subf": "-", "arith.subi": "-",
@@ -33,6 +34,7 @@ _CMPF = {1: "==", 2: ">", 3: ">=", 4: "<", 5: "<=", 13: "!="}
 _CMPI = {0: "==", 1: "!=", 2: "<", 3: "<=", 4: ">", 5: ">=", 6: "<", 7: "<=", 8: ">", 9: ">="}
 
 Env = dict[str, Any]
+_AGREED = 10  # a depth beyond those of whole reasons: the body was compared, part by part
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,23 @@ class _Node:
     value: Any = None
 
 
+@dataclass
+class _Furthest:
+    """The reason that comparing the body got furthest with, over all orders of the operands."""
+
+    miss: Miss
+
+    def note(self, env: Env, message: str, expected: str, found: str) -> None:
+        """A dead end, after as many agreements as ``env`` holds."""
+        if _AGREED + len(env) > self.miss.depth:
+            self.miss = Miss(message, _AGREED + len(env), expected, found)
+
+
 def match_equation(equation: ast.IndexEquation, op: Any) -> Found | Miss:
     """Match one op. The op's results are the equation's target."""
     maps = indexing_maps(op)
     if maps is None:
-        return Miss("the op has no indexing maps")
+        return Miss("the op has no indexing maps", 0, "a structured op")
     if len(op.results) != 1:
         return Miss(f"the op has {len(op.results)} results, not 1", 1)
     block = op.regions[0].blocks[0]
@@ -85,12 +99,14 @@ def match_equation(equation: ast.IndexEquation, op: Any) -> Found | Miss:
     candidates: list[_Node] = []
     if equation.op == "=":
         if _reads(tree, out):
-            return Miss("the op accumulates, the equation does not", 2)
+            return Miss("the op accumulates, the equation does not", 2, "=",
+                        f"{tree.op} into the result")  # fmt: skip
         candidates = [value]
     else:
         reducer = _REDUCERS[equation.op]
         if tree.op != reducer or len(tree.args) != 2:
-            return Miss(f"the op does not reduce with {equation.op}", 2)
+            return Miss(f"the op computes {_said(tree)}, it does not reduce with {equation.op}", 2,
+                        equation.op, _said(tree))  # fmt: skip
         for a, b in (tree.args, tree.args[::-1]):
             if a.op == "arg" and a.value == out:
                 candidates.append(b)
@@ -98,19 +114,63 @@ def match_equation(equation: ast.IndexEquation, op: Any) -> Found | Miss:
             return Miss("the body does not accumulate into the result", 2)
         identity = _identity_fill(operands[out], equation.op)
         if not identity:
-            return Miss("the reduction does not start from its identity", 3)
+            return Miss("the reduction does not start from its identity", 3,
+                        f"a linalg.fill with the identity of {equation.op}",
+                        _start(operands[out]))  # fmt: skip
+    furthest = _Furthest(Miss("the body or the indexing maps differ from the equation", 4))
     for candidate in candidates:
         state: Env = {}
-        for env in _indices(equation.indices, linear[out], state):
-            for final in _unify(equation.value, candidate, env, linear):
+        for env in _indices(equation.target, equation.indices, linear[out], state, furthest):
+            for final in _unify(equation.value, candidate, env, linear, furthest):
                 bound = {k[2:]: v for k, v in final.items() if k.startswith("i:")}
                 packed = {d for k, v in final.items() if k.startswith("p:") for d in v}
-                if len(set(bound.values()) | packed) != loops:
+                named = len(set(bound.values()) | packed)
+                if named != loops:
+                    furthest.note(final, f"the op has {loops} loops, the equation {named}",
+                                  f"{named} loops", f"{loops} loops")  # fmt: skip
                     continue
                 inputs = {k[2:]: operands[v] for k, v in final.items() if k.startswith("v:")}
                 symbols = {k[2:]: v for k, v in final.items() if k.startswith("s:")}
                 return Found(inputs, symbols, operands[out])
-    return Miss("the body or the indexing maps differ from the equation", 4)
+    return furthest.miss
+
+
+_SAID = {"arg": "an operand", "const": "a constant", "index": "a loop index", "widen": "a cast",
+         "narrow": "a cast"}  # fmt: skip
+
+
+def _said(node: _Node) -> str:
+    """A part of a body, in words."""
+    if node.op == "const":
+        return f"the constant {node.value}"
+    return _SAID.get(node.op, node.op)
+
+
+def _start(value: Any) -> str:
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        return "an argument"
+    if owner.name != "linalg.fill":
+        return f"the result of {owner.name}"
+    filled = owner.operands[0].owner
+    if isinstance(filled, ir.Block) or filled.name != "arith.constant":
+        return "a linalg.fill with a value known only at run time"
+    return f"a linalg.fill with {getattr(filled.attributes['value'], 'value', '?')}"
+
+
+def _shown(name: str, found: list[Any], env: Env) -> str:
+    """An indexing map as indices, in the equation's names as far as they are known."""
+    names = {v: k[2:] for k, v in env.items() if k.startswith("i:")}
+    items = []
+    for terms, constant in found:
+        parts = [
+            names.get(dim, f"d{dim}") + (f"*{factor}" if factor != 1 else "")
+            for dim, factor in terms
+        ]
+        if constant or not parts:
+            parts.append(str(constant))
+        items.append(" + ".join(parts))
+    return f"{name}[{', '.join(items)}]"
 
 
 def _linear(expr: Any) -> tuple[tuple[tuple[int, int], ...], int] | None:
@@ -193,10 +253,10 @@ def _identity_fill(value: Any, op: str) -> bool:
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.name != "linalg.fill":
         return False
-    source = owner.operands[0].owner
-    if isinstance(source, ir.Block) or source.name != "arith.constant":
+    filled = owner.operands[0].owner
+    if isinstance(filled, ir.Block) or filled.name != "arith.constant":
         return False
-    attribute = source.attributes["value"]
+    attribute = filled.attributes["value"]
     number: int | float | None = getattr(attribute, "value", None)
     match op:
         case "+=" | "or=" | "xor=":
@@ -212,13 +272,24 @@ def _identity_fill(value: Any, op: str) -> bool:
     return number in (-1, True, 1)
 
 
-def _indices(items: tuple[ast.Expr, ...], found: list[Any], env: Env) -> Iterator[Env]:
+def _indices(
+    name: str, items: tuple[ast.Expr, ...], found: list[Any], env: Env, furthest: _Furthest
+) -> Iterator[Env]:
     """Unify an access's indices with an operand's indexing map."""
+    wanted = f"{name}[{', '.join(map(source, items))}]"
+
+    def differs() -> None:
+        shown = _shown(name, found, env)
+        furthest.note(env, f"the op reads {shown} where the equation has {wanted}"
+                      if shown != wanted else f"{wanted} stands for another dim elsewhere",
+                      wanted, shown)  # fmt: skip
+
     if len(items) == 1 and isinstance(items[0], ast.Pack):
         key = f"p:{items[0].id or '...'}"
         dims = []
         for terms, constant in found:
             if len(terms) != 1 or terms[0][1] != 1 or constant:
+                differs()
                 return
             dims.append(terms[0][0])
         known = env.get(key)
@@ -226,18 +297,25 @@ def _indices(items: tuple[ast.Expr, ...], found: list[Any], env: Env) -> Iterato
             yield {**env, key: tuple(dims)}
         elif known == tuple(dims):
             yield env
+        else:
+            differs()
         return
     if len(items) != len(found):
+        furthest.note(env, f"{name} has {len(found)} dims, the equation gives it {len(items)}",
+                      f"{len(items)} dims", f"{len(found)} dims")  # fmt: skip
         return
     envs = [env]
     for item, (terms, constant) in zip(items, found, strict=True):
-        wanted = _terms(item)
-        if wanted is None:
+        spelt = _terms(item)
+        if spelt is None:
             return
-        pairs, offset = wanted
+        pairs, offset = spelt
         if offset != constant or len(pairs) != len(terms):
+            differs()
             return
         envs = [n for e in envs for n in _assign(pairs, list(terms), e)]
+    if not envs:
+        differs()
     yield from envs
 
 
@@ -284,7 +362,13 @@ def _assign(
         yield from _assign(rest, terms[:i] + terms[i + 1 :], new)
 
 
-def _unify(expr: ast.Expr, node: _Node, env: Env, maps: list[Any]) -> Iterator[Env]:
+def _unify(
+    expr: ast.Expr, node: _Node, env: Env, maps: list[Any], furthest: _Furthest
+) -> Iterator[Env]:
+    def differs(wanted: str) -> None:
+        furthest.note(env, f"the body has {_said(node)} where the equation has {wanted}", wanted,
+                      _said(node))  # fmt: skip
+
     is_cast = isinstance(expr, ast.Call) and (
         expr.fn == "cast" or (len(expr.args) == 1 and expr.fn[0].isupper())
         or expr.fn in ("f16", "bf16", "f32", "f64")
@@ -292,26 +376,31 @@ def _unify(expr: ast.Expr, node: _Node, env: Env, maps: list[Any]) -> Iterator[E
     if node.op == "widen":
         # Narrow inputs extended inside compute the same.
         inner = expr.args[0] if is_cast and isinstance(expr, ast.Call) else expr
-        yield from _unify(inner, node.args[0], env, maps)
+        yield from _unify(inner, node.args[0], env, maps, furthest)
         return
     if is_cast and isinstance(expr, ast.Call):
         inner_node = node.args[0] if node.op == "narrow" else node
-        yield from _unify(expr.args[0], inner_node, env, maps)
+        yield from _unify(expr.args[0], inner_node, env, maps, furthest)
         return
     match expr:
         case ast.Access(base=ast.Name(id=name), items=items):
             if node.op != "arg":
+                differs(source(expr))
                 return
             known = env.get(f"v:{name}")
             if known is not None and known != node.value:
+                furthest.note(env, f"{name} stands for two operands of the op", f"one {name}",
+                              "two operands")  # fmt: skip
                 return
             if known is None and node.value in [v for k, v in env.items() if k.startswith("v:")]:
                 return
-            for new in _indices(items, maps[node.value], env):
+            for new in _indices(name, items, maps[node.value], env, furthest):
                 yield {**new, f"v:{name}": node.value}
         case ast.Literal(value=value):
             if node.op == "const" and node.value == value:
                 yield env
+            else:
+                differs(source(expr))
         case ast.Name(id=name):
             if node.op == "index" and env.get(f"i:{name}", node.value) == node.value:
                 yield {**env, f"i:{name}": node.value}
@@ -321,19 +410,24 @@ def _unify(expr: ast.Expr, node: _Node, env: Env, maps: list[Any]) -> Iterator[E
                     yield {**env, f"s:{name}": node.value}
         case ast.Unary(op="-", operand=operand):
             if node.op == "neg":
-                yield from _unify(operand, node.args[0], env, maps)
+                yield from _unify(operand, node.args[0], env, maps, furthest)
+            else:
+                differs(source(expr))
         case ast.Binary(op=op, left=left, right=right):
-            yield from _call(op, (left, right), node, env, maps)
+            yield from _call(op, (left, right), node, env, maps, furthest)
         case ast.Call(fn=fn, args=args):
-            yield from _call(fn, args, node, env, maps)
+            yield from _call(fn, args, node, env, maps, furthest)
         case ast.Conditional(condition=c, then=a, otherwise=b):
-            yield from _call("select", (c, a, b), node, env, maps)
+            yield from _call("select", (c, a, b), node, env, maps, furthest)
 
 
 def _call(
-    op: str, args: tuple[ast.Expr, ...], node: _Node, env: Env, maps: list[Any]
-) -> Iterator[Env]:
+    op: str, args: tuple[ast.Expr, ...], node: _Node, env: Env, maps: list[Any],
+    furthest: _Furthest,
+) -> Iterator[Env]:  # fmt: skip
     if node.op != op or len(node.args) != len(args):
+        furthest.note(env, f"the body has {_said(node)} where the equation has {op}", op,
+                      _said(node))  # fmt: skip
         return
     orders = [node.args]
     if op in _COMMUTE and len(args) == 2:
@@ -341,5 +435,5 @@ def _call(
     for order in orders:
         envs: list[Env] = [env]
         for expr, child in zip(args, order, strict=True):
-            envs = [n for e in envs for n in _unify(expr, child, e, maps)]
+            envs = [n for e in envs for n in _unify(expr, child, e, maps, furthest)]
         yield from envs
