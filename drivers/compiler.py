@@ -681,3 +681,17 @@ def indexing_maps(op: ir.Operation) -> list[Any] | None:
 
     maps = linalg.get_indexing_maps(op)
     return None if maps is None else [ir.AffineMapAttr(m).value for m in maps]
+
+
+def is_contraction(op: ir.Operation) -> bool:
+    """Whether a linalg op, named or generic, is a contraction."""
+    from iree.compiler.dialects import linalg
+
+    return bool(linalg.isa_contraction_op(op))
+
+
+def is_convolution(op: ir.Operation) -> bool:
+    """Whether a linalg op, named or generic, is a convolution."""
+    from iree.compiler.dialects import linalg
+
+    return bool(linalg.isa_convolution_op(op))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mlirules.generator import generic
 from mlirules.rules.config import (
     Basis,
     MmaKind,
@@ -19,7 +20,7 @@ from mlirules.rules.config import (
     levels_of,
     mma_name,
 )
-from mlirules.rules.configrule import ConfigRule, Operand, index_names, render
+from mlirules.rules.configrule import ConfigRule, Operand, affine_map, index_names
 from mlirules.rules.notation import ast
 
 #: The attribute that an entry leaves on the op it configured; its value is the rule's name.
@@ -43,9 +44,12 @@ def tuning_spec(
         "iree_codegen.tuning_spec_with_default_entrypoint } {",
         *_actions(rules),
     ]
+    entries: list[tuple[str, ConfigRule]] = []
     for rule in rules:
-        lines += ["", *_indented(matcher(rule, kind), 2)]
-    lines += ["", *_entry_point(rules), "}", ""]
+        for name, text in matchers(rule, kind):
+            lines += ["", *_indented(text, 2)]
+            entries.append((name, rule))
+    lines += ["", *_entry_point(entries), "}", ""]
     return "\n".join(lines)
 
 
@@ -75,10 +79,41 @@ def tile_list(loops: Sequence[str], sizes: dict[str, int]) -> str:
     return "[" + ", ".join(str(sizes.get(loop, 0)) for loop in loops) + "]"
 
 
-def sub_config(loops: Sequence[str], part: Settings | SubConfig, kind: str) -> str:
-    """A lowering config for cpu, cuda or hip."""
+def decomposition_config(rule: ConfigRule, kind: str) -> str:
+    """How an attention's two products are compiled, as the compiler's attribute; or empty."""
+    given = rule.settings.decomposition
+    if given is None:
+        return ""
+    parts = []
+    for name in ("qk", "pv"):
+        part = getattr(given, name)
+        if part is not None:
+            config = sub_config(rule.loops, part, kind, over=part_loops(rule, name, part))
+            parts.append(f"  {name}_attrs = {{lowering_config = {config}}}")
+    return "{\n" + ",\n".join(parts) + "\n}"
+
+
+def part_loops(rule: ConfigRule, name: str, part: SubConfig) -> list[str]:
+    """The loops of one of an attention's two products: all but the other's own ones."""
+    if part.over:
+        return list(part.over)
+    if not rule.operands:
+        return list(rule.loops)
+    other = attention_roles(rule)["n" if name == "qk" else "k1"]
+    return [loop for loop in rule.loops if loop not in other]
+
+
+def sub_config(
+    loops: Sequence[str],
+    part: Settings | SubConfig,
+    kind: str,
+    *,
+    over: Sequence[str] | None = None,
+) -> str:
+    """A lowering config for cpu, cuda or hip; ``over``: the loops that the op has, if not all."""
+    over = loops if over is None else over
     levels = [
-        f"{level} = {tile_list(loops, part.tiles[level])}"
+        f"{level} = {tile_list(over, part.tiles[level])}"
         for level in levels_of(kind, "")
         if level in part.tiles
     ]
@@ -92,7 +127,7 @@ def sub_config(loops: Sequence[str], part: Settings | SubConfig, kind: str) -> s
     for key in ("subgroup_basis", "lane_basis"):
         given = getattr(part, key)
         if given is not None:
-            items.append(f"{key} = {basis(loops, given)}")
+            items.append(f"{key} = {basis(loops, given, over)}")
     if isinstance(part, Settings) and part.convert_acc_gemm:
         items.append("convert_acc_gemm")
     return f"#iree_gpu.lowering_config<{{{', '.join(items)}}}>"
@@ -106,10 +141,12 @@ def mma(kind: str | MmaKind) -> str:
     return f"#iree_gpu.{layout}<{name}{major}>"
 
 
-def basis(loops: Sequence[str], given: Basis | dict[str, int]) -> str:
+def basis(
+    loops: Sequence[str], given: Basis | dict[str, int], over: Sequence[str] | None = None
+) -> str:
     """A basis: counts for every loop, then the loops that the op has."""
     counts = basis_counts(given)
-    over = given.over if isinstance(given, Basis) and given.over else list(loops)
+    over = given.over if isinstance(given, Basis) and given.over else over or loops
     numbers = [counts.get(loop, 1) for loop in loops]
     return f"[{numbers}, {[loops.index(loop) for loop in over]}]"
 
@@ -149,6 +186,9 @@ def _options(settings: Settings) -> list[str]:
     if settings.function_attributes:
         attributes = ", ".join(f'"{k}" = "{v}"' for k, v in settings.function_attributes.items())
         out.append(f"llvm_func_attrs = {{{attributes}}}")
+    if settings.denormal_f32 is not None:
+        mode = f'#iree_codegen.denormal_fp_math<"{settings.denormal_f32}">'
+        out.append(f"iree_codegen.denormal_fp_math_f32 = {mode}")
     for key in ("pipeline_depth", "store_stage"):
         value = getattr(settings, key)
         if value is not None:
@@ -193,14 +233,14 @@ def _action_of(rule: ConfigRule) -> str:
     return "apply_config" if rule.settings.decomposition is None else "apply_decomposed_config"
 
 
-def _entry_point(rules: Sequence[ConfigRule]) -> list[str]:
+def _entry_point(entries: Sequence[tuple[str, ConfigRule]]) -> list[str]:
     out = [
         f"  transform.named_sequence @{ENTRY}(%variant: !transform.any_op {{transform.consumed}})"
         " -> !transform.any_op",
         "      attributes { iree_codegen.tuning_spec_entrypoint } {",
         "    %done = transform.foreach_match in %variant",
     ]
-    for i, rule in enumerate(rules):
+    for i, (name, rule) in enumerate(entries):
         if rule.doc.measured is not None:
             measured = rule.doc.measured
             out.append(
@@ -209,8 +249,8 @@ def _entry_point(rules: Sequence[ConfigRule]) -> list[str]:
                 f"spread {measured.spread:.1%}, on {measured.device.splitlines()[0]}, "
                 f"compiler {measured.compiler}."
             )
-        comma = "," if i + 1 < len(rules) else ""
-        out.append(f"      @{rule.entry} -> @{_action_of(rule)}{comma}")
+        comma = "," if i + 1 < len(entries) else ""
+        out.append(f"      @{name} -> @{_action_of(rule)}{comma}")
     return [
         *out,
         "      : (!transform.any_op) -> !transform.any_op",
@@ -219,8 +259,22 @@ def _entry_point(rules: Sequence[ConfigRule]) -> list[str]:
     ]
 
 
-def matcher(rule: ConfigRule, kind: str) -> list[str]:
-    """The named sequence that finds a rule's ops and yields what it sets."""
+def matchers(rule: ConfigRule, kind: str) -> list[tuple[str, list[str]]]:
+    """The named sequences that find a rule's ops, by name.
+
+    A generic op is compared as it is spelt: one matcher for each order of commuted operands.
+    """
+    if rule.match.op != "generic":
+        return [(rule.entry, _matcher(rule, kind, rule.entry, _root(rule)))]
+    out = []
+    for number, root in enumerate(generic.roots(rule)):
+        name = f"{rule.entry}_{number}" if number else rule.entry
+        out.append((name, _matcher(rule, kind, name, root)))
+    return out
+
+
+def _matcher(rule: ConfigRule, kind: str, name: str, root: Sequence[str]) -> list[str]:
+    """A named sequence that finds ops and yields what the rule sets."""
     decomposition = rule.settings.decomposition
     types = ["!transform.any_op", "!transform.any_param", "!transform.any_param"]
     yields = ["%op", "%config", "%rule"]
@@ -230,7 +284,7 @@ def matcher(rule: ConfigRule, kind: str) -> list[str]:
     info = compilation_info(rule, kind).split("\n")
     body = [
         "transform.iree.match.has_no_lowering_config %op : !transform.any_op",
-        *_root(rule),
+        *root,
         *_limits(rule),
         f"%config = transform.param.constant {info[0]}",
         *info[1:-1],
@@ -238,21 +292,15 @@ def matcher(rule: ConfigRule, kind: str) -> list[str]:
         f'%rule = transform.param.constant "{rule.name}" -> !transform.any_param',
     ]
     if decomposition is not None:
-        parts = []
-        for name in ("qk", "pv"):
-            part = getattr(decomposition, name)
-            if part is not None:
-                config = sub_config(rule.loops, part, kind)
-                parts.append(f"  {name}_attrs = {{lowering_config = {config}}}")
-        joined = ",\n".join(parts).split("\n")
+        parts = decomposition_config(rule, kind).split("\n")
         body += [
-            "%decomposition = transform.param.constant {",
-            *joined,
-            "} -> !transform.any_param",
+            f"%decomposition = transform.param.constant {parts[0]}",
+            *parts[1:-1],
+            f"{parts[-1]} -> !transform.any_param",
         ]
     body.append(f"transform.yield {', '.join(yields)} : {', '.join(types)}")
     return [
-        f"transform.named_sequence @{rule.entry}({_OP})",
+        f"transform.named_sequence @{name}({_OP})",
         f"    -> ({', '.join(types)}) {{",
         *_indented(body, 2),
         "}",
@@ -264,14 +312,18 @@ def _root(rule: ConfigRule) -> list[str]:
     match rule.match.op:
         case "contraction":
             return _structured(rule, "contraction", ["batch", "m", "n", "k"])
-        case _:
-            raise NotImplementedError(rule.match.op)
+        case "convolution":
+            return _structured(rule, "convolution", CONVOLUTION_GROUPS)
+        case "attention":
+            return _attention(rule)
+        case "operation":
+            return _operation(rule)
+    raise AssertionError(rule.match.op)
 
 
-def affine_map(rule: ConfigRule, operand: Operand) -> str:
-    """An operand's indexing map over the rule's loops."""
-    results = ", ".join(render(i) for i in operand.indices)
-    return f"affine_map<({', '.join(rule.loops)}) -> ({results})>"
+CONVOLUTION_GROUPS = (
+    "batch", "image", "output_channel", "filter", "input_channel", "depth", "strides", "dilations",
+)  # fmt: skip
 
 
 def _structured(rule: ConfigRule, name: str, groups: Sequence[str]) -> list[str]:
@@ -295,6 +347,86 @@ def _structured(rule: ConfigRule, name: str, groups: Sequence[str]) -> list[str]
     return lines
 
 
+def _attention(rule: ConfigRule) -> list[str]:
+    """Attention is the online form by the time configurations are chosen.
+
+    Its maximum and sum are indexed as the result without the values' dims. The typed matcher knows
+    no mask: with one, the operation's name, operand types and the dims' sizes have to do.
+    """
+    roles = attention_roles(rule)
+    if len(rule.operands) == 5:
+        return [
+            'transform.match.operation_name %op ["iree_linalg_ext.online_attention"] '
+            ": !transform.any_op",
+            *_operand_types({
+                i: _tensor(o) for i, o in zip(MASKED, rule.operands[:4], strict=True)
+            }),
+        ]  # fmt: skip
+    query, key, value, out = rule.operands
+    running = [i for i in out.indices if isinstance(i, ast.Name) and i.id not in roles["n"]]
+    types = rule.match.types
+    maps = [
+        affine_map(rule, query), affine_map(rule, key), affine_map(rule, value),
+        f"affine_map<({', '.join(rule.loops)}) -> ()>", affine_map(rule, out),
+        *[affine_map(rule, Operand("", tuple(running)))] * 2,
+    ]  # fmt: skip
+    return [
+        "%batch, %m, %n, %k1, %k2 = transform.iree.match.online_attention %op,",
+        f"  query_type = {query.element}, key_type = {key.element}, "
+        f"value_type = {value.element}, scale_type = {types.get('scale', query.element)},",
+        f"  output_type = {out.element}, max_type = {types.get('max', out.element)}, "
+        f"sum_type = {types.get('sum', out.element)},",
+        "  indexing_maps = [",
+        *_joined([f"    {m}" for m in maps]),
+        "  ] : !transform.any_op -> !transform.param<i64>",
+    ]
+
+
+#: Where a masked online attention has its queries, keys, values and mask (3 is the scale).
+MASKED = (0, 1, 2, 4)
+
+
+def attention_roles(rule: ConfigRule) -> dict[str, list[str]]:
+    """The loops of an attention by what they do: batch, m, n, k1, k2."""
+    query, key, value = rule.operands[:3]
+    out = rule.operands[-1]
+    reads = {
+        name: {n for i in o.indices for n in index_names(i)}
+        for name, o in (("q", query), ("k", key), ("v", value), ("o", out))
+    }
+    roles: dict[str, list[str]] = {"batch": [], "m": [], "n": [], "k1": [], "k2": []}
+    for loop in rule.loops:
+        held = "".join(name for name in "qkvo" if loop in reads[name])
+        role = {"qkvo": "batch", "qo": "m", "vo": "n", "qk": "k1", "kv": "k2"}.get(held)
+        if role is not None:
+            roles[role].append(loop)
+    return roles
+
+
+def _tensor(operand: Operand) -> str:
+    return f"tensor<{'?x' * len(operand.indices)}{operand.element}>"
+
+
+def _operand_types(types: dict[int, str]) -> list[str]:
+    lines = []
+    for i, text in types.items():
+        lines += [
+            f"%operand{i} = transform.get_operand %op[{i}] : (!transform.any_op) -> "
+            "!transform.any_value",
+            f"transform.iree.match.cast_compatible_type %operand{i} = {text} "
+            ": !transform.any_value",
+        ]
+    return lines
+
+
+def _operation(rule: ConfigRule) -> list[str]:
+    named = {i: text for i, text in enumerate(rule.match.operands) if text is not None}
+    return [
+        f'transform.match.operation_name %op ["{rule.match.name}"] : !transform.any_op',
+        *_operand_types(named),
+    ]
+
+
 def _joined(lines: list[str]) -> list[str]:
     return [line + "," for line in lines[:-1]] + lines[-1:]
 
@@ -316,8 +448,15 @@ def place_of(rule: ConfigRule, loop: str) -> tuple[int, int] | None:
     for i, operand in enumerate(rule.operands):
         for j, index in enumerate(operand.indices):
             if isinstance(index, ast.Name) and index.id == loop:
-                return i, j
+                return position_of(rule, i), j
     return None
+
+
+def position_of(rule: ConfigRule, operand: int) -> int:
+    """The op's operand that the rule's ``operand`` is: attention has a scale among its inputs."""
+    if rule.match.op != "attention" or operand < 3:
+        return operand
+    return operand + 1
 
 
 def _limits(rule: ConfigRule) -> list[str]:

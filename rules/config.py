@@ -90,7 +90,7 @@ KEYS: dict[str, frozenset[str]] = {
     "cuda": frozenset({
         "workgroup_size", "subgroup_size", "mma_kind", "promote_operands", "subgroup_basis",
         "lane_basis", "convert_acc_gemm", "prefetch_stages", "pipeline_options",
-        "function_attributes", "decomposition",
+        "function_attributes", "denormal_f32", "decomposition",
     }),
 }  # fmt: skip
 KEYS["hip"] = KEYS["cuda"]
@@ -196,13 +196,19 @@ class Basis(_Strict):
         description="How many along a loop; 1 along the others.", examples=[{"m": 2, "n": 2}]
     )
     over: list[Symbol] = Field(
-        default=[], description="The loops that the op has, where it lacks some of the rule's."
+        default=[], description="The loops that the op has, in their order in the basis."
     )
 
 
 class SubConfig(_Strict):
     """How one of the two products inside an attention is compiled."""
 
+    over: list[Symbol] = Field(
+        default=[],
+        max_length=24,
+        description="The product's loops, for `op: operation`; otherwise they follow from "
+        "`compute`.",
+    )
     tiles: dict[Symbol, Tiles] = Field(
         default={}, max_length=10, description="Tile sizes by level, then by dim."
     )
@@ -277,6 +283,9 @@ class Settings(_Strict):
     )
     prefetch_stages: int | None = Field(
         default=None, ge=0, le=8, description="Stages of prefetching into shared memory."
+    )
+    denormal_f32: Literal["ieee", "preserve-sign", "positive-zero"] | None = Field(
+        default=None, description="What becomes of denormal f32 numbers."
     )
     pipeline_depth: int | None = Field(
         default=None, ge=0, le=8, description="vulkan: stages of software pipelining."

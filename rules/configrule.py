@@ -933,6 +933,10 @@ class _Checker:
                         self.fault((*path, name, "tiles", level, loop), "tile-dim",
                                    f"the op has no loop {loop!r}",
                                    "it has " + ", ".join(rule.loops), key=True)
+            for i, loop in enumerate(part.over):
+                if loop not in rule.loops:
+                    self.fault((*path, name, "over", i), "tile-dim",
+                               f"the op has no loop {loop!r}", "it has " + ", ".join(rule.loops))
             self.basis(rule, part.subgroup_basis, (*path, name, "subgroup_basis"))
             self.basis(rule, part.lane_basis, (*path, name, "lane_basis"))
             self.promoted(rule, part.promote_operands, (*path, name, "promote_operands"))
@@ -1059,6 +1063,12 @@ def _extent(node: ast.Expr, sizes: dict[str, int]) -> int:
 
 def _plain_names(operand: Operand) -> list[str]:
     return [i.id for i in operand.indices if isinstance(i, ast.Name)]
+
+
+def affine_map(rule: ConfigRule, operand: Operand) -> str:
+    """An operand's indexing map over the rule's loops, as the compiler spells it."""
+    results = ", ".join(render(i) for i in operand.indices)
+    return f"affine_map<({', '.join(rule.loops)}) -> ({results})>"
 
 
 def render(node: ast.Expr, names: dict[str, str] | None = None) -> str:
