@@ -1,12 +1,12 @@
 """Targets: what a program is compiled for, with the flags, the device and the hook that works.
 
 A target is written ``KIND`` or ``KIND:ARCHITECTURE``: ``cpu``, ``vulkan``, ``cuda:sm_80``,
-``hip:gfx942``.
+``hip:gfx942``. ``cpu`` and ``vulkan`` alone mean the machine that compiles.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mlirules.rules.faults import MlirulesError, did_you_mean
 
@@ -23,7 +23,8 @@ HIP_ARCHITECTURES = (
     "gfx1200",
     "gfx1201",
 )
-VULKAN_ARCHITECTURES = ("rdna3", "ampere", "valhall")
+#: ``baseline`` is the compiler's portable default: 32-bit arithmetic and storage only.
+VULKAN_ARCHITECTURES = ("baseline", "rdna3", "ampere", "valhall")
 _DEFAULT_ARCHITECTURE = {"cuda": "sm_80", "hip": "gfx942"}
 _DEVICES = {"cpu": "local-task", "vulkan": "vulkan", "cuda": "cuda", "hip": "hip"}
 
@@ -47,15 +48,12 @@ def known() -> list[str]:
 class Target:
     """One target. Equal when its kind and architecture are; usable as a dictionary key.
 
-    ``kind`` is ``cpu``, ``vulkan``, ``cuda`` or ``hip``; ``architecture`` is empty for the
-    compiler's default (``cpu``: the machine that compiles). ``flags`` go to the compiler,
-    ``device`` is the runtime's device URI.
+    ``kind`` is ``cpu``, ``vulkan``, ``cuda`` or ``hip``; ``architecture`` is empty for the machine
+    that compiles (``vulkan`` without a device: the portable baseline).
     """
 
     kind: str
     architecture: str = ""
-    flags: tuple[str, ...] = field(default=(), compare=False)
-    device: str = field(default="", compare=False)
 
     @classmethod
     def parse(cls, text: str) -> Target:
@@ -63,7 +61,17 @@ class Target:
         if text not in known():
             _refuse(text)
         kind, _, arch = text.partition(":")
-        return cls(kind, arch, _flags(kind, arch), _DEVICES[kind])
+        return cls(kind, arch)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What the compiler is told."""
+        return _flags(self.kind, self.architecture)
+
+    @property
+    def device(self) -> str:
+        """The runtime's device URI."""
+        return _DEVICES[self.kind]
 
     @property
     def name(self) -> str:
@@ -94,7 +102,15 @@ def _flags(kind: str, arch: str) -> tuple[str, ...]:
             "--iree-hal-local-target-device-backends=llvm-cpu",
             "--iree-llvmcpu-target-cpu=host",
         )
+    if kind == "vulkan" and not arch:
+        from mlirules.drivers import vulkan  # it runs a tool of the runtime, which imports this
+
+        device = vulkan.device()
+        if device is not None:
+            return (f"--iree-hal-target-device={device.target()}",)
     flag = {"vulkan": "vulkan", "cuda": "cuda", "hip": "rocm"}[kind]
+    if arch == "baseline":
+        arch = ""
     chosen = (f"--iree-{flag}-target={arch}",) if arch else ()
     return (f"--iree-hal-target-device={kind}", *chosen)
 

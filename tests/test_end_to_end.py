@@ -41,15 +41,8 @@ def test_cpu_equals_pytorch(program: str) -> None:
     _equals_golden(program, Target.parse("cpu"))
 
 
-# The compiler's default Vulkan target has no 16-bit storage, and its emulation fails on a matmul of
-# f16, with and without the rules: failed to legalize operation 'vector.bitcast'.
-NO_F16 = pytest.mark.xfail(reason="Vulkan's default target cannot compile f16 matmuls", strict=True)
-
-
 @pytest.mark.vulkan
-@pytest.mark.parametrize(
-    "program", [pytest.param(p, marks=NO_F16 if "toy" in p else ()) for p in PROGRAMS]
-)
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_vulkan_equals_pytorch(program: str, vulkan: str) -> None:
     _equals_golden(program, Target.parse(vulkan))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlirules.drivers import targets
+from mlirules.drivers import targets, vulkan
 from mlirules.drivers.compiler import compile_module
 from mlirules.drivers.targets import Target
 from mlirules.rules.faults import MlirulesError
@@ -65,6 +65,44 @@ def test_a_matmul_compiles_without_the_device(name: str) -> None:
 
 def test_the_cpu_is_always_available() -> None:
     assert Target.parse("cpu").available() is None
+
+
+LLVMPIPE = """\
+# --device=vulkan://GPU-6d65
+#   llvmpipe (LLVM 15.0.6, 256 bits)
+name: llvmpipe (LLVM 15.0.6, 256 bits)
+api: 1.3.230
+driver: llvmpipe
+features: storageBuffer8BitAccess=yes storageBuffer16BitAccess=yes shaderInt8=yes shaderFloat16=yes
+subgroup: size=8 operations=0x000000bf minSubgroupSize=8 maxSubgroupSize=8
+"""
+
+
+def test_the_vulkan_device_is_described_to_the_compiler() -> None:
+    device = vulkan.parse(LLVMPIPE)
+    assert device is not None
+    assert device.name.startswith("llvmpipe")
+    described = device.target()
+    assert "compute = fp32|int32|fp64|int64|int16|fp16|int8, storage = b32|b64|b16|b8" in described
+    assert "subgroup = shuffle|arithmetic, subgroup_size_choices = [8]" in described
+    assert "spirv:v1.6" in described
+
+
+def test_a_vulkan_device_without_features_gets_the_portable_description() -> None:
+    device = vulkan.parse("name: small\napi: 1.1.0\nfeatures: shaderInt8=no\nsubgroup: size=16\n")
+    assert device is not None
+    assert "compute = fp32|int32, storage = b32, subgroup = none" in device.target()
+    assert "spirv:v1.3" in device.target()
+
+
+def test_only_the_first_vulkan_device_is_described() -> None:
+    device = vulkan.parse(LLVMPIPE + LLVMPIPE.replace("llvmpipe (", "another ("))
+    assert device is not None
+    assert device.name.startswith("llvmpipe")
+
+
+def test_no_vulkan_device_is_described_where_none_is() -> None:
+    assert vulkan.parse("# Enumerated devices for driver 'vulkan'\n") is None
 
 
 def test_vulkan_is_available_where_a_driver_is(vulkan: str) -> None:
