@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mlirules.drivers import compiler
+from mlirules.drivers import compiler, targetfacts
 from mlirules.drivers.targets import Target
 from mlirules.rules.faults import Fault, MlirulesError, did_you_mean
-from mlirules.rules.loader import rule_of
+from mlirules.rules.configrule import config_of
+from mlirules.rules.loader import kind_of, rule_of
 from mlirules.rules.source import SourceFile, Text, load_yaml
 
 # The compiler's parser is recursive, and it runs in this process: what nests deeper may overflow
@@ -44,7 +45,10 @@ def check_rule(path: str | Path, text: str | None = None) -> list[Fault]:
         return error.faults
     faults: list[Fault] = []
     try:
-        rule_of(source, ops=compiler.op_oracle)
+        if kind_of(source) == "config":
+            config_of(source, facts=targetfacts.facts)
+        else:
+            rule_of(source, ops=compiler.op_oracle)
     except MlirulesError as error:
         faults.extend(error.faults)
     known = {fault.span.line for fault in faults}
@@ -59,7 +63,7 @@ def _deeper(source: SourceFile) -> Iterator[Fault]:
         return
     targets = data.get("targets")
     for i, target in enumerate(targets if isinstance(targets, list) else []):
-        if isinstance(target, str):
+        if isinstance(target, str) and kind_of(source) != "config":  # those are checked above
             yield from _target(source.text_at(("targets", i)))
     tests = data.get("tests")
     for i, test in enumerate(tests if isinstance(tests, list) else []):

@@ -66,6 +66,8 @@ class ConfigReport:
     unused: list[ConfigRule] = field(default_factory=list)
     ops: list[ConfiguredOp] = field(default_factory=list)
     spec: str = ""
+    #: What the operations live in: without it they would dangle.
+    modules: list[Any] = field(default_factory=list, repr=False)
 
     def count(self, name: str) -> int:
         """How many ops a rule configured."""
@@ -208,9 +210,8 @@ def prove(folder: Path, rules: Sequence[ConfigRule], target: Target) -> ConfigRe
     context = compiler.context()
     report = ConfigReport()
     faults: list[Fault] = []
-    modules = []  # the ops of the report live in them
     for ops, module in dumped(folder, context):
-        modules.append(module)
+        report.modules.append(module)
         for op in ops:
             report.ops.append(op)
             due = next((r for r in rules if refusal(r, op.operation) is None), None)

@@ -15,12 +15,13 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from mlirules.drivers import conversion, templates, tracking
 from mlirules.drivers.compiler import ir, rewrite
 from mlirules.drivers.matching import Match, Matcher, Refusal
 from mlirules.generator import pdll
+from mlirules.rules.configrule import ConfigRule
 from mlirules.rules.evaluate import describe
 from mlirules.rules.faults import Fault, MlirulesError, Span, did_you_mean
 from mlirules.rules.rule import Rule
@@ -101,15 +102,18 @@ class Outcome:
         self.stopped |= other.stopped
 
 
+AnyRule = TypeVar("AnyRule", bound=Rule | ConfigRule)
+
+
 def select(
-    rules: Sequence[Rule], only: Iterable[str] = (), skip: Iterable[str] = ()
-) -> list[Rule]:
+    rules: Sequence[AnyRule], only: Iterable[str] = (), skip: Iterable[str] = ()
+) -> list[AnyRule]:
     """The rules that filters leave: globs over name, origin, `tag:TAG` or `kind:KIND`.
 
     Raises :class:`MlirulesError` for a filter that fits no rule: it would do nothing, silently.
     """
 
-    def fits(rule: Rule, glob: str) -> bool:
+    def fits(rule: AnyRule, glob: str) -> bool:
         if glob.startswith("tag:"):
             return any(fnmatch.fnmatchcase(t, glob[4:]) for t in rule.doc.tags)
         if glob.startswith("kind:"):

@@ -108,8 +108,10 @@ def difference(found: Array, expected: Array, rtol: float, atol: float) -> str:
 _reference: dict[str, bytes] = {}
 
 
-def compare(before: str, after: str, spec: RunSpec, target: Target) -> list[str]:
+def compare(before: str, after: str | bytes, spec: RunSpec, target: Target) -> list[str]:
     """Compile and run a program before and after rewriting on the same inputs.
+
+    ``after`` may be compiled already.
 
     The unrewritten program runs on the CPU whatever the target: on other targets the compiler's own
     conversion cannot compile some programs and gets others wrong. ``spec.expect`` replaces the
@@ -119,7 +121,9 @@ def compare(before: str, after: str, spec: RunSpec, target: Target) -> list[str]
     problems: list[str] = []
     reference = Target.parse("cpu")
     try:
-        rewritten = compiler.compile_module(after, target)
+        rewritten = (
+            after if isinstance(after, bytes) else compiler.compile_module(after, target)
+        )
         original = b""
         if spec.expect is None:
             if before not in _reference:

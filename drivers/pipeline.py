@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mlirules.drivers import compiler, tracking
+from mlirules.drivers.configs import ConfigReport, compile_with, config_set
 from mlirules.drivers.engine import (
     Engine,
     Options,
@@ -40,6 +41,8 @@ class Transformed:
     #: Torch ops that no rule converted, by name.
     leftovers: list[str]
     leftover_counts: Counter[str] = field(default_factory=Counter)
+    #: What config rules did; None when there were none.
+    configs: ConfigReport | None = None
 
     @property
     def applications(self) -> Counter[str]:
@@ -229,10 +232,14 @@ def compile_program(
     flags: Sequence[str] = (),
     record: bool = False,
     timeout: float | None = None,
+    configs: Sequence[str | Path] = (),
 ) -> tuple[bytes, Transformed]:
     """The whole way: torch stages, IREE's phases with further stages between them, binary.
 
-    Raises :class:`LeftoverError` when ``fallback`` is False and torch ops are left.
+    ``configs`` are sets of config rules, tried before those of the pipeline's configuration stages.
+
+    Raises :class:`LeftoverError` when ``fallback`` is False and torch ops are left, and
+    :class:`~mlirules.drivers.configs.NotApplied` when a config rule did not take effect.
     """
     pipeline = pipeline or default_for(target.kind)
     if target.kind not in pipeline.targets:
@@ -261,7 +268,33 @@ def compile_program(
         for number, stage in enumerate(stages, before + 1):
             _run_stage(stage, number, module, done.outcome, record, None)
         current = str(module)
-    binary = compiler.compile_module(
-        current, target, flags=flags, path=path, compile_from=resume, timeout=timeout
-    )
-    return binary, replace(done, text=current if resume is None else done.text)
+    done = replace(done, text=current if resume is None else done.text)
+    stages = [s for s in pipeline.stages if s.phase == "configuration"]
+    sets = [*configs, *(name for stage in stages for name in stage.rules)]
+    if not sets:
+        binary = compiler.compile_module(
+            current, target, flags=flags, path=path, compile_from=resume, timeout=timeout
+        )
+        return binary, done
+    binary, report = compile_with(
+        current, target, config_set(sets), flags=flags, path=path, compile_from=resume,
+        timeout=timeout,
+    )  # fmt: skip
+    for stage in stages:
+        _check_config_expectations(stage, report)
+    return binary, replace(done, configs=report)
+
+
+def _check_config_expectations(stage: Stage, report: ConfigReport) -> None:
+    names = {rule.name for rule in config_set(stage.rules)}
+    problems = []
+    if stage.expect is not None:
+        total = sum(report.count(name) for name in names)
+        problems += _unmet(stage.expect, total, f"the configuration stage {stage.rules}")
+    for name, expect in stage.expect_rules.items():
+        if name not in names:
+            problems.append(f"the configuration stage expects the rule {name}, which it lacks")
+            continue
+        problems += _unmet(expect, report.count(name), f"rule {name}")
+    if problems:
+        raise ExpectationError("\n".join(problems))

@@ -17,6 +17,8 @@ from mlirules.drivers import compiler, numerics
 from mlirules.drivers.engine import Options
 from mlirules.drivers.pipeline import engine_for, inline_integer_resources, shared_context
 from mlirules.drivers.targets import Target
+from mlirules.rules.config import ConfigTest
+from mlirules.rules.configrule import ConfigRule
 from mlirules.rules.faults import MlirulesError
 from mlirules.rules.model import Test
 from mlirules.rules.rule import Rule
@@ -26,8 +28,8 @@ from mlirules.rules.rule import Rule
 class TestResult:
     """How one inline test went. ``problems`` is empty when it passed."""
 
-    rule: Rule
-    test: Test
+    rule: Rule | ConfigRule
+    test: Test | ConfigTest
     problems: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     output: str = ""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mlirules.generator import pdll
+from mlirules.generator import pdll, tuning
 from mlirules.generator.standalone import standalone_pdll
+from mlirules.rules.configrule import ConfigRule
 from mlirules.rules.faults import Fault, MlirulesError, Span, did_you_mean
 from mlirules.rules.rule import Rule
 
-FORMS = ("pdll", "pdl", "transform")
+FORMS = ("pdll", "pdl", "transform", "tuning-spec")
 
 
 @dataclass
@@ -61,6 +63,17 @@ def artefacts(
     if "transform" in forms:
         for rule in rules:
             made.refused.append(("transform", _transform_refusal(rule)))
+    return made
+
+
+def tuning_specs(rules: Sequence[ConfigRule], name: str) -> Artefacts:
+    """A tuning spec for each kind of target that the config rules are for."""
+    made = Artefacts()
+    kinds = sorted({kind for rule in rules for kind in rule.kinds})
+    for kind in kinds:
+        chosen = [rule for rule in rules if kind in rule.kinds]
+        module = re.sub(r"\W", "_", name)
+        made.files[f"{name}.{kind}.mlir"] = tuning.tuning_spec(chosen, name=module, kind=kind)
     return made
 
 

@@ -372,7 +372,7 @@ class ConfigDoc(_Strict):
         description="Targets it is for: `cpu`, `cuda:sm_80`; `hip` means every hip target.",
         examples=[["cpu"]],
     )
-    match: Match = Field(description="The ops to configure, by what they compute.")
+    match: Match = Field(description="Which ops: what they compute, with which types and sizes.")
     set: Settings = Field(description="How they are compiled.")
     measured: Measured | None = Field(
         default=None, description="What was measured when the rule was made."

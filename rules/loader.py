@@ -1116,6 +1116,16 @@ def rule_files(path: str | Path) -> list[Path]:
     )  # fmt: skip
 
 
+def holds_config(file: Path) -> bool:
+    """Whether a rule file says that it holds a config rule; told without reading it as YAML."""
+    try:
+        with file.open(encoding="utf-8", errors="replace") as opened:
+            head = opened.read(8192)
+    except OSError:
+        return False
+    return re.search(r"^kind:[ \t]*config[ \t]*$", head, re.MULTILINE) is not None
+
+
 def load_rules(
     paths: Iterable[str | Path], *, ops: OpOracle | None = None
 ) -> list[Rule]:

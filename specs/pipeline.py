@@ -13,7 +13,7 @@ from mlirules.rules.source import load_yaml
 
 PIPELINES = Path(__file__).resolve().parent / "pipelines"
 
-Phase = Literal["torch", "input", "preprocessing"]
+Phase = Literal["torch", "input", "preprocessing", "configuration"]
 
 
 class _Strict(BaseModel):
@@ -31,7 +31,8 @@ class Stage(_Strict):
     """One rule set, applied by one driver in one phase."""
 
     phase: Phase = Field(
-        description="torch: before IREE. input, preprocessing: after that phase of IREE."
+        description="torch: before IREE. input, preprocessing: after that phase of IREE. "
+        "configuration: config rules, where IREE chooses how each op is compiled."
     )
     rules: list[str] = Field(
         min_length=1,

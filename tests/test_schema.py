@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from mlirules.rules import config, schema
 from mlirules.rules import model as rule_model
-from mlirules.rules import schema
 from mlirules.rules.evaluate import FUNCTIONS
 from mlirules.rules.loader import LIBRARY
 
@@ -41,8 +41,13 @@ def test_ships_with_the_package() -> None:
 
 def _mappings() -> Iterator[tuple[str, Any, dict[str, Any]]]:
     made = schema.schema()
-    yield "RuleDoc", rule_model.RuleDoc, made
-    for model in (rule_model.Body, rule_model.RunSpec, rule_model.Test):
+    models = [rule_model.RuleDoc, rule_model.Body, rule_model.RunSpec, rule_model.Test]
+    models += [
+        config.ConfigDoc, config.Match, config.DimRange, config.Settings, config.MmaKind,
+        config.Basis, config.SubConfig, config.Decomposition, config.PipelineOptions,
+        config.Measured, config.ConfigTest,
+    ]  # fmt: skip
+    for model in models:
         yield model.__name__, model, made["definitions"][model.__name__]
 
 
@@ -60,7 +65,7 @@ def test_every_key_is_explained(name: str, model: Any, part: dict[str, Any]) -> 
 
 
 def test_hover_texts_list_the_functions() -> None:
-    where = schema.schema()["properties"]["where"]["markdownDescription"]
+    where = schema.schema()["definitions"]["RuleDoc"]["properties"]["where"]["markdownDescription"]
     for function in FUNCTIONS.values():
         if function.impl is not None:
             assert f"`{function.example}`: {function.doc}" in where

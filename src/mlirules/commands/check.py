@@ -41,7 +41,7 @@ def command(
 
 def _check(paths: list[str]) -> tuple[list[Fault], int]:
     from mlirules.drivers.check import check_rule
-    from mlirules.rules.loader import LIBRARY
+    from mlirules.rules.loader import LIBRARY, holds_config
     from mlirules.specs.pipeline import PIPELINES
 
     rules, pipelines = _files(paths or [str(LIBRARY), str(PIPELINES)])
@@ -53,8 +53,9 @@ def _check(paths: list[str]) -> tuple[list[Fault], int]:
         for file in pipelines:
             step(file.stem)
             faults += _pipeline_faults(file)
-    if rules and not faults:
-        faults += _set_faults(rules)
+    rewriting = [file for file in rules if not holds_config(file)]
+    if rewriting and not faults:
+        faults += _set_faults(rewriting)
     return faults, len(rules) + len(pipelines)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,9 @@ from mlirules.commands.common import (
     working,
     write_bytes,
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    from mlirules.drivers.configs import ConfigReport
 
 EXAMPLE = "mlirules compile model.mlir --target cpu --no-fallback -o model.vmfb"
 
@@ -37,6 +40,11 @@ def command(
         typer.Option("--pipeline", "-p", help="A shipped pipeline's name or a file; default: "
                                               "the one for the target."),
     ] = None,
+    configs: Annotated[
+        list[str] | None,
+        typer.Option("--configs", help="Config rules: shipped names, files or folders; tried "
+                                       "before those of the pipeline."),
+    ] = None,
     no_fallback: Annotated[
         bool, typer.Option("--no-fallback", help="Fail when a torch op is left that no rule "
                                                  "converts, instead of leaving it to IREE.")
@@ -52,7 +60,8 @@ def command(
 ) -> None:  # fmt: skip
     """Rewrite a program by a pipeline and compile it for a target.
 
-    Exits with 1 when a rule that must apply did not, or when --no-fallback finds a torch op left.
+    Exits with 1 when a rule that must apply did not, when an op that a config rule is for was not
+    configured by it, or when --no-fallback finds a torch op left.
     """
     from mlirules.drivers.engine import write_trace
     from mlirules.drivers.pipeline import Pipeline, compile_program, read_program
@@ -64,7 +73,7 @@ def command(
     with working(f"compiling {model} for {chosen}"):
         binary, done = compile_program(
             text, chosen, line, path=str(model), fallback=not no_fallback, flags=extra or (),
-            record=trace is not None, timeout=timeout,
+            record=trace is not None, timeout=timeout, configs=configs or (),
         )  # fmt: skip
     written = output or model.with_suffix(".vmfb")
     write_bytes(written, binary)
@@ -74,12 +83,35 @@ def command(
         say_json({
             "output": str(written), "bytes": len(binary), "target": chosen.name,
             "applications": dict(done.applications), "leftovers": dict(done.leftover_counts),
+            **({"configs": configs_as_json(done.configs)} if done.configs else {}),
         })  # fmt: skip
         return
     if stats:
         err.print(applications_table(done.outcome))
-    if not done.outcome.total:
+    if done.configs is not None:
+        show_configs(done.configs)
+    elif not done.outcome.total:
         warn(f"no rule applied to {model}")
     if done.leftovers:
         note(f"left to IREE's own conversion: {', '.join(done.leftovers)}")
     note(f"{written}: {len(binary)} bytes for {chosen}, {done.outcome.total} applications")
+
+
+def configs_as_json(report: ConfigReport) -> dict[str, object]:
+    """What config rules did, as plain data."""
+    return {
+        "hits": [
+            {"rule": h.rule.name, "dispatch": h.op.dispatch, "op": h.op.op,
+             "lowering_config": h.op.lowering_config, "translation_info": h.op.translation_info}
+            for h in report.hits
+        ],
+        "unused": [rule.name for rule in report.unused],
+    }  # fmt: skip
+
+
+def show_configs(report: ConfigReport) -> None:
+    """Say which config rules took effect where, and which found no op."""
+    for hit in report.hits:
+        note(f"configured {hit.op.dispatch} by {hit.rule.name}: {hit.op.lowering_config}")
+    for rule in report.unused:
+        warn(f"the config rule {rule.name} found no op in the program")

@@ -1,4 +1,4 @@
-"""``mlirules generate``: rule sets as PDLL and PDL files."""
+"""``mlirules generate``: rule sets as PDLL and PDL files, config rules as tuning specs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def command(
         list[str], typer.Argument(help="Rule sets: shipped names, files or folders.")
     ],
     to: Annotated[
-        list[str] | None, typer.Option("--to", help="Forms: pdll, pdl, transform. [pdll,pdl]")
+        list[str] | None, typer.Option("--to", help="Forms: pdll, pdl, transform, tuning-spec. "
+                                        "[pdll,pdl]")
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder.")] = Path("generated"),
     per_rule: Annotated[
@@ -33,6 +34,7 @@ def command(
     Files are written only when their text changes. Rules that a form cannot say are listed with
     the line that asks for more; exits with 1 when nothing at all could be said in a form.
     """
+    from mlirules.drivers.configs import config_set
     from mlirules.drivers.engine import select
     from mlirules.drivers.pipeline import rule_set
     from mlirules.generator import artefacts as forms
@@ -44,11 +46,19 @@ def command(
     with progress("generating", len(rules)) as step:
         for path in rules:
             step(path)
-            loaded = select(list(rule_set((path,))), split(only), split(skip))
-            one = forms.artefacts(loaded, forms.stem_of(path), chosen, per_rule=per_rule)
-            written |= forms.write(one, output)
-            made.files |= one.files
-            made.refused += one.refused
+            parts = []
+            if "tuning-spec" in chosen:
+                parts.append(forms.tuning_specs(config_set([path]), forms.stem_of(path)))
+            rewrites = [form for form in chosen if form != "tuning-spec"]
+            if rewrites:
+                loaded = select(list(rule_set((path,))), split(only), split(skip))
+                parts.append(
+                    forms.artefacts(loaded, forms.stem_of(path), rewrites, per_rule=per_rule)
+                )
+            for one in parts:
+                written |= forms.write(one, output)
+                made.files |= one.files
+                made.refused += one.refused
     if as_json:
         say_json({
             "written": [n for n, new in written.items() if new],

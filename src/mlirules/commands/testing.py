@@ -46,18 +46,17 @@ def command(
 def _run(
     paths: list[str], only: list[str] | None, skip: list[str] | None, devices: list[str] | None
 ) -> list[Any]:
+    from mlirules.drivers.configtest import any_rules, run_any_test
     from mlirules.drivers.engine import select
-    from mlirules.drivers.pipeline import rule_set
-    from mlirules.drivers.ruletest import run_test
 
     wanted = None if devices is None else _devices(split(devices))
-    rules = select(list(rule_set(tuple(p or _library() for p in paths))), split(only), split(skip))
+    rules = select(any_rules([p or _library() for p in paths]), split(only), split(skip))
     results = []
     with progress("testing", sum(len(rule.tests) for rule in rules)) as step:
         for rule in rules:
             for test in rule.tests:
                 step(rule.name)
-                results.append(run_test(rule, test, devices=wanted))
+                results.append(run_any_test(rule, test, devices=wanted))
     return results
 
 
