@@ -12,7 +12,7 @@
 // AT: T != i1
 // JSON: "applies": true
 // JSON: "line": "T != i1"
-// NONE: holds no torch.aten.relu
+// NONE: the program has no torch.aten.relu
 
 func.func @f(%a: !torch.vtensor<[2,2],f32>, %b: !torch.vtensor<[2,2],i1>) -> (!torch.vtensor<[2,2],f32>, !torch.vtensor<[2,2],i1>) {
   %c = torch.aten.mm %a, %a : !torch.vtensor<[2,2],f32>, !torch.vtensor<[2,2],f32> -> !torch.vtensor<[2,2],f32>

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from mlirules.commands.common import Json, out, say_json, warn
+from mlirules.commands.common import Json, err, out, say_json, warn
 from mlirules.rules.faults import Fault, MlirulesError, Span, did_you_mean
 
 EXAMPLE = "mlirules explain torch-mm-to-linalg model.mlir"
@@ -21,14 +21,16 @@ def command(
     at: Annotated[
         str | None, typer.Option(help="Only ops whose location holds this: a line or FILE:LINE.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show so many ops.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Show so many different answers.")] = 20,
     as_json: Json = False,
 ) -> None:
     """For each op that the rule could start at: whether it applies, or the line that says no.
 
-    The op at which the pattern got furthest comes first.
+    The op at which the rule comes nearest to applying stands first. Ops with the same answer are
+    shown once, with their number.
     """
     from mlirules.drivers import compiler
+    from mlirules.drivers.explaining import diagnoses
     from mlirules.drivers.pipeline import (
         engine_for,
         inline_integer_resources,
@@ -39,26 +41,24 @@ def command(
     chosen = _rule(rule)
     text = read_program(model)
     module = compiler.parse(inline_integer_resources(text), str(model), shared_context())
-    engine = engine_for([chosen])
-    ops = [op for op in _ops(module.operation) if op.name in chosen.root_ops]
-    if at is not None:
-        ops = [op for op in ops if _fits(_place(op, model), at)]
-    verdicts = [(op, engine.explain(chosen, op)) for op in ops]
-    faults = engine.matchers[chosen.name].faults
-    if faults:
-        raise faults[0]
-    verdicts.sort(key=lambda v: -(10**9 if v[1] is None else v[1].depth))
+    matcher = engine_for([chosen]).matchers[chosen.name]
+    wanted = None if at is None else (lambda op: _fits(place(op, model), at))
+    found = diagnoses(matcher, module, wanted)
+    if matcher.faults:
+        raise matcher.faults[0]
     if as_json:
-        say_json([_as_json(op, refusal, model) for op, refusal in verdicts])
+        say_json([as_data(diagnosis, model) for diagnosis in found])
         return
-    if not verdicts:
-        where = f" at {at}" if at else ""
-        warn(f"{model} holds no {' or '.join(chosen.root_ops)}{where}: {chosen.name} starts there")
+    if not found:
+        warn(f"{model} holds no op at {at}")
         return
-    for op, refusal in verdicts[:limit]:
-        _show(chosen, op, refusal, model)
-    if len(verdicts) > limit:
-        out.print(Text(f"... {len(verdicts) - limit} more ops (--limit)"))
+    groups = grouped(found)
+    lines = text.split("\n")
+    for group in groups[:limit]:
+        _show(chosen, group, model, lines)
+    if len(groups) > limit:
+        more = sum(map(len, groups[limit:]))
+        out.print(Text(f"... {more} more ops, with {len(groups) - limit} more answers (--limit)"))
 
 
 def _rule(name: str) -> Any:
@@ -80,47 +80,123 @@ def _rule(name: str) -> Any:
     )  # fmt: skip
 
 
-def _ops(operation: Any) -> Iterator[Any]:
-    for region in operation.regions:
-        for block in region.blocks:
-            for op in block.operations:
-                yield op.operation
-                yield from _ops(op.operation)
-
-
-def _place(op: Any, path: Path) -> str:
+def place(op: Any, path: Path) -> str:
+    """Where an op stands in the program: ``FILE:LINE:COLUMN``."""
     from mlirules.drivers.pipeline import located
 
     shown = str(op.location).removeprefix("loc(").removesuffix(")").replace('"', "")
     return located(shown, str(path))
 
 
-def _fits(place: str, wanted: str) -> bool:
+def _fits(where: str, wanted: str) -> bool:
     """Whether a place is the wanted one: ``LINE``, ``LINE:COLUMN``, ``FILE:LINE``, or all of it."""
-    return f":{wanted}:" in f":{place}:"
+    return f":{wanted}:" in f":{where}:"
 
 
-def _as_json(op: Any, refusal: Any, model: Path) -> dict[str, object]:
-    found: dict[str, object] = {
-        "location": _place(op, model), "op": op.name, "applies": refusal is None,
+def grouped(found: list[Any]) -> list[list[Any]]:
+    """Diagnoses with the same answer together, in the order of their first."""
+    groups: dict[Any, list[Any]] = {}
+    for diagnosis in found:
+        key = tuple((id(r.line), r.message) for r in diagnosis.refusals)
+        groups.setdefault(key, []).append(diagnosis)
+    return list(groups.values())
+
+
+def as_data(diagnosis: Any, model: Path) -> dict[str, object]:
+    """A diagnosis as plain data. The first refusal also stands at the top level."""
+    op = diagnosis.op
+    data: dict[str, object] = {
+        "location": None if op is None else place(op, model), "op": None if op is None else op.name,
+        "applies": diagnosis.applies, "passed": diagnosis.passed, "total": diagnosis.total,
     }  # fmt: skip
-    if refusal is not None:
-        found |= {
-            "line": None if refusal.line is None else str(refusal.line),
-            "place": None if refusal.line is None else str(refusal.line.span),
-            "message": refusal.message, "expected": refusal.expected, "found": refusal.found,
-            "depth": refusal.depth,
-        }  # fmt: skip
-    return found
+    refusals: list[dict[str, object]] = [
+        {
+            "line": None if r.line is None else str(r.line),
+            "place": None if r.line is None else str(r.line.span),
+            "message": r.message, "expected": r.expected, "found": r.found,
+            "at": None if r.at is None else place(r.at, model),
+        }
+        for r in diagnosis.refusals
+    ]  # fmt: skip
+    return {**data, **(refusals[0] if refusals else {}), "refusals": refusals}
 
 
-def _show(rule: Any, op: Any, refusal: Any, model: Path) -> None:
-    shown = str(op).splitlines()[0]
-    out.print(Text(f"{_place(op, model)}: {shown[:200]}", style="bold"), soft_wrap=True)
-    if refusal is None:
+def shown(op: Any, lines: list[str]) -> str:
+    """An op in one line: as the program's text has it, where its location leads there."""
+    found = re.search(r'"-":(\d+):\d+', str(op.location))
+    at = int(found[1]) - 1 if found else -1
+    if 0 <= at < len(lines) and op.name.rpartition(".")[2] in lines[at]:
+        return lines[at].strip()[:200]
+    return str(op).split("\n", 1)[0][:200]
+
+
+def _show(rule: Any, group: list[Any], model: Path, lines: list[str]) -> None:
+    first = group[0]
+    if first.op is not None:
+        line = f"{place(first.op, model)}: {shown(first.op, lines)}"
+        out.print(Text(line, style="bold"), soft_wrap=True)
+    else:
+        out.print(Text(str(model), style="bold"), soft_wrap=True)
+    if first.applies:
         out.print(Text(f"  {rule.name} applies here", style="green"))
-        return
-    for line in refusal.fault(rule).render().splitlines():
-        out.print(Text("  " + line), soft_wrap=True)
-    if refusal.expected and refusal.found:
-        out.print(Text(f"  expected {refusal.expected}, found {refusal.found}"), soft_wrap=True)
+    else:
+        show_refusals(rule, first, model, lines)
+    if len(group) > 1:
+        places = ", ".join(place(d.op, model).rpartition("/")[2] for d in group[1:4])
+        more = f", and {len(group) - 4} more" if len(group) > 4 else ""
+        out.print(Text(f"  the same at {len(group) - 1} more: {places}{more}"), soft_wrap=True)
+
+
+def show_refusals(
+    rule: Any, diagnosis: Any, model: Path, lines: list[str], console: Any = None
+) -> None:
+    """The reasons of one diagnosis: the first in full, those beside it in a line each."""
+    printer = console or out
+    first, *rest = diagnosis.refusals
+    for line in first.fault(rule).render().splitlines():
+        printer.print(Text("  " + line), soft_wrap=True)
+    if first.expected and first.found:
+        printer.print(Text(f"      = expected {first.expected}; found {first.found}"),
+                      soft_wrap=True)  # fmt: skip
+    if first.at is not None and first.at != diagnosis.op:
+        printer.print(Text(f"      = there: {place(first.at, model)}: {shown(first.at, lines)}"),
+                      soft_wrap=True)  # fmt: skip
+    for other in rest:
+        fault = other.fault(rule)
+        printer.print(Text(f"  also {fault.span}: {fault.message}"), soft_wrap=True)
+    if not rest and diagnosis.passed:
+        printer.print(Text(f"  the only reason: {diagnosis.passed} of {diagnosis.total} parts of "
+                           "the rule hold"), soft_wrap=True)  # fmt: skip
+
+
+def show_why_not(reasons: list[Any], model: Path, text: str) -> None:
+    """The report of ``apply --why-not``, on stderr: a rule each, the nearest first."""
+    lines = text.split("\n")
+    present = [r for r in reasons if r.nearest is not None]
+    for reason in present:
+        rule, nearest = reason.rule, reason.nearest
+        applied = f", applied {reason.applied} times" if reason.applied else ""
+        ops = f"{reason.candidates} op{'s' * (reason.candidates != 1)}"
+        err.print(Text(f"{rule.name}: {ops} left alone{applied}; the nearest:", style="bold"))
+        where = "in the result" if reason.made else place(nearest.op, model)
+        op = shown(nearest.op, [] if reason.made else lines)
+        err.print(Text(f"  {where}: {op}"), soft_wrap=True)
+        if nearest.applies:
+            others = ", ".join(reason.taken)
+            err.print(Text(f"  it fits here, but {others or 'another rule'} goes first"))
+        else:
+            show_refusals(rule, nearest, model, lines, err)
+    if absent := len(reasons) - len(present):
+        err.print(f"{absent} more rules start at ops that the program does not hold")
+
+
+def why_not_data(reasons: list[Any], model: Path) -> list[dict[str, object]]:
+    """The report of ``apply --why-not`` as plain data."""
+    return [
+        {
+            "rule": r.rule.name, "candidates": r.candidates, "applied": r.applied,
+            "made": r.made, "taken": r.taken,
+            "nearest": None if r.nearest is None else as_data(r.nearest, model),
+        }
+        for r in reasons
+    ]  # fmt: skip
