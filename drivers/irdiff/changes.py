@@ -33,7 +33,7 @@ class Kind(StrEnum):
     REWIRED = "operand rewired"
 
 
-@dataclass
+@dataclass(eq=False)
 class Change:
     """One change: the ops of A and of B that it is about, and what differs in words."""
 
@@ -101,6 +101,8 @@ class Diff:
     ) -> None:
         self.before, self.after = before, after
         self.provenance = provenance
+        if provenance is not None:
+            provenance.check(len(before.ops), len(after.ops))
         self.matching = Matching(before, after)
         self.changes: list[Change] = []
         #: The change that an op of A or B is part of, as inserted, deleted or replaced.
@@ -203,7 +205,7 @@ class Diff:
             applications = self.provenance.members(applications)
         if gone and new:
             # Casts and constants that a rewrite puts around its work do not make it many.
-            one, other = len(gone) == 1, len(new) == 1
+            one, other = _count(gone) == 1, _count(new) == 1
             kind = (
                 Kind.REPLACED if one and other else Kind.ONE_TO_MANY if one
                 else Kind.MANY_TO_ONE if other else Kind.MANY_TO_MANY
@@ -248,7 +250,10 @@ class Diff:
 
     def _add(self, change: Change) -> None:
         self.changes.append(change)
-        if change.kind in (Kind.MOVED, Kind.RETYPED, Kind.ATTRIBUTE, Kind.REWIRED):
+        if change.before and change.before[0] in self.matching.of and (
+            change.kind in (Kind.MOVED, Kind.RETYPED, Kind.ATTRIBUTE, Kind.REWIRED)
+            or change.details
+        ):
             self.edits[change.before[0]].append(change)
             return
         for op in change.before:
@@ -265,6 +270,8 @@ class Diff:
             b = self.matching.of.get(a)
             if b is None:
                 continue
+            if a.name != b.name:
+                self._add(Change(Kind.REPLACED, [a], [b], [("op", a.name, b.name)]))
             self._types(a, b)
             self._attributes(a, b)
             self._operands(a, b)
@@ -369,9 +376,7 @@ class Diff:
             w = next((w for w in theirs if self._explained(v, w)), None)
             if w is not None:
                 theirs.remove(w)
-            elif v.op is None or v.op in self.matching.of:
-                out.append((f"operand {n}", self.named(v), "(none)"))
-            elif not any(w.op in self.group_of for w in theirs):
+            elif v.op is None or v.op in self.matching.of or not any(w.op in self.group_of for w in theirs):
                 out.append((f"operand {n}", self.named(v), "(none)"))
         out += [
             (f"operand {b.operands.index(w)}", "(none)", self.named(w, after=True)) for w in theirs
@@ -436,7 +441,7 @@ class Diff:
                 for a in x.ops
                 if a in self.matching.of and self.matching.of[a] in place and a.ordered()
             ]
-            for index in _out_of_order([p for _, p in pairs]):
+            for index in out_of_order([p for _, p in pairs]):
                 moved.append((pairs[index][0], self.matching.of[pairs[index][0]]))
         seen = {a for a, _ in moved}
         for a in self.before.ops:
@@ -504,6 +509,17 @@ class _Groups:
         return list(out.values())
 
 
+# Arguments and borders of the ops that do the work.
+_AUXILIARY = re.compile(
+    r"torch\.constant\.|torch\.prim\.ListConstruct$|torch_c\.|arith\.constant$|tensor\.empty$"
+)
+
+
+def _count(ops: list[Op]) -> int:
+    """How many ops do the work: without constants and casts, where there is anything else."""
+    return sum(not _AUXILIARY.match(op.name) for op in ops) or len(ops)
+
+
 def _outermost(op: Op, matched: dict[Op, Op]) -> bool:
     """Whether an op without a counterpart is not part of another one without."""
     return op.parent is None or op.parent.region.op in matched
@@ -522,8 +538,8 @@ def _place(op: Op) -> str:
     return f"{after} in {inside}"
 
 
-def _out_of_order(places: list[int]) -> list[int]:
-    """The fewest positions to take out so that the rest ascends."""
+def out_of_order(places: list[int]) -> list[int]:
+    """The fewest positions to take out so that the rest of the places ascends."""
     tails: list[int] = []
     at: list[int] = []
     previous: list[int] = [-1] * len(places)

@@ -146,7 +146,11 @@ class Program:
         self._state = ir.AsmState(module.operation)
         self.root = self._op(module.operation, None, 0)
         self._values.clear()
-        printed = module.operation.get_asm(large_elements_limit=8, large_resource_limit=8)
+        # Without aliases: they are no part of the program, and their numbers only distract.
+        printed = module.operation.get_asm(
+            large_elements_limit=8, large_resource_limit=8, use_local_scope=True,
+            assume_verified=True,
+        )  # fmt: skip
         self.lines: list[str] = printed.split("\n{-#", 1)[0].rstrip().split("\n")
         self._place(printed)
 
@@ -162,7 +166,7 @@ class Program:
         name = op.name
         read = [self._values.get(value) for value in op.operands]
         made = Op(len(self.ops), name, attributes, [v for v in read if v is not None], [], [], [],
-                  parent, symbol, _location(op.location), depth=depth)  # fmt: skip
+                  parent, symbol, _location(op.location, self.path), depth=depth)  # fmt: skip
         self.ops.append(made)
         if len(made.operands) < len(read):
             # Used before it is defined, in a graph region: the definition is read later.
@@ -334,9 +338,10 @@ def _reverse_post_order(blocks: list[Any]) -> list[Any]:
     return out + [b for b in blocks if b not in seen]
 
 
-def _location(location: Any) -> str:
-    text = str(location)
-    return text.removeprefix("loc(").removesuffix(")").replace('"', "")
+def _location(location: Any, path: str) -> str:
+    text = str(location).removeprefix("loc(").removesuffix(")")
+    # A program that was parsed from text is called "-".
+    return text.replace('"-"', path).replace('"', "")
 
 
 def _blob_digests(text: str) -> dict[str, str]:

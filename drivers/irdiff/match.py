@@ -142,7 +142,7 @@ class _BlockMatcher:
         return a not in self.m.of and b not in self.m.back
 
     def pair(self, a: Op, b: Op) -> None:
-        self.m._pair(a, b)  # noqa: SLF001
+        self.m._pair(a, b)
 
     def left(self) -> list[Op]:
         return [op for op in self.x.ops if op not in self.m.of]
@@ -153,9 +153,9 @@ class _BlockMatcher:
     # -- steps
 
     def _symbols(self) -> None:
-        named = {(op.name, op.symbol): op for op in self.y.ops if op.symbol}
+        named = {(_family(op.name), op.symbol): op for op in self.y.ops if op.symbol}
         for a in self.x.ops:
-            b = named.get((a.name, a.symbol)) if a.symbol else None
+            b = named.get((_family(a.name), a.symbol)) if a.symbol else None
             if b is not None and self.free(a, b):
                 self.pair(a, b)
         # Renamed: the same body under another name, else the most alike of what is left.
@@ -166,7 +166,7 @@ class _BlockMatcher:
         for a in left:
             best, most = None, 0.5
             for b in right:
-                if b.name == a.name and self.free(a, b):
+                if _family(b.name) == _family(a.name) and self.free(a, b):
                     alike = _jaccard(bodies[id(a)], bodies[id(b)])
                     if alike > most:
                         best, most = b, alike
@@ -332,14 +332,16 @@ class _BlockMatcher:
 
     def _leftovers(self) -> None:
         """What nothing speaks for: equal ops in their order, unless something speaks against it."""
-        for key in (lambda op: op.up, lambda op: op.local):
+        for key in ("up", "local"):
             groups: dict[int, list[Op]] = defaultdict(list)
             for op in self.right():
-                groups[key(op)].append(op)
+                groups[getattr(op, key)].append(op)
             for a in self.left():
-                candidates = groups.get(key(a), [])
+                candidates = groups.get(getattr(a, key), [])
                 for index, b in enumerate(candidates[:_MOST_CANDIDATES]):
-                    if self.free(a, b) and not a.symbol and a.name == b.name and self.plausible(a, b):
+                    if a.symbol or a.name != b.name or not self.free(a, b):
+                        continue
+                    if self.plausible(a, b):
                         del candidates[index]
                         self.pair(a, b)
                         self._neighbours(a, b)
@@ -368,7 +370,8 @@ def _hash(program: Program) -> None:
 
 def _up(op: Op, up: dict[Value, int], depth: int) -> None:
     regions = tuple([_region_hash(op, n, up, depth + 1) for n in range(len(op.regions))])
-    op.local = hash((op.name, frozenset(op.attributes.items()), op.types, len(op.operands), regions))
+    attributes = frozenset(op.attributes.items())
+    op.local = hash((op.name, attributes, op.types, len(op.operands), regions))
     operands = tuple([up.get(v, 7) for v in op.operands])
     op.up = hash((op.local, operands, tuple([s.index for s in op.successors])))
     for n, value in enumerate(op.results):
@@ -409,6 +412,11 @@ def _down(block: Block) -> None:
         for region in op.regions:
             for inner in reversed(region.blocks):
                 _down(inner)
+
+
+def _family(name: str) -> str:
+    """What kind of symbol an op is: a function stays one when a phase gives it another op."""
+    return "func" if name.endswith(".func") else name
 
 
 def _attributes(op: Op) -> dict[str, str]:

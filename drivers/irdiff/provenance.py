@@ -19,6 +19,7 @@ class Provenance:
     consumer: dict[int, int] = field(default_factory=dict)
     maker: dict[int, int] = field(default_factory=dict)
     _chain: dict[int, int] = field(default_factory=dict)
+    _members: dict[int, list[int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, applications: Iterable[dict[str, Any]]) -> Provenance:
@@ -30,7 +31,10 @@ class Provenance:
             for op in a.get("made", ()):
                 made.maker[op] = number
             for earlier in a.get("builds_on", ()):
-                made._chain[made.chain(number)] = made.chain(earlier)
+                if made.chain(number) != made.chain(earlier):
+                    made._chain[made.chain(number)] = made.chain(earlier)
+        for number in sorted(made.applications):
+            made._members.setdefault(made.chain(number), []).append(number)
         return made
 
     @classmethod
@@ -44,27 +48,29 @@ class Provenance:
         for n, line in enumerate(lines, 1):
             try:
                 application = json.loads(line)
-                if not isinstance(application["consumed"], list):
-                    raise TypeError
-            except (ValueError, TypeError, KeyError):
+            except ValueError:
+                application = None
+            if isinstance(application, dict) and "decision" in application:
+                continue  # what a cost stage weighed
+            if not isinstance(application, dict) or "consumed" not in application:
                 raise MlirulesError(
                     Fault(Span(str(path), n, 1, 1, line[:120]), "trace",
                           "is not an application of a trace",
                           "traces are written by `mlirules apply --trace FILE`")
-                ) from None  # fmt: skip
+                )  # fmt: skip
             found.append(application)
         return cls.of(found)
 
     def chain(self, number: int) -> int:
         """The first of the applications that build on each other, of which this is one."""
-        while number in self._chain and self._chain[number] != number:
+        while number in self._chain:
             number = self._chain[number]
         return number
 
     def members(self, numbers: Iterable[int]) -> list[int]:
         """All applications of the chains that these belong to, in order."""
         wanted = {self.chain(n) for n in numbers}
-        return [n for n in sorted(self.applications) if self.chain(n) in wanted]
+        return sorted(n for chain in wanted for n in self._members[chain])
 
     def rules(self, numbers: Iterable[int]) -> list[str]:
         """The rules of applications."""

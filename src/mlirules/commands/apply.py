@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mlirules.commands import diffview
 from mlirules.commands.common import (
     Json,
     Only,
@@ -22,7 +23,6 @@ from mlirules.commands.common import (
     warn,
     write_bytes,
 )  # fmt: skip
-from mlirules.commands.textdiff import show_diff
 from mlirules.rules.faults import CheckFailed, MlirulesError
 
 EXAMPLE = "mlirules apply model.mlir --rules torch/to-linalg --driver walk --diff"
@@ -75,8 +75,14 @@ def command(
     ] = None,
     stats: Annotated[bool, typer.Option("--stats", help="Applications and time by rule.")] = False,
     diff: Annotated[
-        bool, typer.Option("--diff", help="Show a diff, not the program.")
+        bool, typer.Option("--diff", help="Show the structural difference, not the program.")
     ] = False,
+    side_by_side: Annotated[
+        bool, typer.Option("--side-by-side", "-y", help="--diff: in two columns.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the difference as a self-contained page.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the program here, not to stdout.")
     ] = None,
@@ -92,22 +98,39 @@ def command(
     text = read_program(model)
     stages = _stages(rules, driver, order, full, pipeline, split(only), split(skip))
     done = transform(
-        text, path=str(model), record=trace is not None, max_rewrites=max_rewrites, bound=bound,
-        stages=stages,
+        text, path=str(model), record=trace is not None or diff or html is not None,
+        texts=trace is not None, max_rewrites=max_rewrites, bound=bound, stages=stages,
     )  # fmt: skip
     if trace is not None:
         write_trace(trace, done.outcome.applications)
     if output is not None:
         write_bytes(output, done.text.encode())
+    found: Any = _difference(text, done, model) if diff or html is not None else None
+    if html is not None:
+        from mlirules.drivers.irdiff import page
+
+        page.write(html, found, title=f"{model}: what the rules changed")
+        note(f"{html} written")
     if as_json:
-        say_json(_report(done))
+        say_json(_report(done) | ({"diff": found.as_json()} if diff else {}))
     elif diff:
-        show_diff(text, done.text, str(model))
+        diffview.show(found, side_by_side=side_by_side)
+        diffview.summary(found)
     elif output is None:
         say(done.text)
     if stats and not as_json:
         err.print(applications_table(done.outcome))
     _judge(done, model, max_rewrites, expect, expect_min)
+
+
+def _difference(text: str, done: Any, model: Path) -> Any:
+    from mlirules.drivers.irdiff.changes import compare
+    from mlirules.drivers.irdiff.provenance import Provenance
+
+    return compare(
+        text, done.text, names=(f"{model} (before)", f"{model} (after)"),
+        provenance=Provenance.of(vars(a) for a in done.outcome.applications),
+    )  # fmt: skip
 
 
 def _stages(

@@ -10,9 +10,9 @@ import typer
 from rich.panel import Panel
 from rich.text import Text
 
+from mlirules.commands import diffview
 from mlirules.commands.common import Json, applications_table, out, say_json, table, working
 from mlirules.commands.running import compare
-from mlirules.commands.textdiff import diff_lines, show_diff
 from mlirules.rules.faults import CheckFailed
 
 EXAMPLE = "mlirules demo"
@@ -38,12 +38,18 @@ def command(
 
     Shows which rules fired, what became of the program, and the results against PyTorch's.
     """
+    from mlirules.drivers.irdiff.changes import compare as compare_programs
+    from mlirules.drivers.irdiff.provenance import Provenance
     from mlirules.drivers.pipeline import read_program, transform
     from mlirules.drivers.targets import Target
 
     model, golden = demo_file("hello_nn_world.mlir"), demo_file("hello_nn_world.npz")
     text = read_program(model)
-    done = transform(text, "cpu", path=model.name)
+    done = transform(text, "cpu", path=model.name, record=True, texts=False)
+    found = compare_programs(
+        text, done.text, names=(f"{model.name} (before)", f"{model.name} (after)"),
+        provenance=Provenance.of(vars(a) for a in done.outcome.applications),
+    )  # fmt: skip
     chosen, absent = _targets(targets)
     runs = [_run(text, Target.parse(name), golden) for name in chosen]
     problems = [f"{run['target']}: {p}" for run in runs for p in run["problems"]]
@@ -51,7 +57,7 @@ def command(
         say_json({
             "applications": dict(done.applications), "leftovers": dict(done.leftover_counts),
             "runs": runs, "skipped": absent,
-            "diff": list(diff_lines(text, done.text, model.name)),
+            "diff": diffview.plain(found),
         })  # fmt: skip
         if problems:
             raise typer.Exit(1)
@@ -63,7 +69,7 @@ def command(
     left = ", ".join(done.leftovers) or "none"
     out.print(Text(f"torch ops that no rule converts: {left}"))
     _head("2. What became of the program")
-    show_diff(text, done.text, model.name, limit=40)
+    diffview.show(found, limit=60)
     _head("3. Compiled by IREE without its own torch conversion, run, compared with PyTorch")
     rows = [
         (run["target"], run["bytes"], f"{run['largest_difference']:.2g}",
