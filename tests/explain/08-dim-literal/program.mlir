@@ -1,0 +1,4 @@
+func.func @f(%a0: !torch.vtensor<[5,8],f32>) -> !torch.vtensor<[5,8],f32> {
+  %y = torch.aten.relu %a0 : !torch.vtensor<[5,8],f32> -> !torch.vtensor<[5,8],f32>
+  return %y : !torch.vtensor<[5,8],f32>
+}

@@ -1,0 +1,4 @@
+func.func @f(%a0: !torch.vtensor<[4,8],f32>, %a1: !torch.vtensor<[16,8],f32>, %a2: !torch.vtensor<[16],f32>) -> !torch.vtensor<[4,16],f32> {
+  %y = torch.aten.linear %a0, %a1, %a2 : !torch.vtensor<[4,8],f32>, !torch.vtensor<[16,8],f32>, !torch.vtensor<[16],f32> -> !torch.vtensor<[4,16],f32>
+  return %y : !torch.vtensor<[4,16],f32>
+}

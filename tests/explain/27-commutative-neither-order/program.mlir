@@ -1,0 +1,5 @@
+func.func @f(%a0: !torch.vtensor<[4,8],f32>, %a1: !torch.vtensor<[4,8],f32>) -> !torch.vtensor<[4,8],f32> {
+  %t = torch.aten.tanh %a0 : !torch.vtensor<[4,8],f32> -> !torch.vtensor<[4,8],f32>
+  %y = torch.aten.mul.Tensor %t, %a1 : !torch.vtensor<[4,8],f32>, !torch.vtensor<[4,8],f32> -> !torch.vtensor<[4,8],f32>
+  return %y : !torch.vtensor<[4,8],f32>
+}

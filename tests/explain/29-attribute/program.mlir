@@ -1,0 +1,4 @@
+func.func @f(%a0: !torch.vtensor<[4,8],f32>) -> !torch.vtensor<[4,8],f32> {
+  %y = torch.operator "torch.custom.shift"(%a0) : (!torch.vtensor<[4,8],f32>) -> !torch.vtensor<[4,8],f32>
+  return %y : !torch.vtensor<[4,8],f32>
+}

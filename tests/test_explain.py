@@ -1,0 +1,101 @@
+"""``explain``: the line that refuses, in words, for pairs of a rule and a program it must leave.
+
+Each folder of ``tests/explain`` holds a rule, a program that it does not match for one known
+reason, and that reason. The rule's own positive test differs from the program in nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mlirules.cli import main
+from mlirules.drivers import compiler
+from mlirules.drivers.explaining import diagnoses
+from mlirules.drivers.matching import Matcher
+from mlirules.drivers.pipeline import shared_context
+from mlirules.rules.loader import load_rule
+
+PAIRS = sorted((Path(__file__).parent / "explain").iterdir())
+
+
+def matcher_of(folder: Path) -> Matcher:
+    return Matcher(load_rule(folder / "rule.yaml", ops=compiler.op_oracle), shared_context())
+
+
+def parsed(text: str) -> Any:
+    return compiler.parse(text, "program.mlir", shared_context())
+
+
+def test_there_are_at_least_thirty_pairs() -> None:
+    assert len(PAIRS) >= 30
+
+
+@pytest.mark.parametrize("folder", PAIRS, ids=lambda p: p.name)
+def test_the_known_reason_comes_first(folder: Path) -> None:
+    wanted = yaml.safe_load((folder / "reason.yaml").read_text())
+    found = diagnoses(matcher_of(folder), parsed((folder / "program.mlir").read_text()))
+    nearest = found[0]
+    first = nearest.refusals[0]
+    assert first.line is not None
+    assert (first.fault(matcher_of(folder).rule).span.line, str(first.line)) == (
+        wanted["line"], wanted["text"]
+    )  # fmt: skip
+    assert first.message.removeprefix("linalg.generic: ") == wanted["says"]
+    assert (first.expected, first.found) == (wanted["expected"], wanted["found"])
+    assert len(nearest.refusals) == 1, [r.message for r in nearest.refusals]
+
+
+@pytest.mark.parametrize("folder", PAIRS, ids=lambda p: p.name)
+def test_without_the_reason_the_rule_applies(folder: Path) -> None:
+    matcher = matcher_of(folder)
+    program = next(t.input for t in matcher.rule.tests if t.input)
+    assert diagnoses(matcher, parsed(program))[0].applies
+    assert not matcher.faults
+
+
+def test_the_command_reports_it(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = next(p for p in PAIRS if p.name.endswith("-one-use"))
+    main_exit(["explain", str(folder / "rule.yaml"), str(folder / "program.mlir"), "--json"])
+    (answer,) = json.loads(capsys.readouterr().out)
+    assert answer["line"] == "one_use(t)"
+    assert answer["place"].startswith(str(folder / "rule.yaml"))
+    assert answer["location"] == f"{folder / 'program.mlir'}:3:8"
+    main_exit(["explain", str(folder / "rule.yaml"), str(folder / "program.mlir")])
+    said = capsys.readouterr().out
+    assert "t has 2 uses: torch.aten.tanh, func.return" in said
+    assert "the only reason" in said
+
+
+def test_an_op_below_the_root_is_explained_by_the_root(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = next(p for p in PAIRS if p.name.endswith("-one-use"))
+    rule, program = folder / "rule.yaml", folder / "program.mlir"
+    main_exit(["explain", str(rule), str(program), "--at", "2", "--json"])
+    (answer,) = json.loads(capsys.readouterr().out)
+    assert answer["op"] == "torch.aten.tanh"
+
+
+def test_why_not_tells_of_every_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rules = [next(p for p in PAIRS if p.name.endswith(n)) for n in ("-one-use", "-divisible")]
+    program = rules[0] / "program.mlir"
+    names = ",".join(str(p / "rule.yaml") for p in rules)
+    main_exit(["apply", str(program), "--rules", names, "--why-not", "--json"])
+    reasons = json.loads(capsys.readouterr().out)["why_not"]
+    assert [r["rule"] for r in reasons] == ["one-use", "divisible"]
+    assert reasons[0]["nearest"]["line"] == "one_use(t)"
+    assert reasons[1]["candidates"] == 0
+    assert reasons[1]["nearest"] is None
+    main_exit(["apply", str(program), "--rules", names, "--why-not", "-o", str(tmp_path / "o")])
+    assert "1 more rules start at ops that the program does not hold" in capsys.readouterr().err
+
+
+def main_exit(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(arguments)
+    assert done.value.code == 0
