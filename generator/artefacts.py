@@ -43,12 +43,15 @@ def check_forms(forms: Iterable[str]) -> list[str]:
 
 
 def artefacts(
-    rules: Sequence[Rule], name: str, forms: Sequence[str], *, per_rule: bool = False
+    rules: Sequence[Rule], name: str, forms: Sequence[str], *, per_rule: bool = False,
+    folder: Path = Path(),
 ) -> Artefacts:
     """The artefacts of one rule set called ``name``.
 
     ``pdll`` and ``pdl`` are what the drivers run: conditions and results are natives. With ``pdl``
-    every rule that needs no native comes as ``NAME/standalone/RULE.pdl.mlir`` too.
+    every rule that needs no native comes as ``NAME/standalone/RULE.pdl.mlir`` too, and those of
+    them that need no torch op as ``NAME.pdl-spec.mlir`` with the flags that give it to
+    ``iree-compile``; ``folder`` is where the files will lie.
     """
     made = Artefacts()
     groups = [(f"{name}/{rule.name}", [rule]) for rule in rules] if per_rule else [(name, rules)]
@@ -59,10 +62,7 @@ def artefacts(
         if "pdl" in forms:
             made.files[f"{stem}.pdl.mlir"] = _banner(group) + pdll.compile_pdll(text)
     if "pdl" in forms:
-        _standalone(rules, name, made)
-    if "transform" in forms:
-        for rule in rules:
-            made.refused.append(("transform", _transform_refusal(rule)))
+        _standalone(rules, name, made, folder)
     return made
 
 
@@ -83,7 +83,8 @@ def _banner(rules: Sequence[Rule], what: str = "for the drivers of mlirules") ->
     return "\n".join(lines) + "\n"
 
 
-def _standalone(rules: Sequence[Rule], name: str, made: Artefacts) -> None:
+def _standalone(rules: Sequence[Rule], name: str, made: Artefacts, folder: Path) -> None:
+    late = []
     for rule in rules:
         try:
             text = pdll.compile_pdll(standalone_pdll(rule))
@@ -91,17 +92,24 @@ def _standalone(rules: Sequence[Rule], name: str, made: Artefacts) -> None:
             made.refused += [("standalone pdl", fault) for fault in error.faults]
             continue
         banner = _banner([rule], "without natives, for iree-preprocessing-apply-pdl-patterns")
-        made.files[f"{name}/standalone/{rule.name}.pdl.mlir"] = banner + text
+        file = f"{name}/standalone/{rule.name}.pdl.mlir"
+        made.files[file] = banner + text
+        made.files[f"{name}/standalone/{rule.name}.iree-opt.flags"] = (
+            "--pass-pipeline=builtin.module(iree-preprocessing-apply-pdl-patterns"
+            f"{{patterns-file={(folder / file).as_posix()}}})\n"
+        )
+        if not any(op.startswith("torch") for op in rule.op_names | rule.produced_ops):
+            late.append(rule)
+    if late:
+        file = f"{name}.pdl-spec.mlir"
+        banner = _banner(late, "without natives, for iree-compile")
+        made.files[file] = banner + pdll.compile_pdll(standalone_pdll(late))
+        made.files[f"{name}.pdl.flags"] = flags_file("pdl", folder / file)
 
 
-def _transform_refusal(rule: Rule) -> Fault:
-    """Preprocessing specs see linalg only: torch ops are gone by then."""
-    line = rule.root.line
-    if rule.root.op.startswith("torch."):
-        why = "the transform interpreter runs where no torch op is left"
-    else:
-        why = "preprocessing specs are not generated for builtin tensors yet"
-    return Fault(line.span, "not-in-transform", why, "use --to pdll,pdl, or a pipeline stage")
+def flags_file(form: str, path: Path) -> str:
+    """What ``iree-compile @FILE`` reads to apply a spec (``pdl`` or ``transform``) at ``path``."""
+    return f"--iree-preprocessing-{form}-spec-filename={path.as_posix()}\n"
 
 
 def write(made: Artefacts, folder: Path) -> dict[str, bool]:

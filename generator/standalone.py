@@ -7,6 +7,7 @@ that would need one is refused, with the line that asks for more than PDL has.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mlirules.generator import pdll
@@ -15,12 +16,19 @@ from mlirules.rules.notation import ast
 from mlirules.rules.rule import BodyText, Line, Rule
 
 
-def standalone_pdll(rule: Rule, *, form: str = "pdl") -> str:
-    """One rule as PDLL without natives.
+def standalone_pdll(rules: Rule | Sequence[Rule], *, form: str = "pdl") -> str:
+    """One rule, or several, as PDLL without natives.
 
     Raises :class:`MlirulesError` naming the line that PDL cannot say; ``form`` is what the user
     asked for, and is named in the fault.
     """
+    chosen = [rules] if isinstance(rules, Rule) else list(rules)
+    views = [_view(rule, form) for rule in chosen]
+    origin = ", ".join(pdll.location(rule) for rule in chosen)
+    return pdll.render("rules.pdll.j2", rules=views, origin=origin, driver=False)
+
+
+def _view(rule: Rule, form: str) -> pdll.RuleView:
     for lines, why in (
         ([line for line, _ in rule.types.values()], "a type constraint"),
         ([line for _, line, _, _ in rule.let], "a computed value"),
@@ -35,7 +43,7 @@ def standalone_pdll(rule: Rule, *, form: str = "pdl") -> str:
         _Writer(rule, swapped, form).write(pdll.identifier(rule.name) + suffix)
         for swapped, suffix in pdll.alternatives(rule)
     ]
-    return pdll.render("rules.pdll.j2", rules=[view], origin=pdll.location(rule), driver=False)
+    return view
 
 
 def _refusal(line: Line, why: str, form: str) -> MlirulesError:

@@ -10,7 +10,7 @@
 // CHECK-COUNT-2: torch.aten.relu %arg0
 // CHECK: return
 // REFUSED: standalone pdl: {{.*}}relu.yaml:{{[0-9]+:[0-9]+}}: error[not-in-pdl]: PDL has no native-free way to say a type constraint
-// TRANSFORM: error[not-in-transform]: the transform interpreter runs where no torch op is left
+// TRANSFORM: error[not-in-transform]: a spec is applied when no torch op is left
 // FORM: --to: error[form]: there is no form 'pdal'
 // FORM: did you mean 'pdl'
 func.func @f(%x: !torch.vtensor<[4],f32>) -> !torch.vtensor<[4],f32> {

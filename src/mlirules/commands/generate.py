@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mlirules.commands.common import Json, Only, Skip, note, progress, say, say_json, split, warn
-from mlirules.rules.faults import EXIT_CHECK_FAILED
+from mlirules.rules.faults import EXIT_CHECK_FAILED, MlirulesError
 
 EXAMPLE = "mlirules generate torch/to-linalg --to pdll,pdl -o generated"
 
@@ -25,15 +25,31 @@ def command(
     per_rule: Annotated[
         bool, typer.Option("--per-rule", help="One file a rule instead of one a rule set.")
     ] = False,
+    program: Annotated[
+        Path | None,
+        typer.Option("--for", help="Write the transform spec for this program: every condition "
+                     "can then be checked."),
+    ] = None,
+    target: Annotated[
+        str, typer.Option(help="The target that --for is compiled for up to preprocessing.")
+    ] = "cpu",
+    may_idle: Annotated[
+        bool, typer.Option("--may-idle", help="Let a compilation pass in which the transform spec "
+                           "applied nothing.")
+    ] = False,
     only: Only = None,
     skip: Skip = None,
     as_json: Json = False,
 ) -> None:
     """Write what a rule set becomes for MLIR, one set of files for each rule set given.
 
+    ``iree-compile MODEL.mlir @DIR/NAME.transform.flags ...`` applies a transform spec without
+    Python, and fails when it applied nothing.
+
     Files are written only when their text changes. Rules that a form cannot say are listed with
     the line that asks for more; exits with 1 when nothing at all could be said in a form.
     """
+    from mlirules.drivers import transformspec
     from mlirules.drivers.configs import config_set
     from mlirules.drivers.engine import select
     from mlirules.drivers.pipeline import rule_set
@@ -43,6 +59,10 @@ def command(
     chosen = forms.check_forms(split(to) or ["pdll", "pdl"])
     written: dict[str, bool] = {}
     made = forms.Artefacts()
+    if program is not None and "transform" not in chosen:
+        raise MlirulesError.at("--for", "only a transform spec is written for a program",
+                               code="option", suggestion="add --to transform")  # fmt: skip
+    module = transformspec.read_for(program, target) if program is not None else None
     with progress("generating", len(rules)) as step:
         for path in rules:
             step(path)
@@ -53,8 +73,13 @@ def command(
             if rewrites:
                 loaded = select(list(rule_set((path,))), split(only), split(skip))
                 parts.append(
-                    forms.artefacts(loaded, forms.stem_of(path), rewrites, per_rule=per_rule)
-                )
+                    forms.artefacts(loaded, forms.stem_of(path), rewrites, per_rule=per_rule,
+                                    folder=output)
+                )  # fmt: skip
+                if "transform" in chosen:
+                    parts.append(transformspec.artefacts(
+                        loaded, forms.stem_of(path), output, program=module, require=not may_idle
+                    ))  # fmt: skip
             for one in parts:
                 written |= forms.write(one, output)
                 made.files |= one.files
