@@ -46,9 +46,11 @@ __all__ = [
     "devices",
     "dtype_of",
     "entries",
+    "load_arrays",
     "load_npz",
     "parse_input",
     "run",
+    "store_arrays",
     "tool_path",
     "version",
 ]
@@ -380,7 +382,7 @@ def _run_isolated(
     with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
         folder = Path(directory)
         (folder / "module.vmfb").write_bytes(vmfb)
-        _write(folder / "inputs", inputs)
+        store_arrays(folder / "inputs", inputs)
         command = [sys.executable, "-c", _CHILD.format(path=sys.path), directory, uri, function]
         try:
             child = subprocess.run(
@@ -398,7 +400,7 @@ def _run_isolated(
             said = child.stderr.strip().splitlines()
             message = said[-1] if said else f"exit code {child.returncode}"
             raise RunError("crash", f"{function!r} ended its process: {message}")
-        return _read_arrays(folder / "outputs")
+        return load_arrays(folder / "outputs")
 
 
 def _child() -> None:
@@ -406,7 +408,8 @@ def _child() -> None:
     folder, uri, function = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     try:
         vmfb = (folder / "module.vmfb").read_bytes()
-        _write(folder / "outputs", _run_here(vmfb, _read_arrays(folder / "inputs"), uri, function))
+        results = _run_here(vmfb, load_arrays(folder / "inputs"), uri, function)
+        store_arrays(folder / "outputs", results)
     except RunError as error:
         refusal: dict[str, str] = {"kind": error.kind, "message": error.message}
         (folder / "refused.json").write_text(json.dumps(refusal))
@@ -432,8 +435,8 @@ def _raise_again(refusal: dict[str, str]) -> None:
     )
 
 
-def _write(folder: Path, arrays: Sequence[Array]) -> None:
-    """Arrays as raw bytes with their types beside them: ``.npy`` cannot hold bfloat16."""
+def store_arrays(folder: Path, arrays: Sequence[Array]) -> None:
+    """Write arrays as raw bytes with their types beside them: ``.npy`` cannot hold bfloat16."""
     folder.mkdir()
     kinds = [{"dtype": a.dtype.name, "shape": list(a.shape)} for a in arrays]
     (folder / "index.json").write_text(json.dumps(kinds))
@@ -441,7 +444,8 @@ def _write(folder: Path, arrays: Sequence[Array]) -> None:
         (folder / f"{index}.bin").write_bytes(array.tobytes())
 
 
-def _read_arrays(folder: Path) -> list[Array]:
+def load_arrays(folder: Path) -> list[Array]:
+    """What :func:`store_arrays` wrote."""
     kinds = json.loads((folder / "index.json").read_text())
     return [
         np.frombuffer((folder / f"{i}.bin").read_bytes(), dtype_of(k["dtype"])).reshape(k["shape"])

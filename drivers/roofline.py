@@ -1,0 +1,322 @@
+"""A roofline model of compiled programs: what a target would need for each dispatch.
+
+The compiler's own output after dispatches were formed (``--compile-to=flow``) says how often each
+kernel is launched, which tensors it reads and writes, and which structured ops it computes. One
+launch takes
+
+    launch + max(sum over ops of flops / (peak * efficiency of the op's class), bytes / bandwidth)
+
+Everything about the target comes from ``specs/targets/KIND.yaml``: see :class:`Parameters`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+
+from mlirules.drivers import compiler
+from mlirules.drivers.compiler import ir
+from mlirules.drivers.targets import Target
+from mlirules.rules.faults import Fault, MlirulesError
+from mlirules.rules.source import load_yaml
+
+PARAMETERS = Path(__file__).resolve().parents[1] / "specs" / "targets"
+
+Class = Literal[
+    "contraction", "strided-contraction", "convolution", "strided-convolution", "attention",
+    "reduction", "elementwise", "other",
+]  # fmt: skip
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Parameters(BaseModel):
+    """What the model knows of a target."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    target: str = Field(description="The kind: cpu, vulkan, cuda, hip.")
+    summary: str
+    measured: bool = Field(description="Measured by benchmarks/roofline.py, or declared by hand.")
+    launch_us: Positive = Field(description="What one more dispatch costs, microseconds.")
+    bandwidth_gbs: Positive = Field(description="Memory traffic, 10^9 bytes a second.")
+    peak_gflops: dict[str, Positive] = Field(
+        description="10^9 operations a second by element type; f32 must be among them."
+    )
+    efficiency: dict[Class, Positive] = Field(
+        description="The share of the peak that the compiler's kernels of a class reach."
+    )
+    special_flops: Positive = Field(
+        description="How many operations an exponential, a logarithm, an erf ... stands for."
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _whole(self) -> Parameters:
+        missing = sorted(set(Class.__args__) - set(self.efficiency))  # type: ignore[attr-defined]
+        if missing:
+            raise ValueError(f"efficiency of {', '.join(missing)} is missing")
+        if "f32" not in self.peak_gflops:
+            raise ValueError("peak_gflops of f32 is missing")
+        return self
+
+    def peak(self, element: str) -> float:
+        """Operations a second for an element type; other types count as f32."""
+        return 1e9 * self.peak_gflops.get(element, self.peak_gflops["f32"])
+
+
+@functools.cache
+def parameters(kind: str, folder: Path = PARAMETERS) -> Parameters:
+    """The parameters of a kind of target. Raises :class:`MlirulesError`, located."""
+    path = folder / f"{kind}.yaml"
+    source = load_yaml(path)
+    try:
+        return Parameters.model_validate(source.data)
+    except pydantic.ValidationError as error:
+        faults = [
+            Fault(source.span_at(tuple(e["loc"])), "target-parameters", e["msg"])
+            for e in error.errors()
+        ]
+        raise MlirulesError(faults) from None
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """One kernel of a program: how much work a launch is, and for how long the model takes it."""
+
+    name: str
+    launches: int
+    flops: float
+    bytes: float
+    #: The class of the op that takes longest.
+    kind: str
+    compute_s: float
+    memory_s: float
+    seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers; ``seconds`` is one launch with its start."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A whole program by the model."""
+
+    target: str
+    dispatches: tuple[Dispatch, ...]
+
+    @property
+    def seconds(self) -> float:
+        """One call of the program."""
+        return sum(d.seconds * d.launches for d in self.dispatches)
+
+    @property
+    def launches(self) -> int:
+        """Kernels started in one call."""
+        return sum(d.launches for d in self.dispatches)
+
+    @property
+    def flops(self) -> float:
+        """Operations in one call."""
+        return sum(d.flops * d.launches for d in self.dispatches)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes read and written by the kernels in one call."""
+        return sum(d.bytes * d.launches for d in self.dispatches)
+
+    def as_json(self) -> dict[str, Any]:
+        """Totals, milliseconds."""
+        return {
+            "ms": 1e3 * self.seconds, "launches": self.launches, "flops": self.flops,
+            "bytes": self.bytes,
+        }  # fmt: skip
+
+
+class DynamicShape(Exception):
+    """The program has a size that is known only when it runs."""
+
+
+def estimate(
+    text: str,
+    target: Target,
+    *,
+    flags: Sequence[str] = (),
+    path: str = "<string>",
+    compile_from: str | None = None,
+    timeout: float | None = None,
+    known: Parameters | None = None,
+) -> Estimate:
+    """What the model makes of a program (MLIR text that compiles for ``target``).
+
+    Raises CompileError, and DynamicShape where a kernel's sizes are not known.
+    """
+    flow = compiler.lower_to(
+        text, target, "flow", flags=flags, path=path, compile_from=compile_from, timeout=timeout
+    )
+    return of_flow(flow, target, known or parameters(target.kind))
+
+
+def of_flow(text: str, target: Target, known: Parameters) -> Estimate:
+    """The estimate of a program given as the compiler's output after dispatches were formed."""
+    module = compiler.parse(text, "<flow>", compiler.context())
+    kernels: dict[str, Any] = {}
+    launches: dict[str, int] = {}
+    for op in _ops(module.operation, ("util.initializer",)):
+        if op.name == "flow.dispatch":
+            # Of several entry points the first: they are variants of one kernel.
+            name = re.findall(r"@([^\s,\]:]+)", str(op.attributes["entry_points"]))[1]
+            launches[name] = launches.get(name, 0) + 1
+        elif op.name == "func.func":
+            kernels[ir.StringAttr(op.attributes["sym_name"]).value] = op
+    found = [
+        replace(_kernel(name, kernels[name], known), launches=count)
+        for name, count in launches.items()
+        if name in kernels
+    ]
+    return Estimate(target.name, tuple(found))
+
+
+def _ops(operation: Any, skip: Sequence[str] = ()) -> Iterator[Any]:
+    for region in operation.regions:
+        for block in region.blocks:
+            for op in block.operations:
+                inner = op.operation
+                yield inner
+                if inner.name not in skip:
+                    yield from _ops(inner, skip)
+
+
+def _kernel(name: str, function: Any, known: Parameters) -> Dispatch:
+    flops = moved = compute = 0.0
+    longest, kind = -1.0, "other"
+    for op in _ops(function, ("linalg.", "iree_linalg_ext.")):
+        if op.name.endswith("dispatch.tensor.load"):
+            moved += _bytes(op.results[0].type)
+        elif op.name.endswith("dispatch.tensor.store"):
+            moved += _bytes(op.operands[0].type)
+        elif op.name.startswith(("linalg.", "iree_linalg_ext.")) and op.results:
+            work = _work(op, known)
+            if work is None:
+                continue
+            operations, which, element = work
+            seconds = operations / (known.peak(element) * known.efficiency[which])
+            flops += operations
+            compute += seconds
+            if seconds > longest:
+                longest, kind = seconds, which
+    memory = moved / (1e9 * known.bandwidth_gbs)
+    took = 1e-6 * known.launch_us + max(compute, memory)
+    return Dispatch(name, 1, flops, moved, kind, compute, memory, took)
+
+
+def _shape(type_: Any) -> list[int]:
+    shaped = ir.ShapedType(type_)
+    if not shaped.has_static_shape:
+        raise DynamicShape(str(type_))
+    return list(shaped.shape)
+
+
+_BITS = re.compile(r"(?:[fiu]|bf|si|ui)(\d+)")
+
+
+def _element(type_: Any) -> str:
+    return str(ir.ShapedType(type_).element_type)
+
+
+def _bytes(type_: Any) -> float:
+    element = _element(type_)
+    if element == "index":
+        bits = 64
+    elif element.startswith("complex"):
+        bits = 2 * int(_BITS.findall(element)[0])
+    else:
+        bits = int(_BITS.findall(element)[0])
+    # A bool takes a byte in memory.
+    return math.prod(_shape(type_)) * max(bits, 8) / 8
+
+
+_SPECIAL = ("math.exp", "math.log", "math.erf", "math.tanh", "math.sin", "math.cos", "math.pow",
+            "math.fpowi", "math.atan", "math.sqrt", "math.rsqrt", "math.cbrt")  # fmt: skip
+_FREE = ("linalg.yield", "linalg.index", "iree_linalg_ext.yield", "arith.constant", "arith.ext",
+         "arith.trunc", "arith.bitcast", "arith.index_cast")  # fmt: skip
+
+
+def _work(op: Any, known: Parameters) -> tuple[float, Class, str] | None:
+    """Operations of one structured op, its class, and the element type they are of."""
+    if op.name in ("linalg.fill", "iree_linalg_ext.yield", "linalg.yield", "linalg.index"):
+        return None
+    shaped = [v.type for v in op.operands if isinstance(v.type, ir.RankedTensorType)]
+    element = _element(shaped[0]) if shaped else "f32"
+    if op.name in ("iree_linalg_ext.attention", "iree_linalg_ext.online_attention"):
+        return _attention(op, known), "attention", element
+    maps = compiler.indexing_maps(op) if op.name.startswith("linalg.") else None
+    if maps is None:
+        results = sum(math.prod(_shape(r.type)) for r in op.results)
+        return float(results), "other", element
+    sizes = _loops(op, maps)
+    reduces = _reduces(maps, len(sizes))
+    bodies = [inner for inner in _ops(op) if not inner.name.startswith(_FREE)]
+    each = sum(known.special_flops if b.name.startswith(_SPECIAL) else 1.0 for b in bodies)
+    operations = each * math.prod(sizes)
+    if not reduces:
+        return operations, "elementwise", element
+    names = {b.name for b in bodies}
+    multiplies = names & {"arith.mulf", "arith.muli", "complex.mul"}
+    adds = names & {"arith.addf", "arith.addi", "complex.add"}
+    if not (multiplies and adds and len(maps) >= 3):
+        return operations, "reduction", element
+    return operations, _product(maps), element
+
+
+def _reduces(maps: Sequence[Any], loops: int) -> bool:
+    """Whether some loop does not number the result."""
+    result = " ".join(str(r) for r in maps[-1].results)
+    return any(not re.search(rf"\bd{n}\b", result) for n in range(loops))
+
+
+def _product(maps: Sequence[Any]) -> Class:
+    """Sums of loops make a convolution; multiples of them are strided."""
+    places = [str(place) for map_ in maps for place in map_.results]
+    strided = any("*" in place for place in places)
+    if any("+" in place for place in places):
+        return "strided-convolution" if strided else "convolution"
+    return "strided-contraction" if strided else "contraction"
+
+
+def _loops(op: Any, maps: Sequence[Any]) -> list[int]:
+    """How often each loop of a structured op runs."""
+    sizes = [1] * maps[0].n_dims
+    for map_, value in zip(maps, op.operands, strict=False):
+        if not isinstance(value.type, ir.RankedTensorType):
+            continue
+        for expression, size in zip(map_.results, _shape(value.type), strict=False):
+            plain = re.fullmatch(r"d(\d+)", str(expression))
+            if plain:
+                sizes[int(plain[1])] = size
+    return sizes
+
+
+def _attention(op: Any, known: Parameters) -> float:
+    """Two products, and an exponential for each score."""
+    maps = [ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"])]
+    sizes = _loops(op, maps)
+
+    def loops(map_: Any) -> set[int]:
+        return {int(d) for r in map_.results for d in re.findall(r"\bd(\d+)\b", str(r))}
+
+    def times(which: set[int]) -> float:
+        return float(math.prod(sizes[d] for d in which))
+
+    query, key, value, result = (loops(maps[n]) for n in (0, 1, 2, -1))
+    scores = (query | key) & (value | result)
+    products = times(query | key) + times(value | result)
+    return 2 * products + known.special_flops * times(scores)
