@@ -10,15 +10,17 @@ once per distinct combination (the *key*) and looked up afterwards.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlirules.drivers import indexing, templates
 from mlirules.drivers.compiler import ir
 from mlirules.generator.lower import LoweringError, lower, tensor_of_type
 from mlirules.rules import words
-from mlirules.rules.evaluate import Evaluator, Refused, truth
+from mlirules.rules.evaluate import FUNCTIONS, Evaluator, Refused, truth
 from mlirules.rules.faults import Fault, MlirulesError
 from mlirules.rules.loader import walk_expression
 from mlirules.rules.notation import ast
@@ -100,6 +102,9 @@ class Match:
     template: templates.Template
     inner: list[Any]  # ops below the root that may become dead
     env: dict[str, Any]
+    others: list[Any] = field(default_factory=list)  # further ops that the rewrite replaces
+    anchor: Any = None  # what the rewrite goes before, when that is not the root
+    moved: list[Any] = field(default_factory=list)  # constants that must go before the anchor
 
 
 class _Stop(Exception):
@@ -150,6 +155,13 @@ class _State:
     # Explaining: the first two operands of this call are taken in the other order.
     swapped: ast.Call | None = None
 
+    def copy(self) -> _State:
+        """A state to go on from; what is bound in it does not show here."""
+        return replace(
+            self, values=dict(self.values), lists=dict(self.lists), ops=dict(self.ops),
+            inner=list(self.inner), symbols=dict(self.symbols),
+        )  # fmt: skip
+
 
 @dataclass
 class _Verdict:
@@ -171,6 +183,9 @@ class Matcher:
             for i, name in enumerate(pattern.equation.results):
                 if name:
                     self.by_result[name] = (n, i)
+        # Targets of earlier equations of a match by meaning -> their places.
+        self.by_target = {e.target: n for n, (_, e) in enumerate(rule.index_match[:-1])}
+        self.other_roots = rule.other_roots
         self.root_results = rule.root_results
         self.commutative = frozenset(rule.doc.commutative)
         # Names that need a look at the defining op: everything that may be a constant or a list.
@@ -254,6 +269,8 @@ class Matcher:
 
         ``op`` has one of the rule's root names. With no refusal the rule applies.
         """
+        if self.by_target or self.other_roots:
+            return self._diagnose_whole(op)
         if self.rule.equation is not None:
             best = self._diagnose_equation(*self.rule.equation, op)
         else:
@@ -295,6 +312,14 @@ class Matcher:
                     ]  # fmt: skip
                     return best
         return best
+
+    def _diagnose_whole(self, op: Any) -> Diagnosis:
+        """The reason that an attempt got furthest with, for matches with several ways to go."""
+        refusal = self.explain(op)
+        lines: list[tuple[Line, bool | None]] = [(n, None) for n in _judged_lines(self.rule)]
+        if refusal is None:
+            return Diagnosis(op, [], self.parts, self.parts, [(n, True) for n, _ in lines])
+        return Diagnosis(op, [refusal], min(refusal.depth, self.parts - 1), self.parts, lines)
 
     def _diagnose_equation(self, line: Line, equation: ast.IndexEquation, op: Any) -> Diagnosis:
         found = indexing.match_equation(equation, op)
@@ -342,6 +367,8 @@ class Matcher:
         misses: list[NoMatch] = []
         env = out.env = bind(rule, named, misses)
         refused = {id(no.line): no for no in misses}
+        # A value of the wrong kind has no say in conditions: that would tell the reason twice.
+        unfit = {name for name, (line, _) in rule.types.items() if id(line) in refused}
 
         def note(line: Line, known: bool) -> None:
             no = refused.get(id(line))
@@ -355,7 +382,7 @@ class Matcher:
             if _asks_structure(expr):
                 continue
             names = {n.id for n in walk_expression(expr) if isinstance(n, ast.Name)}
-            if any(n not in env and dtype_named(n) is None for n in names):
+            if names & unfit or any(n not in env and dtype_named(n) is None for n in names):
                 out.lines[line.key, line.section] = (line, None)
                 continue
             try:
@@ -376,29 +403,165 @@ class Matcher:
 
     def _match(self, op: Any) -> Match:
         if self.rule.equation is not None:
-            return self._match_equation(*self.rule.equation, op)
+            return self._match_equation(op)
         best: _Stop | None = None
         for swaps in self._choices():
             state = _State()
             try:
                 self._op(self.rule.root, len(self.rule.match) - 1, op, state, swaps)
-                return self._judge(op, state)
+                if not self.other_roots:
+                    return self._judge(op, state)
+                return self._match_others(op, state, swaps)
             except _Stop as stop:
                 if best is None or stop.refusal.depth > best.refusal.depth:
                     best = stop
         assert best is not None
         raise best
 
-    def _match_equation(self, line: Line, equation: ast.IndexEquation, op: Any) -> Match:
-        found = indexing.match_equation(equation, op)
+    # -- several roots
+
+    def _match_others(self, op: Any, state: _State, swaps: tuple[bool, ...]) -> Match:
+        """The match with the first ops that can be its further roots, in the program's order."""
+        refusals: list[Refusal] = []
+        if not _used(op):
+            raise _Stop(Refusal(self.rule.root.line, f"nothing uses the result of {op.name}"))
+        for trial in self._others(self.other_roots, op, state, swaps, refusals):
+            try:
+                match = self._judge(op, trial)
+                match.others = [trial.ops[n] for n in self.other_roots]
+                self._place(match, op)
+            except _Stop as stop:
+                refusals.append(stop.refusal)
+            else:
+                return match
+        raise _Stop(max(refusals, key=lambda r: r.depth))
+
+    def _others(
+        self, left: list[int], root: Any, state: _State, swaps: tuple[bool, ...],
+        refusals: list[Refusal],
+    ) -> Iterator[_State]:  # fmt: skip
+        if not left:
+            yield state
+            return
+        number, *rest = left
+        pattern = self.rule.match[number]
+        for candidate in self._candidates(pattern, root, state):
+            trial = state.copy()
+            try:
+                self._op(pattern, number, candidate, trial, swaps)
+            except _Stop as stop:
+                refusals.append(stop.refusal)
+                continue
+            yield from self._others(rest, root, trial, swaps, refusals)
+        refusals.append(
+            Refusal(pattern.line, f"no other {pattern.op} shares these operands",
+                    depth=state.depth)
+        )  # fmt: skip
+
+    @staticmethod
+    def _candidates(pattern: OpPattern, root: Any, state: _State) -> list[Any]:
+        """Ops beside the root that share an operand with what is bound, in program order."""
+        call = pattern.equation.call
+        shared = [
+            (i, state.values[a.id])
+            for i, a in enumerate(call.args)
+            if isinstance(a, ast.Name) and a.id in state.values
+        ]
+        taken = list(state.ops.values())
+        out: list[Any] = []
+        for use in shared[0][1].uses if shared else ():
+            op = use.owner.operation
+            if op.name != call.fn or op.block != root.block or op in taken or op in out:
+                continue
+            # An op that an earlier application replaced may still stand here.
+            if _used(op):
+                out.append(op)
+        return sorted(out, key=functools.cmp_to_key(_program_order))
+
+    def _place(self, match: Match, root: Any) -> None:
+        """Find where the rewrite goes: before the first op that it replaces.
+
+        What it reads must stand there by then; constants can be brought there.
+        """
+        ops = sorted([root, *match.others], key=functools.cmp_to_key(_program_order))
+        match.anchor = ops[0]
+        for argument, _ in match.template.arguments:
+            value = match.values[argument.path]
+            if isinstance(value, ir.Value) and not _brought(value, match.anchor, match.moved):
+                name = argument.path.partition("#")[0]
+                raise _Stop(
+                    Refusal(self.rule.root.line, f"{name} is computed after the first of the ops "
+                            "that the rule replaces", depth=PATTERN_HOLDS * 2)
+                )  # fmt: skip
+
+    # -- index equations
+
+    def _match_equation(self, op: Any) -> Match:
+        refusals: list[Refusal] = []
+        start = _State(symbols={"op": op.name}, depth=10)
+        for state in self._equation(len(self.rule.index_match) - 1, op, start, refusals):
+            try:
+                return self._judge(op, state)
+            except _Stop as stop:
+                refusals.append(stop.refusal)
+        raise _Stop(max(refusals, key=lambda r: r.depth))
+
+    def _equation(
+        self, number: int, op: Any, state: _State, refusals: list[Refusal]
+    ) -> Iterator[_State]:
+        """Every way in which ``op`` and what feeds it compute an equation and those before it."""
+        line, equation = self.rule.index_match[number]
+        if number in state.ops:
+            if state.ops[number] == op:
+                yield state
+            else:
+                refusals.append(Refusal(line, "two different ops where the rule has one",
+                                        depth=state.depth))  # fmt: skip
+            return
+        found = indexing.all_matches(equation, op)
         if isinstance(found, indexing.Miss):
-            raise _Stop(
+            refusals.append(
                 Refusal(line, f"{op.name}: {found.message}", found.expected or str(line),
-                        found.found or op.name, found.depth)
+                        found.found or op.name, state.depth - 10 + found.depth, at=op)
             )  # fmt: skip
-        symbols: dict[str, Any] = {**found.symbols, "op": op.name}
-        state = _State(values=dict(found.inputs), symbols=symbols, depth=10)
-        return self._judge(op, state)
+            return
+        for way in found:
+            trial = state.copy()
+            trial.ops[number] = op
+            trial.depth += 100
+            if any(trial.symbols.setdefault(k, v) != v for k, v in way.symbols.items()):
+                refusals.append(Refusal(line, "a number differs from another line's",
+                                        depth=trial.depth))  # fmt: skip
+                continue
+            states = iter([trial])
+            for name, value in way.inputs.items():
+                states = self._inputs(line, name, value, states, refusals)
+            yield from states
+
+    def _inputs(
+        self, line: Line, name: str, value: Any, states: Iterator[_State],
+        refusals: list[Refusal],
+    ) -> Iterator[_State]:  # fmt: skip
+        """Bind an operand of an equation, through the equation that computes it if there is one."""
+        for state in states:
+            known = state.values.get(name)
+            if known is not None and known != value:
+                refusals.append(Refusal(line, f"{name} stands for two different values here",
+                                        depth=state.depth))  # fmt: skip
+                continue
+            trial = state.copy()
+            trial.values[name] = value
+            number = self.by_target.get(name)
+            if number is None:
+                yield trial
+                continue
+            owner = _owner(value)
+            if owner is None:
+                refusals.append(Refusal(self.rule.index_match[number][0],
+                                        f"{name} is an argument", depth=state.depth))  # fmt: skip
+                continue
+            trial.inner.append(owner.operation)
+            yield from self._equation(number, owner.operation, trial, refusals)
 
     @staticmethod
     def _refuse(state: _State, refusal: Refusal) -> None:
@@ -436,7 +599,7 @@ class Matcher:
             )  # fmt: skip
             return
         for name, value in zip(results, op.results, strict=True):
-            if name and number != len(self.rule.match) - 1:
+            if name and number != len(self.rule.match) - 1 and number not in self.other_roots:
                 state.values.setdefault(name, value)
 
     @staticmethod
@@ -673,7 +836,8 @@ class Matcher:
                 key.append(value.type)
                 continue
             key.append(self._key_of(name, value, values, expanded, state))
-        key.extend(value.type for value in op.results)
+        for root in (op, *(state.ops[n] for n in self.other_roots)):
+            key.extend(value.type for value in root.results)
         return (
             tuple(key), tuple(len(v) for v in state.lists.values()), tuple(state.symbols.values()),
         )  # fmt: skip
@@ -784,7 +948,11 @@ class Matcher:
                 named[name] = self._value(name, state)
         results: list[tuple[str | None, Any, str]] = []
         # Their numbers differ only while explaining, after that was noted.
-        for label, value in zip(self.names_of_results(op), op.results, strict=False):
+        ends = list(zip(self.names_of_results(op), op.results, strict=False))
+        for n in self.other_roots:
+            names = self.result_names(self.rule.match[n], state.ops[n])
+            ends += zip(names, state.ops[n].results, strict=False)
+        for label, value in ends:
             text, tensor = type_info(value.type)
             found: Any = self._typed(label or "_", text, tensor, result=True)
             results.append((label, found, text))
@@ -824,13 +992,24 @@ class Matcher:
     ) -> None:
         def uses(fn: str, names: list[str]) -> tuple[bool, str]:
             wanted = 1 if fn == "one_use" else 0
+            within = [*state.inner, *state.ops.values(), op] if fn == "inside" else []
             said = ""
             for name in names:
                 value = state.values.get(name)
                 if value is None and name in self.root_results:
                     value = op.results[self.root_results.index(name)]
+                for n in self.other_roots:
+                    results = self.rule.match[n].equation.results
+                    if value is None and name in results:
+                        value = state.ops[n].results[results.index(name)]
                 if value is None:
                     raise Refused(f"{name} is not a value of the match")
+                if fn == "inside":
+                    outside = [u.owner for u in value.uses if u.owner.operation not in within]
+                    said = f"{name} has {_users(outside[: MAX_USERS + 1])} outside the match"
+                    if outside:
+                        return False, said
+                    continue
                 users = [use.owner for use in itertools.islice(value.uses, MAX_USERS + 1)]
                 said = f"{name} has {_users(users)}"
                 if len(users) != wanted:
@@ -882,6 +1061,35 @@ def _parts(rule: Rule) -> int:
                 inner = arg.items if isinstance(arg, ast.ListExpr) else (arg,)
                 total += sum(isinstance(a, (ast.Name, ast.Literal)) for a in inner)
     return total + 10 * len(rule.index_match)
+
+
+# What may be brought before the ops that it feeds: it stands anywhere just as well.
+_ANYWHERE = frozenset(
+    ["torch.vtensor.literal", "torch.prim.ListConstruct", "torch.aten.t", "torch.aten.permute",
+     "torch.aten.transpose.int", "torch.aten.view", "torch.aten.to.dtype", "arith.constant",
+     *_TORCH_CONSTANTS]
+)  # fmt: skip
+
+
+def _brought(value: Any, anchor: Any, moved: list[Any]) -> bool:
+    """Whether a value stands before ``anchor``, or can; notes the ops to move there, in order."""
+    owner = _owner(value)
+    if owner is None or owner.block != anchor.block or owner in moved:
+        return True
+    if owner.operation != anchor and owner.operation.is_before_in_block(anchor):
+        return True
+    if owner.name not in _ANYWHERE or any(not _brought(v, anchor, moved) for v in owner.operands):
+        return False
+    moved.append(owner.operation)
+    return True
+
+
+def _program_order(a: Any, b: Any) -> int:
+    return 0 if a == b else -1 if a.is_before_in_block(b) else 1
+
+
+def _used(op: Any) -> bool:
+    return any(next(iter(value.uses), None) is not None for value in op.results)
 
 
 def _users(users: list[Any]) -> str:
@@ -960,7 +1168,8 @@ def _runtime(value: Any) -> str:
 
 def _asks_structure(expr: ast.Expr) -> bool:
     return any(
-        isinstance(n, ast.Call) and n.fn in ("one_use", "unused") for n in walk_expression(expr)
+        isinstance(n, ast.Call) and n.fn in FUNCTIONS and FUNCTIONS[n.fn].structural
+        for n in walk_expression(expr)
     )
 
 

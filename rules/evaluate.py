@@ -326,6 +326,13 @@ def _one_use(_x: Any) -> bool:
     raise Refused("one_use needs the IR around the match")
 
 
+@_function(
+    "inside", 1, 1, "Only ops of the match use the value.", "inside(scores)", structural=True
+)
+def _inside(_x: Any) -> bool:
+    raise Refused("inside needs the IR around the match")
+
+
 @_function("unused", 1, 1, "Nothing uses the value.", "unused(indices)", structural=True)
 def _unused(_x: Any) -> bool:
     raise Refused("unused needs the IR around the match")
@@ -476,10 +483,13 @@ def _axes_of(dims: Any, x: Any) -> list[int]:
 def _pooled(
     sizes: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any
 ) -> list[Any]:
+    lists = [sequence(v) for v in (sizes, kernel, stride, padding, dilation)]
+    if len({len(items) for items in lists}) > 1:
+        raise Refused(f"lists of {', '.join(str(len(items)) for items in lists)} items")
+    if any(integer(s) < 1 for s in lists[2]):
+        raise Refused("the stride must be positive")
     out = []
-    for n, k, s, p, d in zip(
-        *(sequence(v) for v in (sizes, kernel, stride, padding, dilation)), strict=True
-    ):
+    for n, k, s, p, d in zip(*lists, strict=True):
         room = arith("-", arith("+", n, 2 * integer(p)), integer(d) * (integer(k) - 1) + 1)
         if not truth(ceil_mode):
             out.append(arith("+", arith("//", room, integer(s)), 1))

@@ -36,6 +36,7 @@ def bind(
     there instead, and `let` lines that ask for what has no value are left out.
     """
     env: dict[str, Any] = dict(values)
+    unfit: set[str] = set()
     order = [n for n in values if n in rule.types]
     for name in order:
         line, decl = rule.types[name]
@@ -45,6 +46,7 @@ def bind(
             if misses is None:
                 raise
             misses.append(no)
+            unfit.add(name)
     for name, let_line, expr, value in rule.let:
         if expr is None:
             env[name] = value
@@ -56,7 +58,7 @@ def bind(
             if misses is None:
                 raise no from None
             asked = {n.id for n in walk_expression(expr) if isinstance(n, ast.Name)}
-            if all(n in env or dtype_named(n) is not None for n in asked):
+            if not asked & unfit and all(n in env or dtype_named(n) is not None for n in asked):
                 misses.append(no)
     return env
 
