@@ -19,20 +19,22 @@ import yaml
 
 RULES = Path(__file__).resolve().parent.parent / "rules" / "torch"
 
+FOLDERS = ("to-linalg", "decompose")
+
 # op -> (rule files, lines of C++, where the C++ stands)
 TABLE: dict[str, tuple[list[str], int, str]] = {
     "relu": (["relu"], 42, "branch of createLinalgPayloadCalculationForElementwiseOp"),
-    "mm": (["mm*"], 132, "ConvertAtenMmOp"),
+    "mm": (["mm"], 132, "ConvertAtenMmOp"),
     "softmax": (["softmax"], 64, "DecomposeAten_SoftmaxOp + getSoftmaxResult"),
     "max_pool2d": (["max-pool2d-with-indices"], 275, "ConvertAtenMaxPoolOp"),
-    "batch_norm": (["batch-norm"], 146, "DecomposeAtenNativeBatchNormOp"),
+    "batch_norm": (["native-batch-norm", "native-batch-norm-training"], 146, "DecomposeAtenNativeBatchNormOp"),
     "convolution": (
         ["convolution", "convolution-depthwise", "convolution-grouped", "convolution-transposed",
          "convolution-transposed-grouped"],
         632, "ConvertAtenConvolutionOp",
     ),
     "gather": (["gather"], 43, "ConvertAtenGatherOp"),
-    "cumsum": (["cumsum-float", "cumsum-int"], 72, "ConvertAtenCumsumOp"),
+    "cumsum": (["cumsum"], 72, "ConvertAtenCumsumOp"),
     "layer_norm": (["native-layer-norm"], 82, "DecomposeAtenNativeLayerNormOp"),
     "nll_loss": (["nll-loss-forward"], 138, "ConvertAtenNllLossForwardOp"),
 }  # fmt: skip
@@ -62,7 +64,7 @@ def main() -> int:
     ratios = []
     print(f"{'op':<12} {'YAML':>5} {'C++':>5} {'ratio':>6}  C++ pattern")
     for op, (names, cpp, where) in TABLE.items():
-        files = [f for n in names for f in sorted(RULES.rglob(f"{n}.yaml"))]
+        files = [f for n in names for d in FOLDERS for f in sorted((RULES / d).rglob(f"{n}.yaml"))]
         if not files:
             print(f"{op}: no rule file {names}", file=sys.stderr)
             return 1

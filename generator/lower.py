@@ -713,6 +713,8 @@ class _Lowering(Evaluator):
                 return self.split(source, [1] * count, axis, drop=[axis])
             case "einsum":
                 return self.einsum(args[0], sequence(args[1]), target)
+            case "cumsum" | "cumprod":
+                return self.scan(call.fn, self.local(args[0]), integer(args[1]), target)
             case "literal":
                 return self.literal(call, target)
             case "wide":
@@ -942,14 +944,54 @@ class _Lowering(Evaluator):
 
     def mapped(self, source: Local, text: str) -> Local:
         """The tensor ``made`` by an index equation over the tensor ``part``."""
+        self.locals["part"] = source
+        try:
+            return self.equated(text)
+        finally:
+            del self.locals["part"]
+
+    def equated(self, text: str) -> Local:
+        """The tensor ``made`` by an index equation over what is there."""
         equation = parse_statement(text)
         assert isinstance(equation, ast.IndexEquation)
-        self.locals["part"] = source
         self.index_equation(equation)
-        del self.locals["part"]
         made = self.locals.pop("made")
         assert isinstance(made, Local)
         return made
+
+    def scan(self, what: str, source: Local, axis: int, target: str) -> Local:
+        """Running sums or products along an axis, each with its own element."""
+        element, dims = source.tensor.dtype, list(source.tensor.dims or ())
+        assert element is not None
+        if not 0 <= axis < len(dims):
+            raise Refused(f"axis {axis} is outside a rank-{len(dims)} tensor")
+        if element.is_bool or element.is_complex:
+            raise Refused(f"{what} takes numbers, not {element.name}: cast first")
+        start = 0 if what == "cumsum" else 1
+        sums = self.filled(dims, start, element)
+        last = self.filled(dims[:axis] + dims[axis + 1 :], start, element)
+        result = Tensor(target, tuple(dims), element, False)
+        types = f"{result.builtin_type()}, {last.tensor.builtin_type()}"
+        op = f"arith.{'add' if what == 'cumsum' else 'mul'}{'f' if element.is_float else 'i'}"
+        out, rest, a, b, r = (self.fresh(hint) for hint in ("s", "l", "a", "b", "r"))
+        self.emit(
+            f"{out}, {rest} = iree_linalg_ext.scan dimension({axis}) inclusive(true) "
+            f"ins({source.ssa} : {source.tensor.builtin_type()}) "
+            f"outs({sums.ssa}, {last.ssa} : {types}) {{"
+        )
+        self.emit(f"^bb0({a}: {element.mlir}, {b}: {element.mlir}):")
+        self.emit(f"  {r} = {op} {a}, {b} : {element.mlir}")
+        self.emit(f"  iree_linalg_ext.yield {r} : {element.mlir}")
+        self.emit(f"}} -> {types}")
+        return Local(result, out)
+
+    def filled(self, dims: list[Any], value: int, element: DType) -> Local:
+        """A tensor that holds one number everywhere."""
+        self.locals["sizes"] = dims
+        try:
+            return self.equated(f"made[I...] = cast({value}, {element.name}) for I... < sizes")
+        finally:
+            del self.locals["sizes"]
 
     def meshgrid(self, parts: list[Local], columns_first: bool) -> list[Local]:
         """Vectors spread over the grid that they span."""

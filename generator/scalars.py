@@ -112,6 +112,8 @@ TENSOR: dict[str, tuple[int, int, str]] = {
     "split": (3, 3, "split(x, sizes, axis): a list of tensors that lie side by side along an axis"),
     "unstack": (2, 2, "unstack(x, axis): a list of the tensors at each place of a static axis"),
     "einsum": (2, 2, "einsum(equation, xs): PyTorch's einsum, in the type to accumulate in"),
+    "cumsum": (2, 2, "cumsum(x, axis): running sums along an axis"),
+    "cumprod": (2, 2, "cumprod(x, axis): running products along an axis"),
     "literal": (1, 2, "literal(v): the constant tensor that an op's attribute holds"),
     "wide": (1, 1, "wide(T): the type to accumulate in (f32 for f16 and bf16, si64 for ints)"),
 }

@@ -6,6 +6,7 @@ its first line: ``# yaml-language-server: $schema=PATH/TO/rule.json``.
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,13 @@ def schema() -> dict[str, Any]:
     made = definitions["RuleDoc"]
     made["properties"]["where"]["markdownDescription"] = _where()
     made["properties"]["types"]["markdownDescription"] = _types()
-    made["properties"]["match"]["items"]["examples"] = [
+    for key in ("match", "where", "rewrite"):
+        _or_single(made["properties"][key])
+    made["properties"]["match"]["anyOf"][1]["items"]["examples"] = [
         "c = torch.aten.mm(a, b)",
         "s = torch.aten.add.Tensor(x, y, alpha)",
     ]
-    made["properties"]["where"]["items"]["examples"] = [
+    made["properties"]["where"]["anyOf"][1]["items"]["examples"] = [
         f.example for f in FUNCTIONS.values() if _is_condition(f.example)
     ]
     return {
@@ -57,6 +60,13 @@ def schema() -> dict[str, Any]:
         "else": {"$ref": "#/definitions/RuleDoc"},
         "definitions": definitions,
     }
+
+
+def _or_single(field: dict[str, Any]) -> None:
+    """Let a list of one item be written as that item, as the loader does."""
+    whole = {key: field.pop(key) for key in ("type", "items", "minItems", "maxItems")
+             if key in field}  # fmt: skip
+    field["anyOf"] = [copy.deepcopy(whole["items"]), whole]
 
 
 def _without_null(field: dict[str, Any]) -> None:

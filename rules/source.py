@@ -90,6 +90,20 @@ class SourceFile:
     def _starts(self) -> list[int]:
         return [0, *(m.end() for m in re.finditer("\n", self.text))]
 
+    def listed(self, *keys: str) -> None:
+        """Read a single item under one of these keys as a list of that one item."""
+        if not isinstance(self.data, dict):
+            return
+        for key in keys:
+            if isinstance(self.data.get(key), (str, dict)):
+                self.data[key] = [self.data[key]]
+                for marks in (self.marks, self.key_marks):
+                    inner = {p: m for p, m in marks.items() if p[:1] == (key,) and len(p) > 1}
+                    for path in inner:
+                        del marks[path]
+                    marks.update({(key, 0, *p[1:]): m for p, m in inner.items()})
+                self.marks[key, 0] = self.marks[key,]
+
     def text_at(self, path: Path_) -> Text:
         """The mark of the node at ``path``, or of its nearest ancestor that has one."""
         while path not in self.marks and path:
