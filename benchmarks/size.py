@@ -27,7 +27,9 @@ TABLE: dict[str, tuple[list[str], int, str]] = {
     "mm": (["mm"], 132, "ConvertAtenMmOp"),
     "softmax": (["softmax"], 64, "DecomposeAten_SoftmaxOp + getSoftmaxResult"),
     "max_pool2d": (["max-pool2d-with-indices"], 275, "ConvertAtenMaxPoolOp"),
-    "batch_norm": (["native-batch-norm", "native-batch-norm-training"], 146, "DecomposeAtenNativeBatchNormOp"),
+    "batch_norm": (
+        ["native-batch-norm", "native-batch-norm-training"], 146, "DecomposeAtenNativeBatchNormOp",
+    ),
     "convolution": (
         ["convolution", "convolution-depthwise", "convolution-grouped", "convolution-transposed",
          "convolution-transposed-grouped"],

@@ -74,6 +74,7 @@ def rule_of(source: SourceFile, *, ops: OpOracle | None = None) -> Rule:
             Fault(source.span_at(()), "not-a-rule", "a rule file is a mapping of keys to values",
                   "it starts with `rule: NAME`")
         )  # fmt: skip
+    source.listed("match", "where", "rewrite")
     doc, errors = _typed(source.data)
     faults = [f for e in errors for f in model_fault(source, e)]
     # All faults in one run: with the model's faults mended, the rest can be judged as well.
