@@ -60,7 +60,12 @@ def conditions(rule: Rule) -> list[Line]:
     """The lines of a rule that may refuse: conditions, types, and match lines that say more than
     the name of the root op."""
     lines = [line for line, _ in rule.where]
-    lines += [line for line, decl in rule.types.values() if not _accepts_all(decl)]
+    # What kind of scalar an op gives is the op's own, and no rule's condition.
+    given = {n for n in rule.root_results if n and rule.match}
+    lines += [
+        line for name, (line, decl) in rule.types.items()
+        if not _accepts_all(decl) and (name not in given or decl.kind in ("vtensor", "tensor"))
+    ]
     for n, pattern in enumerate(rule.match):
         calls = nested_calls(pattern.equation.call)
         values = [a for c in calls for a in c.args]
@@ -102,18 +107,25 @@ class _Search:
             out.missing.append((None, "no program matches: neither the types nor an inline test "
                                 "gave one"))  # fmt: skip
             return out
-        out.positive = Made(None, self._text(seeds[0]))
+        out.positive = Made(None, self._pretty(seeds[0]))
         for line in conditions(self.rule):
             self.unverified.clear()
             found = self._violating(line, seeds)
             if isinstance(found, str):
                 out.missing.append((line, found))
             else:
-                out.negatives.append(Made(line, self._text(found)))
+                out.negatives.append(Made(line, self._pretty(found)))
         return out
 
     def _text(self, program: Program | str) -> str:
         return program if isinstance(program, str) else emit(self.rule, program)
+
+    def _pretty(self, program: Program | str) -> str:
+        """A program as a person would write it: in the ops' own form, values named for theirs."""
+        if isinstance(program, str):
+            return program
+        module = ir.Module.parse(self._text(program), shared_context())
+        return "\n".join(str(op) for op in module.body.operations) + "\n"
 
     def judge(self, program: Program | str) -> Diagnosis | None:
         """How near the rule comes in a program; None when it is no program."""

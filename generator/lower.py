@@ -169,7 +169,11 @@ class _Lowering(Evaluator):
                 ) from None
             except ValueError as error:
                 raise NoMatch(line, str(error), expected=str(line)) from None
-        returned = [self.result(name, value, type_) for name, value, type_ in self.results]
+        try:
+            returned = [self.result(name, value, type_) for name, value, type_ in self.results]
+        except Refused as refused:
+            raise NoMatch(self.line, refused.message, expected=str(self.line),
+                          node=refused.node) from None  # fmt: skip
         ssa = ", ".join(s for s, _ in returned)
         types = ", ".join(t for _, t in returned)
         args = list(self.arguments.values())
