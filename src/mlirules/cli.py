@@ -24,8 +24,10 @@ from mlirules.commands import (
     generate,
     importing,
     new,
+    profile,
     running,
     testing,
+    tune,
     version,
 )
 from mlirules.commands.common import EXIT_INTERNAL, err, say
@@ -67,6 +69,8 @@ for _module, _name in (
     (apply, "apply"),
     (compiling, "compile"),
     (running, "run"),
+    (profile, "profile"),
+    (tune, "tune"),
     (explain, "explain"),
     (diff, "diff"),
     (importing, "import"),

@@ -1,0 +1,140 @@
+"""The child process that runs candidates: requests and answers are lines of JSON.
+
+``load`` (``binary``, ``inputs``, ``seed``, ``device``, ``function``) loads the default and keeps
+its results; ``baseline`` (``rounds``) times it; ``time`` (``binary``, ``rounds``, ``hopeless``)
+compares a candidate's results with the default's, then times it in turns with a reference: the
+default, or a faster candidate, whose times are scaled by how much faster it is. A candidate that
+takes ``hopeless`` times as long as the reference is timed once only. ``contest`` (``binaries`` by
+name, ``rounds``) times several with the default in turns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlirules.drivers import numerics, timing
+from mlirules.drivers.runtime import Program
+from mlirules.rules.faults import MlirulesError
+
+#: Relative and absolute tolerance by element type; the absolute one is a share of the largest
+#: expected number, because sums taken in another order lose what cancels.
+TOLERANCE = {"f64": (1e-9, 1e-9), "f32": (1e-4, 2e-5), "f16": (2e-2, 5e-3), "bf16": (5e-2, 2e-2)}
+
+
+#: A candidate this many times as fast as what candidates are timed against takes its place: a slow
+#: default would cost most of the time, and what matters is how good candidates compare.
+ADOPT = 1.3
+
+
+class _State:
+    default: Program
+    inputs: list[Any]
+    expected: list[Any]
+    device: str
+    function: str
+    seconds: float
+    #: What candidates are timed against: the default, or a candidate ``factor`` times as fast.
+    reference: Program
+    factor: float
+
+    def program(self, path: str) -> Program:
+        binary = Path(path).read_bytes()
+        return Program(binary, self.inputs, self.device, self.function)
+
+
+def main() -> None:
+    """Answer requests until the input ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the driver prints must not get between the answers
+    state = _State()
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = _HANDLERS[request["do"]](state, request)
+        except MlirulesError as error:
+            answer = {"error": error.faults[0].message}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _once(program: Program) -> float:
+    began = time.perf_counter()
+    program()
+    return time.perf_counter() - began
+
+
+def _load(state: _State, request: dict[str, Any]) -> dict[str, Any]:
+    arguments = [(shape, element) for shape, element in request["inputs"]]
+    state.inputs = numerics.random_inputs(arguments, seed=request["seed"], low=-1.0, high=1.0)
+    state.device, state.function = request["device"], request["function"]
+    state.default = state.program(request["binary"])
+    state.expected = state.default.results()
+    state.seconds = min(_once(state.default) for _ in range(2))
+    state.reference, state.factor = state.default, 1.0
+    return {"seconds": state.seconds}
+
+
+def _baseline(state: _State, request: dict[str, Any]) -> dict[str, Any]:
+    made = timing.paired({"default": state.default}, rounds=request["rounds"], seconds=20)
+    return {"samples": list(made["default"].samples)}
+
+
+def _time(state: _State, request: dict[str, Any]) -> dict[str, Any]:
+    program = state.program(request["binary"])
+    difference = compare(program.results(), state.expected)
+    answer: dict[str, Any] = {"difference": difference, "hopeless": False}
+    if difference:
+        return answer
+    tuned, reference = _once(program), _once(state.reference)
+    if tuned > request["hopeless"] * reference:
+        tuned = min(tuned, _once(program))  # a hiccup of the machine is no verdict
+    if tuned > request["hopeless"] * reference:
+        return {
+            **answer, "tuned": [tuned], "default": [reference * state.factor], "hopeless": True
+        }  # fmt: skip
+    made = timing.paired(
+        {"reference": state.reference, "tuned": program}, rounds=request["rounds"], seconds=6
+    )
+    scaled = [s * state.factor for s in made["reference"].samples]
+    gain = made.ratio("tuned").median
+    if gain > ADOPT:
+        state.reference, state.factor = program, state.factor * gain
+    return {**answer, "tuned": list(made["tuned"].samples), "default": scaled}
+
+
+def _contest(state: _State, request: dict[str, Any]) -> dict[str, Any]:
+    programs = {"default": state.default}
+    differences = {}
+    for name, path in request["binaries"].items():
+        programs[name] = state.program(path)
+        differences[name] = compare(programs[name].results(), state.expected)
+    made = timing.paired(programs, baseline="default", rounds=request["rounds"], seconds=40)
+    return {
+        "samples": {name: list(t.samples) for name, t in made.timings.items()},
+        "differences": differences, "drift": made.drift,
+    }  # fmt: skip
+
+
+def compare(found: list[Any], expected: list[Any]) -> str:
+    """How results differ from the default's beyond what another order of summing explains."""
+    for index, (have, want) in enumerate(zip(found, expected, strict=True)):
+        kind = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}.get(
+            want.dtype.name
+        )
+        rtol, share = TOLERANCE[kind] if kind else (0.0, 0.0)
+        finite = np.abs(want[np.isfinite(want)].astype(np.float64)) if kind else np.zeros(1)
+        atol = share * float(finite.max(initial=0.0))
+        problem = numerics.difference(have, want, rtol, atol)
+        if problem:
+            return f"result {index}: {problem}"
+    return ""
+
+
+_HANDLERS = {"load": _load, "baseline": _baseline, "time": _time, "contest": _contest}

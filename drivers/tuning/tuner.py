@@ -1,0 +1,469 @@
+"""The whole search: which dispatches, how long, what wins, and whether the program agrees."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlirules.drivers import compiler, configs
+from mlirules.drivers import profile as profiling
+from mlirules.drivers.targets import Target
+from mlirules.drivers.tuning import dispatches, measure, ordering, results, space
+from mlirules.drivers.tuning.dispatches import Dispatch, Value
+from mlirules.drivers.tuning.measure import Result, Runner, RunnerDied, Task
+from mlirules.drivers.tuning.results import Winner
+from mlirules.drivers.tuning.space import Candidate, Space
+from mlirules.drivers.tuning.store import Measured, Store
+from mlirules.drivers.tuning.workers import Workers
+from mlirules.rules.configrule import ConfigRule
+from mlirules.rules.faults import CheckFailed, MlirulesError, did_you_mean
+
+#: A gain must exceed the default's own noise by this factor, and be at least MIN_GAIN.
+NOISE_FACTOR = 2.0
+MIN_GAIN = 0.03
+
+#: The best candidates are timed again, with more turns, before one of them wins.
+FINALISTS = 3
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to search.
+
+    ``budget`` limits the candidates for one dispatch, ``seconds`` the time for all of them
+    (0: no limit). Dispatches that take at least ``share`` of the program's time are tuned, at most
+    ``most`` of them; ``only`` names dispatches instead.
+    """
+
+    target: Target
+    budget: int = 64
+    seconds: float = 0.0
+    seed: int = 0
+    order: str = "heuristic"
+    flags: tuple[str, ...] = ()
+    share: float = 0.05
+    most: int = 8
+    only: tuple[str, ...] = ()
+    rounds: int = 5
+    check: bool = True
+
+
+@dataclass
+class Tuned:
+    """What became of one dispatch."""
+
+    task: Task
+    share: float
+    calls: int
+    candidates: int
+    measured: list[Measured] = field(default_factory=list)
+    #: Results that were stored by an earlier run.
+    resumed: int = 0
+    default_ms: float = 0.0
+    noise: float = 0.0
+    drift: float = 1.0
+    winner: Winner | None = None
+    why_not: str = ""
+
+    @property
+    def best(self) -> Measured | None:
+        """The fastest candidate with right numbers."""
+        working = [m for m in self.measured if m.result.state == "ok"]
+        return max(working, key=lambda m: m.result.ratio or 0, default=None)
+
+
+@dataclass
+class Whole:
+    """The program with and without the winners."""
+
+    default_ms: float
+    tuned_ms: float
+    ratio: float
+    spread: float
+    difference: str = ""
+
+
+@dataclass
+class Outcome:
+    """A finished (or interrupted) search."""
+
+    model: str
+    target: Target
+    flags: tuple[str, ...]
+    profile: profiling.Profile | None
+    tuned: list[Tuned] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    whole: Whole | None = None
+    #: Winners that made the program slower, and why each was dropped.
+    dropped: dict[str, str] = field(default_factory=dict)
+    rules: list[tuple[ConfigRule, str]] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def winners(self) -> list[Winner]:
+        """What won and was not dropped."""
+        return [t.winner for t in self.tuned if t.winner is not None
+                and t.task.dispatch.name not in self.dropped]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happens, for whoever watches: ``kind`` is ``dispatch``, ``result`` or ``note``."""
+
+    kind: str
+    text: str = ""
+    dispatch: Tuned | None = None
+    result: Measured | None = None
+    done: int = 0
+    total: int = 0
+
+
+Watch = Callable[[Event], None]
+
+
+def _quiet(_event: Event) -> None:
+    pass
+
+
+def tune(
+    program: str,
+    options: Options,
+    store: Store,
+    pool: Workers,
+    *,
+    path: str = "<string>",
+    spaces: Sequence[Space] | None = None,
+    watch: Watch = _quiet,
+) -> Outcome:
+    """Search configurations for the dispatches that dominate ``program``.
+
+    ``program`` is at IREE's input (linalg, or what it converts itself). Everything measured is in
+    ``store`` at once; what is there already is not measured again. An interrupt ends the search
+    and keeps what was found. Raises MlirulesError where the program cannot be run at all.
+    """
+    target = options.target
+    problem = target.available()
+    if problem is not None:
+        raise MlirulesError.at(
+            "--target", f"nothing to measure on: {problem}", code="device",
+            suggestion="--compile-only enumerates and compiles the configurations",
+        )  # fmt: skip
+    known = list(spaces) if spaces is not None else space.load_spaces()
+    function, inputs = profiling.random_inputs(program, seed=options.seed)
+    binary = compiler.compile_module(program, target, flags=options.flags, path=path)
+    watch(Event("note", "profiling"))
+    profile = profiling.profile(binary, inputs, target, function=function, seconds=0.3, model=path)
+    cut = dispatches.cut(program, target, flags=options.flags, path=path)
+    outcome = Outcome(path, target, options.flags, profile, skipped=dict(cut.skipped))
+    chosen = list(_chosen(cut.found, profile, options, outcome))
+    deadline = time.monotonic() + options.seconds if options.seconds else None
+    try:
+        for dispatch, share in chosen:
+            _one(dispatch, share, options, store, pool, known, outcome, watch, deadline)
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+    if options.check and outcome.winners and not outcome.interrupted:
+        watch(Event("note", "checking the winners in the whole program"))
+        _check(program, function, inputs, options, outcome, binary, path)
+    _write(program, options, outcome, path)
+    return outcome
+
+
+def _chosen(
+    found: Sequence[Dispatch], profile: profiling.Profile, options: Options, outcome: Outcome
+) -> Iterator[tuple[Dispatch, float]]:
+    """The dispatches to tune, the longest first; equal ones once."""
+    share = {row.name: row.share for row in profile.rows}
+    for name in options.only:
+        if name not in {d.name for d in found}:
+            raise MlirulesError.at(
+                "--only", f"no dispatch {name!r} that can be tuned", code="dispatch",
+                suggestion=did_you_mean(name, [d.name for d in found])
+                or outcome.skipped.get(name, ""),
+            )  # fmt: skip
+    groups: dict[str, list[Dispatch]] = {}
+    for dispatch in found:
+        groups.setdefault(dispatch.root.key, []).append(dispatch)
+    totals = {
+        key: sum(share.get(d.name, 0.0) for d in group) for key, group in groups.items()
+    }
+    taken = 0
+    for key, group in sorted(groups.items(), key=lambda g: -totals[g[0]]):
+        first = max(group, key=lambda d: share.get(d.name, 0.0))
+        if options.only:
+            named = [d for d in group if d.name in options.only]
+            if named:
+                yield named[0], totals[key]
+        elif totals[key] < options.share:
+            outcome.skipped[first.name] = f"{totals[key]:.1%} of the time"
+        elif taken >= options.most:
+            outcome.skipped[first.name] = f"{options.most} others take more time"
+        else:
+            taken += 1
+            yield first, totals[key]
+
+
+def _one(
+    dispatch: Dispatch, share: float, options: Options, store: Store, pool: Workers,
+    spaces: Sequence[Space], outcome: Outcome, watch: Watch, deadline: float | None,
+) -> None:  # fmt: skip
+    candidates = space.enumerate_candidates(dispatch.root, options.target, spaces)
+    if not candidates:
+        outcome.skipped[dispatch.name] = (
+            f"no space for {dispatch.root.kind} on {options.target.kind} fits it"
+        )
+        return
+    task = measure.prepare(dispatch, options.target, flags=options.flags, seed=options.seed)
+    tuned = Tuned(task, share, dispatch.count, len(candidates))
+    outcome.tuned.append(tuned)
+    store.add_task(task, compiler.version())
+    measured = {m.candidate.key: m for m in store.results(task.key)}
+    tuned.measured = list(measured.values())
+    tuned.resumed = len(measured)
+    _baseline(task, tuned, store)
+    watch(Event("dispatch", dispatch.name, tuned, total=min(len(candidates), options.budget)))
+    try:
+        _search(task, tuned, candidates, options, store, pool, measured, watch, deadline)
+    finally:
+        drifted = _baseline(task, tuned, store)
+        tuned.drift = drifted
+    _decide(task, tuned, options)
+
+
+def _baseline(task: Task, tuned: Tuned, store: Store) -> float:
+    """Time the default again. Returns how it differs from the first time: 1.0 is not at all."""
+    samples = measure.runner_for(task).baseline()
+    store.add_baseline(task.key, measure.device_name(task.target), samples)
+    middle = statistics.median(samples)
+    if not tuned.default_ms:
+        tuned.default_ms = 1e3 * middle
+    tuned.noise = max(tuned.noise, measure.spread_of(samples))
+    return 1e3 * middle / tuned.default_ms
+
+
+def _search(
+    task: Task, tuned: Tuned, candidates: Sequence[Candidate], options: Options, store: Store,
+    pool: Workers, measured: dict[str, Measured], watch: Watch, deadline: float | None,
+) -> None:  # fmt: skip
+    line = ordering.order(
+        options.order, candidates, task.root, seed=options.seed,
+        history={k: v for k, v in store.history(task.target).items() if k != task.key},
+    )  # fmt: skip
+    binaries = {m.result.binary: m.candidate.key for m in measured.values()
+                if m.result.binary and m.result.state != "same"}  # fmt: skip
+    done, total = 0, min(len(candidates), options.budget)
+    while done < total and (deadline is None or time.monotonic() < deadline):
+        batch = line.take(min(pool.width, total - done))
+        if not batch:
+            break
+        fresh = []
+        for candidate in batch:
+            known = measured.get(candidate.key)
+            if known is None:
+                fresh.append(candidate)
+                continue
+            done += 1
+            line.tell(candidate, known.result)
+            watch(Event("result", "", tuned, known, done, total))
+        for candidate, result in pool.evaluate(task, fresh, binaries, options.rounds):
+            made = Measured(candidate, result)
+            store.add(task.key, candidate, result)
+            measured[candidate.key] = made
+            tuned.measured.append(made)
+            if result.binary and result.state != "same":
+                binaries[result.binary] = candidate.key
+            line.tell(candidate, result)
+            done += 1
+            watch(Event("result", "", tuned, made, done, total))
+
+
+def _decide(task: Task, tuned: Tuned, options: Options) -> None:
+    """Time the best candidates again against the default; the best of them wins if it gains."""
+    working = sorted(
+        (m for m in tuned.measured if m.result.state == "ok"), key=lambda m: -(m.result.ratio or 0)
+    )
+    if not working:
+        tuned.why_not = "no configuration of the space worked"
+        return
+    finalists = working[:FINALISTS]
+    binaries = {m.candidate.key: measure.compile_candidate(task, m.candidate) for m in finalists}
+    try:
+        answer = measure.runner_for(task).contest(binaries, rounds=2 * options.rounds + 1)
+    except RunnerDied as died:
+        tuned.why_not = f"the best configurations failed when timed again ({died})"
+        return
+    samples = answer["samples"]
+    default = samples["default"]
+    tuned.noise = max(tuned.noise, measure.spread_of(default))
+    margin = max(MIN_GAIN, NOISE_FACTOR * tuned.noise)
+    best: tuple[float, Measured] | None = None
+    for m in finalists:
+        key = m.candidate.key
+        if answer["differences"][key]:
+            tuned.why_not = f"wrong numbers: {answer['differences'][key]}"
+            continue
+        ratio = statistics.median(d / t for d, t in zip(default, samples[key], strict=True))
+        if best is None or ratio > best[0]:
+            best = (ratio, m)
+    if best is None:
+        return
+    ratio, m = best
+    if ratio < 1 + margin:
+        tuned.why_not = (
+            f"the best is {ratio:.3f} times as fast, less than the margin of {margin:.1%} "
+            f"that the noise asks for"
+        )
+        return
+    own = samples[m.candidate.key]
+    tuned.why_not = ""
+    tuned.winner = Winner(
+        task.root, m.candidate.settings, 1e3 * statistics.median(default),
+        1e3 * statistics.median(own), measure.spread_of(own), len(own),
+        measure.device_name(task.target), tuned.noise, len(tuned.measured), options.flags,
+    )  # fmt: skip
+
+
+# ---- the winners in the whole program ------------------------------------------------------
+
+
+def with_configurations(
+    sources: str, winners: Sequence[Winner], target: Target
+) -> str:
+    """A program at ``executable-sources`` with the winners' configurations on their ops."""
+    wanted = {
+        w.root.key: space.compilation_info(w.settings, w.root.loops, target.kind) for w in winners
+    }
+    return measure.annotate(sources, wanted)[0]
+
+
+def _check(
+    program: str, function: str, inputs: Sequence[Any], options: Options, outcome: Outcome,
+    default: bytes, path: str,
+) -> None:  # fmt: skip
+    """Drop each winner that makes the program slower or wrong, alone or with the others."""
+    target = options.target
+    sources = compiler.lower_to(
+        program, target, measure.SOURCES, flags=options.flags, path=path
+    )
+    names = {t.winner.root.key: t.task.dispatch.name for t in outcome.tuned if t.winner}
+
+    def built(winners: Sequence[Winner]) -> bytes:
+        return compiler.compile_module(
+            with_configurations(sources, winners, target), target, flags=options.flags,
+            compile_from=measure.SOURCES, path=path,
+        )  # fmt: skip
+
+    winners = outcome.winners
+    binaries = {"all": built(winners)}
+    if len(winners) > 1:
+        for w in winners:
+            binaries[names[w.root.key]] = built([w])
+    values = [Value(tuple(a.shape), _element(a)) for a in inputs]
+    runner = Runner(path, default, values, target, options.seed, function=function)
+    try:
+        while binaries:
+            answer = runner.contest(binaries, rounds=2 * options.rounds + 1)
+            alone = {n: _verdict(answer, n) for n in binaries}
+            worse = {n: v.why for n, v in alone.items() if n != "all" and v.why}
+            if not worse and alone["all"].why and len(winners) == 1:
+                worse = {names[winners[0].root.key]: alone["all"].why}
+            elif not worse and alone["all"].why:
+                # Each is good alone: the one that gains least goes.
+                least = min((n for n in alone if n != "all"), key=lambda n: alone[n].whole.ratio)
+                worse = {least: f"together with the others: {alone['all'].why}"}
+            if not worse:
+                outcome.whole = alone["all"].whole
+                return
+            outcome.dropped.update(worse)
+            winners = outcome.winners
+            binaries = {"all": built(winners)} if winners else {}
+            if len(winners) > 1:
+                binaries |= {names[w.root.key]: built([w]) for w in winners}
+    except RunnerDied as died:
+        raise CheckFailed(f"the tuned program failed ({died})") from died
+    finally:
+        runner.close()
+
+
+def _element(array: Any) -> str:
+    from mlirules.drivers import runtime
+
+    return next(name for name, dtype in runtime.DTYPES.items() if dtype == array.dtype)
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    whole: Whole
+    why: str
+
+
+def _verdict(answer: dict[str, Any], name: str) -> _Verdict:
+    default, own = answer["samples"]["default"], answer["samples"][name]
+    ratios = [d / o for d, o in zip(default, own, strict=True)]
+    ratio = statistics.median(ratios)
+    noise = measure.spread_of(default)
+    whole = Whole(
+        1e3 * statistics.median(default), 1e3 * statistics.median(own), ratio,
+        measure.spread_of(ratios), answer["differences"][name],
+    )  # fmt: skip
+    why = ""
+    if whole.difference:
+        why = f"wrong numbers in the whole program: {whole.difference}"
+    elif ratio < 1 - max(0.01, noise):
+        why = f"the whole program takes {1 / ratio:.3f} times as long"
+    return _Verdict(whole, why)
+
+
+def _write(program: str, options: Options, outcome: Outcome, path: str) -> None:
+    """The winners' rules, each proved to take effect in the compiled program."""
+    for tuned in outcome.tuned:
+        winner, name = tuned.winner, tuned.task.dispatch.name
+        if winner is None or name in outcome.dropped:
+            continue
+        try:
+            made = results.rules_of([winner], options.target)
+            report = configs.configure(
+                program, options.target, [r for r, _ in made], flags=options.flags, path=path
+            )
+        except (MlirulesError, CheckFailed) as error:
+            outcome.dropped[name] = f"its rule does not hold: {error}"
+            continue
+        if not report.hits:
+            outcome.dropped[name] = "its rule hits nothing in the compiled program"
+            continue
+        outcome.rules += made
+
+
+def compile_only(
+    program: str,
+    options: Options,
+    *,
+    path: str = "<string>",
+    spaces: Sequence[Space] | None = None,
+    watch: Watch = _quiet,
+) -> dict[str, list[tuple[Candidate, Result]]]:
+    """Enumerate and compile candidates without running any: for targets that are not here.
+
+    Results by dispatch, ``ok`` or ``fails``.
+    """
+    known = list(spaces) if spaces is not None else space.load_spaces()
+    out: dict[str, list[tuple[Candidate, Result]]] = {}
+    for dispatch in dispatches.cut(program, options.target, flags=options.flags, path=path).found:
+        candidates = space.enumerate_candidates(dispatch.root, options.target, known)
+        if not candidates:
+            continue
+        task = measure.prepare(dispatch, options.target, flags=options.flags)
+        line = ordering.order(options.order, candidates, task.root, seed=options.seed)
+        rows = out.setdefault(dispatch.name, [])
+        for number, candidate in enumerate(line.take(options.budget), 1):
+            made = measure.compiled(task, candidate)
+            result = made.failed or Result(
+                candidate.key, "ok", binary=measure.digest_of(made.binary), compile_s=made.seconds
+            )
+            rows.append((candidate, result))
+            watch(Event("result", dispatch.name, None, Measured(candidate, result), number,
+                        min(len(candidates), options.budget)))  # fmt: skip
+    return out

@@ -1,0 +1,106 @@
+"""``mlirules profile``: where a program's time goes, dispatch by dispatch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlirules.commands.common import Json, note, out, say_json, table, warn, working
+
+EXAMPLE = "mlirules profile model.mlir --target cpu --json > before.json"
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="The program: MLIR text.")],
+    extra: Annotated[
+        list[str] | None, typer.Argument(help="After --: further flags for iree-compile.")
+    ] = None,
+    target: Annotated[
+        str, typer.Option("--target", "-t", help="cpu, vulkan, cuda:sm_80, hip:gfx942, ...")
+    ] = "cpu",
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", "-i", help="One per argument, as for `run`; default: random."),
+    ] = None,
+    pipeline: Annotated[
+        str | None, typer.Option("--pipeline", "-p", help="A shipped pipeline's name or a file.")
+    ] = None,
+    function: Annotated[
+        str | None, typer.Option(help="The function to call; default: the program's first.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.01, help="Run for at least this long.")] = 1.0,
+    compare: Annotated[
+        Path | None, typer.Option(help="A profile saved with --json to compare with.")
+    ] = None,
+    size: Annotated[
+        list[int] | None, typer.Option(help="For random inputs: the dynamic dims, in order.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="For random inputs.")] = 0,
+    timeout: Annotated[float, typer.Option(help="Seconds that each step may take.")] = 600,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Compile a program, run it with the profiler, and list its dispatches by time."""
+    from mlirules.drivers import profile as profiling
+    from mlirules.drivers import runtime
+    from mlirules.drivers.pipeline import Pipeline, compile_program, read_program
+    from mlirules.drivers.targets import Target
+
+    chosen = Target.parse(target)
+    old = profiling.load(compare) if compare is not None else None
+    text = read_program(model)
+    name, random = profiling.random_inputs(text, size or (), seed)
+    line = Pipeline.load(pipeline) if pipeline else None
+    with working(f"compiling {model} for {chosen}"):
+        binary, _ = compile_program(
+            text, chosen, line, path=str(model), flags=extra or [], timeout=timeout
+        )
+    given = [runtime.parse_input(i) for i in inputs] if inputs else random
+    with working(f"profiling {function or name} on {chosen}"):
+        made = profiling.profile(
+            binary, given, chosen, function=function or name, seconds=seconds, model=str(model),
+            timeout=timeout,
+        )  # fmt: skip
+    changes = profiling.compare(old, made) if old is not None else []
+    if as_json:
+        plain = made.as_json()
+        if old is not None:
+            plain["compared_with"] = str(compare)
+            plain["changes"] = [
+                {"name": c.name, "old_ms": c.old_ms, "new_ms": c.new_ms, "ratio": c.ratio}
+                for c in changes
+            ]
+        say_json(plain)
+        return
+    note(f"{model}: {made.call_ms:.3f} ms a call on {made.device} ({chosen}), "
+         f"{made.calls} calls, compiler {made.compiler}")  # fmt: skip
+    out.print(
+        table(
+            ["total ms#", "share#", "count#", "mean ms#", "op", "shape", "types", "dispatch"],
+            [
+                (f"{r.total_ms:.3f}", f"{r.share:.1%}", r.count, f"{r.mean_ms:.4f}", r.op,
+                 r.shape, r.types, r.name)
+                for r in made.rows
+            ],
+        )
+    )  # fmt: skip
+    if old is None:
+        return
+    for what in ("target", "device", "compiler"):
+        if getattr(old, what) != getattr(made, what):
+            warn(f"the profiles differ in their {what}: {getattr(old, what)} then, "
+                 f"{getattr(made, what)} now")  # fmt: skip
+    rows = [
+        (_ms(c.old_ms), _ms(c.new_ms), f"{c.ratio:.2f}" if c.ratio else "", c.op, c.shape, c.name)
+        for c in changes
+    ]
+    if made.call_ms:
+        rows.insert(0, (_ms(old.call_ms), _ms(made.call_ms), f"{old.call_ms / made.call_ms:.2f}",
+                        "", "", "one call"))  # fmt: skip
+    out.print(table(["then ms#", "now ms#", "times as fast#", "op", "shape", "dispatch"], rows,
+                    title=f"compared with {compare}"))  # fmt: skip
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

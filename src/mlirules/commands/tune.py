@@ -1,0 +1,252 @@
+"""``mlirules tune``: search faster lowering configurations and write them as rules."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from mlirules.commands.common import Json, err, note, out, say_json, table, warn, write_bytes
+from mlirules.rules.faults import MlirulesError
+
+EXAMPLE = "mlirules tune model.mlir --target cpu --budget 100 --output rules/tuned"
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="The program: MLIR text.")],
+    extra: Annotated[
+        list[str] | None, typer.Argument(help="After --: further flags for iree-compile.")
+    ] = None,
+    target: Annotated[
+        str, typer.Option("--target", "-t", help="cpu, vulkan, cuda:sm_80, hip:gfx942, ...")
+    ] = "cpu",
+    budget: Annotated[
+        str, typer.Option(help="Candidates for each dispatch (100), or time for all (90s, 10m).")
+    ] = "64",
+    workers: Annotated[
+        str, typer.Option(help="Compilations at once (2), or dask://HOST:PORT.")
+    ] = "2",
+    seed: Annotated[int, typer.Option(help="For inputs and random choices.")] = 0,
+    order: Annotated[
+        str, typer.Option(help="random, heuristic or learned: which candidates come first.")
+    ] = "heuristic",
+    space: Annotated[
+        list[str] | None,
+        typer.Option("--space", help="Search spaces: shipped names, files or folders."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Dispatches to tune, by name.")
+    ] = None,
+    share: Annotated[
+        float, typer.Option(min=0, max=1, help="Tune what takes at least this share of the time.")
+    ] = 0.05,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="Where results are kept; a search goes on where it was. "
+                          "Default: MODEL.TARGET.tune.sqlite beside the output."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for the rules and the report.")
+    ] = Path("tuned"),
+    pipeline: Annotated[
+        str | None, typer.Option("--pipeline", "-p", help="A pipeline to apply first.")
+    ] = None,
+    compile_only: Annotated[
+        bool, typer.Option("--compile-only", help="Compile the candidates, run none.")
+    ] = False,
+    no_check: Annotated[
+        bool, typer.Option("--no-check", help="Skip the check in the whole program.")
+    ] = False,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Find faster configurations for what dominates a program; write rules and a report."""
+    from mlirules.drivers.pipeline import Pipeline, read_program, transform
+    from mlirules.drivers.targets import Target
+    from mlirules.drivers.tuning import report, results, tuner
+    from mlirules.drivers.tuning import space as spaces
+    from mlirules.drivers.tuning.store import Store
+    from mlirules.drivers.tuning.workers import workers as workers_of
+
+    chosen = Target.parse(target)
+    count, seconds = parse_budget(budget)
+    known = spaces.load_spaces(space or ())
+    text = read_program(model)
+    if pipeline:
+        text = transform(text, Pipeline.load(pipeline), path=str(model)).text
+    options = tuner.Options(
+        chosen, budget=count, seconds=seconds, seed=seed, order=order, flags=tuple(extra or ()),
+        share=share, only=tuple(only or ()), check=not no_check,
+    )  # fmt: skip
+    from mlirules.drivers.tuning import ordering
+
+    ordering.order(order, [], None)  # type: ignore[arg-type] # an unknown word, before any work
+    if compile_only:
+        _compile_only(text, options, model, known, as_json)
+        return
+    kept = state or output / f"{model.stem}.{chosen.name.replace(':', '-')}.tune.sqlite"
+    store = Store(kept)
+    pool = workers_of(workers)
+    view = _View()
+    try:
+        with view:
+            done = tuner.tune(
+                text, options, store, pool, path=str(model), spaces=known, watch=view.watch
+            )
+    finally:
+        pool.close()
+        store.close()
+    paths = results.write_rules(done.rules, output)
+    page = output / f"{model.stem}.{chosen.name.replace(':', '-')}.html"
+    write_bytes(page, report.page(done).encode())
+    if as_json:
+        say_json(_plain(done, paths, page, kept))
+    else:
+        _print(done, paths, page, kept)
+    if done.interrupted:
+        warn("interrupted: the same command goes on where it was")
+        raise typer.Exit(130)
+
+
+def parse_budget(text: str) -> tuple[int, float]:
+    """Candidates for a dispatch and seconds for all; the other one is without limit."""
+    found = re.fullmatch(r"(\d+)(s|m|h)?", text)
+    if not found or int(found[1]) == 0:
+        raise MlirulesError.at(
+            "--budget", f"not a budget: {text!r}", code="budget",
+            suggestion="write 100 (candidates for each dispatch), 90s, 10m or 2h",
+        )  # fmt: skip
+    if found[2] is None:
+        return int(found[1]), 0.0
+    return 1 << 30, int(found[1]) * {"s": 1.0, "m": 60.0, "h": 3600.0}[found[2]]
+
+
+class _View:
+    """The live view on a terminal; elsewhere a line now and then."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[Any, int, int]] = {}
+        self._note = ""
+        self._live: Live | None = None
+
+    def __enter__(self) -> _View:
+        if err.is_terminal:
+            self._live = Live(self._table(), console=err, refresh_per_second=4, transient=True)
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *what: Any) -> None:
+        if self._live is not None:
+            self._live.__exit__(*what)
+
+    def watch(self, event: Any) -> None:
+        if event.kind == "note":
+            self._note = event.text
+            if self._live is None:
+                note(event.text)
+        elif event.dispatch is not None:
+            name = event.dispatch.task.dispatch.name
+            self._rows[name] = (event.dispatch, event.done, event.total)
+            self._note = event.result.candidate.label if event.result else ""
+            if self._live is None and event.kind == "dispatch":
+                again = f", {event.dispatch.resumed} known" if event.dispatch.resumed else ""
+                note(f"{event.dispatch.task.root.title}: {event.dispatch.candidates} "
+                     f"configurations, trying {event.total}{again}")  # fmt: skip
+        if self._live is not None:
+            self._live.update(self._table())
+
+    def _table(self) -> Table:
+        rows = []
+        for tuned, done, total in self._rows.values():
+            best = tuned.best
+            failed = sum(m.result.state not in ("ok", "slow", "same") for m in tuned.measured)
+            rows.append((
+                tuned.task.root.title, f"{done}/{total}", f"{tuned.default_ms:.3f}",
+                f"{best.result.ratio:.2f}" if best else "-", failed,
+                best.candidate.label if best else "",
+            ))  # fmt: skip
+        return table(
+            ["op", "tried#", "default ms#", "best#", "failed#", "best configuration"], rows,
+            title=f"tuning  {self._note}",
+        )  # fmt: skip
+
+
+def _compile_only(text: str, options: Any, model: Path, known: Any, as_json: bool) -> None:
+    from mlirules.drivers.tuning import tuner
+
+    made = tuner.compile_only(text, options, path=str(model), spaces=known)
+    if not made:
+        raise MlirulesError.at(
+            str(model), f"no dispatch has a search space on {options.target}", code="tuning"
+        )
+    if as_json:
+        say_json({
+            name: [{**c.as_json(), "state": r.state, "note": r.note} for c, r in rows]
+            for name, rows in made.items()
+        })  # fmt: skip
+        return
+    rows = [
+        (len(found), sum(r.state == "ok" for _, r in found), len({r.binary for _, r in found}),
+         name)
+        for name, found in made.items()
+    ]  # fmt: skip
+    out.print(table(["candidates#", "compile#", "binaries#", "dispatch"], rows))
+
+
+def _plain(done: Any, paths: list[Path], page: Path, kept: Path) -> dict[str, Any]:
+    whole = done.whole
+    return {
+        "model": done.model, "target": done.target.name, "flags": list(done.flags),
+        "interrupted": done.interrupted, "state": str(kept), "report": str(page),
+        "rules": [str(p) for p in paths], "dropped": done.dropped, "skipped": done.skipped,
+        "whole": None if whole is None else {
+            "default_ms": whole.default_ms, "tuned_ms": whole.tuned_ms, "ratio": whole.ratio,
+            "spread": whole.spread,
+        },
+        "dispatches": [
+            {
+                "name": t.task.dispatch.name, "op": t.task.root.title, "share": t.share,
+                "candidates": t.candidates, "tried": len(t.measured), "resumed": t.resumed,
+                "default_ms": t.default_ms, "noise": t.noise, "drift": t.drift,
+                "winner": None if t.winner is None else {
+                    "settings": t.winner.settings.model_dump(mode="json", exclude_defaults=True),
+                    "default_ms": t.winner.default_ms, "tuned_ms": t.winner.tuned_ms,
+                    "ratio": t.winner.speedup, "spread": t.winner.spread,
+                },
+                "why_not": t.why_not,
+            }
+            for t in done.tuned
+        ],
+    }  # fmt: skip
+
+
+def _print(done: Any, paths: list[Path], page: Path, kept: Path) -> None:
+    rows = []
+    for t in done.tuned:
+        name = t.task.dispatch.name
+        verdict = done.dropped.get(name) or (t.why_not if t.winner is None else "kept")
+        rows.append((
+            f"{t.share:.1%}", f"{t.default_ms:.3f}",
+            f"{t.winner.tuned_ms:.3f}" if t.winner else "-",
+            f"{t.winner.speedup:.2f}" if t.winner else "-", f"{t.noise:.1%}", f"{t.drift:.3f}",
+            f"{len(t.measured)}/{t.candidates}", t.task.root.title, verdict,
+        ))  # fmt: skip
+    out.print(table(
+        ["share#", "default ms#", "tuned ms#", "times as fast#", "noise#", "drift#", "tried#",
+         "op", "verdict"], rows,
+    ))  # fmt: skip
+    for t in done.tuned:
+        if abs(t.drift - 1) > max(0.1, 3 * t.noise):
+            warn(f"{t.task.root.title}: the default took {t.drift:.2f} times as long at the end "
+                 "as at the start; what it shares the machine with has changed")  # fmt: skip
+    for name, why in done.skipped.items():
+        note(f"not tuned: {name}: {why}")
+    if done.whole is not None:
+        note(f"the whole program: {done.whole.default_ms:.3f} ms before, "
+             f"{done.whole.tuned_ms:.3f} ms tuned, {done.whole.ratio:.2f} times as fast")
+    for path in paths:
+        note(f"wrote {path}")
+    note(f"report: {page}; results: {kept}")
