@@ -77,6 +77,12 @@ class _Furthest:
 
 def match_equation(equation: ast.IndexEquation, op: Any) -> Found | Miss:
     """Match one op. The op's results are the equation's target."""
+    found = all_matches(equation, op)
+    return found if isinstance(found, Miss) else found[0]
+
+
+def all_matches(equation: ast.IndexEquation, op: Any) -> list[Found] | Miss:
+    """Every way in which one op computes the equation: factors may stand in either order."""
     maps = indexing_maps(op)
     if maps is None:
         return Miss("the op has no indexing maps", 0, "a structured op")
@@ -118,6 +124,7 @@ def match_equation(equation: ast.IndexEquation, op: Any) -> Found | Miss:
                         f"a linalg.fill with the identity of {equation.op}",
                         _start(operands[out]))  # fmt: skip
     furthest = _Furthest(Miss("the body or the indexing maps differ from the equation", 4))
+    matches: list[Found] = []
     for candidate in candidates:
         state: Env = {}
         for env in _indices(equation.target, equation.indices, linear[out], state, furthest):
@@ -131,8 +138,8 @@ def match_equation(equation: ast.IndexEquation, op: Any) -> Found | Miss:
                     continue
                 inputs = {k[2:]: operands[v] for k, v in final.items() if k.startswith("v:")}
                 symbols = {k[2:]: v for k, v in final.items() if k.startswith("s:")}
-                return Found(inputs, symbols, operands[out])
-    return furthest.miss
+                matches.append(Found(inputs, symbols, operands[out]))
+    return matches or furthest.miss
 
 
 _SAID = {"arg": "an operand", "const": "a constant", "index": "a loop index", "widen": "a cast",
@@ -284,39 +291,55 @@ def _indices(
                       if shown != wanted else f"{wanted} stands for another dim elsewhere",
                       wanted, shown)  # fmt: skip
 
-    if len(items) == 1 and isinstance(items[0], ast.Pack):
-        key = f"p:{items[0].id or '...'}"
-        dims = []
-        for terms, constant in found:
-            if len(terms) != 1 or terms[0][1] != 1 or constant:
-                differs()
-                return
-            dims.append(terms[0][0])
-        known = env.get(key)
-        if known is None:
-            yield {**env, key: tuple(dims)}
-        elif known == tuple(dims):
-            yield env
-        else:
-            differs()
-        return
-    if len(items) != len(found):
+    packed = any(isinstance(item, ast.Pack) for item in items)
+    if not packed and len(items) != len(found):
         furthest.note(env, f"{name} has {len(found)} dims, the equation gives it {len(items)}",
                       f"{len(items)} dims", f"{len(found)} dims")  # fmt: skip
         return
-    envs = [env]
-    for item, (terms, constant) in zip(items, found, strict=True):
-        spelt = _terms(item)
-        if spelt is None:
-            return
-        pairs, offset = spelt
-        if offset != constant or len(pairs) != len(terms):
-            differs()
-            return
-        envs = [n for e in envs for n in _assign(pairs, list(terms), e)]
+    envs = list(_aligned(items, found, env))
     if not envs:
         differs()
     yield from envs
+
+
+def _aligned(items: tuple[ast.Expr, ...], found: list[Any], env: Env) -> Iterator[Env]:
+    """Unify indices one by one; a pack takes as many dims as it did elsewhere, or as it can."""
+    if not items:
+        if not found:
+            yield env
+        return
+    item, rest = items[0], items[1:]
+    if isinstance(item, ast.Pack):
+        key = f"p:{item.id or '...'}"
+        known = env.get(key)
+        most = len(found) - sum(1 for i in rest if not isinstance(i, ast.Pack))
+        for count in range(most, -1, -1) if known is None else [len(known)]:
+            dims = tuple(t[0][0] if _plain(t, c) else -1 for t, c in found[:count])
+            if count > most or -1 in dims or known not in (None, dims):
+                continue
+            if known is None and _taken(dims, env):
+                continue
+            yield from _aligned(rest, found[count:], {**env, key: dims})
+        return
+    wanted = _terms(item)
+    if wanted is None or not found:
+        return
+    (terms, constant), (pairs, offset) = found[0], wanted
+    if offset == constant and len(pairs) == len(terms):
+        for new in _assign(pairs, list(terms), env):
+            yield from _aligned(rest, found[1:], new)
+
+
+def _plain(terms: tuple[tuple[int, int], ...], constant: int) -> bool:
+    """Whether a linear index is one loop index and nothing else."""
+    return len(terms) == 1 and terms[0][1] == 1 and not constant
+
+
+def _taken(dims: tuple[int, ...], env: Env) -> bool:
+    """Whether one of the loops stands for a loop index or in a pack already, or twice here."""
+    used = {v for k, v in env.items() if k.startswith("i:")}
+    used |= {d for k, v in env.items() if k.startswith("p:") for d in v}
+    return len(set(dims)) != len(dims) or not used.isdisjoint(dims)
 
 
 def _terms(item: ast.Expr) -> tuple[list[tuple[str, int | str]], int] | None:
@@ -349,7 +372,7 @@ def _assign(
         known = env.get(f"i:{name}")
         if known is not None and known != dim:
             continue
-        if known is None and dim in [v for k, v in env.items() if k.startswith("i:")]:
+        if known is None and _taken((dim,), env):
             continue
         new = {**env, f"i:{name}": dim}
         if isinstance(wanted, str):

@@ -1074,13 +1074,14 @@ _ANYWHERE = frozenset(
 def _brought(value: Any, anchor: Any, moved: list[Any]) -> bool:
     """Whether a value stands before ``anchor``, or can; notes the ops to move there, in order."""
     owner = _owner(value)
-    if owner is None or owner.block != anchor.block or owner in moved:
+    if owner is None:
         return True
-    if owner.operation != anchor and owner.operation.is_before_in_block(anchor):
+    op = owner.operation
+    if op.block != anchor.block or op in moved or (op != anchor and op.is_before_in_block(anchor)):
         return True
-    if owner.name not in _ANYWHERE or any(not _brought(v, anchor, moved) for v in owner.operands):
+    if op.name not in _ANYWHERE or any(not _brought(v, anchor, moved) for v in op.operands):
         return False
-    moved.append(owner.operation)
+    moved.append(op)
     return True
 
 

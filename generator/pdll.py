@@ -197,6 +197,8 @@ class Skeleton:
     def pattern(self, ident: str) -> Pattern:
         """The whole rule as one pattern named ``ident``."""
         for n, pattern in enumerate(self.rule.match):
+            if n in self.rule.other_roots:
+                continue  # found from the root, by the native constraint
             last = n == len(self.rule.match) - 1
             named = [r for r in pattern.equation.results if r]
             name = "root" if last else f"op_{identifier('_'.join(named) or str(n))}"

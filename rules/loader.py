@@ -26,7 +26,7 @@ from mlirules.rules.notation.parser import (
     parse_statement,
     parse_type,
 )
-from mlirules.rules.rule import BodyText, Line, OpPattern, Rule
+from mlirules.rules.rule import BodyText, Line, OpPattern, Rule, defined_names, nested_calls
 from mlirules.rules.source import MAX_FAULTS, Path_, SourceFile, Text, load_yaml
 
 # Says of an op name whether the installed compiler has it, and names near to it.
@@ -587,15 +587,21 @@ class _Checker:
                     bound.setdefault(result, pattern.line)
             used |= here
             used_before |= here
+        if rule.index_match and "match" not in self.unread_sections:
+            self.equations(rule)
         if self.has_root(rule):
             if not rule.index_match:
-                for pattern in rule.match[:-1]:
+                for n, pattern in enumerate(rule.match[:-1]):
                     names = {r for r in pattern.equation.results if r}
+                    if n in rule.other_roots and self.shares_operand(rule, n):
+                        continue
                     if not names & (used | self.unread):
                         self.fault(
                             pattern.line, None, "unconnected",
                             "no later op of the match uses this op's results",
-                            "the ops of a match form one DAG that ends in the last, the root",
+                            "the ops of a match form one DAG that ends in the last, the root; a "
+                            "further root has an operand in common with the others, and the "
+                            "rewrite defines its results",
                         )  # fmt: skip
             erases = any(isinstance(s, (ast.Erase, BodyText)) for _, s in rule.rewrite)
             if any(rule.root.equation.results):
@@ -611,6 +617,44 @@ class _Checker:
                     + " (an op without results: say `erase` in `rewrite:`)",
                 )  # fmt: skip
         return bound
+
+    def shares_operand(self, rule: Rule, number: int) -> bool:
+        """Whether a further root can be found from the ops that stand for certain."""
+        certain = [p for n, p in enumerate(rule.match) if n not in rule.other_roots]
+        others = [rule.match[n] for n in rule.other_roots if n < number]
+        names = {
+            item.id
+            for p in (*certain, *others)
+            for call in nested_calls(p.equation.call)
+            for item in call.args
+            if isinstance(item, ast.Name)
+        }
+        own = rule.match[number].equation.call.args
+        return any(isinstance(a, ast.Name) and a.id in names for a in own)
+
+    def equations(self, rule: Rule) -> None:
+        """Checks how the index equations of a match hang together."""
+        if rule.match:
+            self.fault(
+                rule.index_match[0][0], None, "match",
+                "index equations and op equations do not mix in a match",
+                "say the whole match in one of the two notations",
+            )  # fmt: skip
+            return
+        for i, (line, equation) in enumerate(rule.index_match):
+            later = [n for _, e in rule.index_match[i + 1 :] for n in _tensor_names(e.value)]
+            before = [e for _, e in rule.index_match[:i]]
+            earlier = [n for e in before for n in (e.target, *_tensor_names(e.value))]
+            if equation.target in earlier:
+                self.fault(line, None, "duplicate-name",
+                           f"{equation.target!r} stands in an earlier line already",
+                           "give each result a name of its own, and write what is computed "
+                           "first first")  # fmt: skip
+            elif i + 1 < len(rule.index_match) and equation.target not in later:
+                self.fault(line, None, "unconnected",
+                           f"no later equation of the match reads {equation.target!r}",
+                           "the equations of a match form one DAG that ends in the last, the "
+                           "root")  # fmt: skip
 
     def declared(self, rule: Rule, bound: dict[str, Line]) -> None:
         targets = set(_targets(rule))
@@ -641,6 +685,8 @@ class _Checker:
         roots: set[str] = set()
         if self.has_root(rule):
             roots = {r for r in rule.root.equation.results if r}
+            for n in rule.other_roots:
+                roots |= {r for r in rule.match[n].equation.results if r}
         elif rule.index_match and not rule.match:
             roots = {rule.index_match[-1][1].target}
         defined: set[str] = set()
@@ -649,7 +695,7 @@ class _Checker:
             self.statement(line, statement, known, roots)
             if isinstance(statement, (ast.IndexEquation, ast.Assignment)):
                 self.early_reads(line, statement.value, roots - defined)
-            defined |= _defines(statement)
+            defined |= defined_names(statement)
         if "rewrite" in self.unread_sections:
             return
         for name in sorted(roots - defined):
@@ -951,7 +997,6 @@ _BODY_DEFINED = re.compile(
 _BODY_OP = re.compile(
     r"^[ \t]*(?:%[^=\n]*=[ \t]*)?\"?([a-z_][a-z0-9_]*(?:\.[A-Za-z_0-9]+)+)", re.MULTILINE
 )
-_ASSIGNED = re.compile(r"^\s*((?:%[\w.]+(?::\d+)?\s*,\s*)*%[\w.]+(?::\d+)?)\s*=", re.MULTILINE)
 _CLOSES = {")": "(", "]": "[", "}": "{"}
 
 
@@ -1055,7 +1100,7 @@ def _type_symbols(decl: ast.TypeDecl) -> Iterable[str]:
 
 def _targets(rule: Rule) -> Iterable[str]:
     for _, statement in rule.rewrite:
-        yield from _defines(statement)
+        yield from defined_names(statement)
 
 
 def _open_symbols(equation: ast.IndexEquation) -> set[str]:
@@ -1072,21 +1117,6 @@ def _open_symbols(equation: ast.IndexEquation) -> set[str]:
                     ):
                         out.add(inner.right.id)
     return out
-
-
-def _defines(statement: ast.Statement | BodyText) -> set[str]:
-    match statement:
-        case BodyText(text=text):
-            out: set[str] = set()
-            for found in _ASSIGNED.finditer(text):
-                out |= {p.strip().lstrip("%").split(":")[0] for p in found.group(1).split(",")}
-            return out
-        case ast.OpEquation(results=results):
-            return {r for r in results if r}
-        case ast.Erase():
-            return set()
-        case _:
-            return {statement.target}
 
 
 # ---- rule sets -------------------------------------------------------------------------------

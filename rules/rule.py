@@ -110,9 +110,23 @@ class Rule:
         """The op whose results the rule replaces: the last of `match`."""
         return self.match[-1]
 
+    @cached_property
+    def other_roots(self) -> list[int]:
+        """The places in `match` of further ops whose results the rule replaces, in order.
+
+        No other op of the match uses their results, and the rewrite defines one of them.
+        """
+        used = {name for p in self.match for name in _operand_names(p.equation.call)}
+        made = {name for _, statement in self.rewrite for name in defined_names(statement)}
+        return [
+            n
+            for n, p in enumerate(self.match[:-1])
+            if not used & (names := {r for r in p.equation.results if r}) and names & made
+        ]
+
     @property
     def equation(self) -> tuple[Line, ast.IndexEquation] | None:
-        """The index equation that the rule finds, for rules that match by meaning."""
+        """The index equation of the root, for rules that match by meaning."""
         return self.index_match[-1] if self.index_match and not self.match else None
 
     @property
@@ -142,6 +156,33 @@ class Rule:
             elif isinstance(statement, BodyText):
                 out.update(_body_ops(statement.text))
         return frozenset(out)
+
+
+_ASSIGNED = re.compile(r"^\s*((?:%[\w.]+(?::\d+)?\s*,\s*)*%[\w.]+(?::\d+)?)\s*=", re.MULTILINE)
+
+
+def defined_names(statement: ast.Statement | BodyText) -> set[str]:
+    """The names that a statement of a rewrite gives values to."""
+    match statement:
+        case BodyText(text=text):
+            out: set[str] = set()
+            for found in _ASSIGNED.finditer(text):
+                out |= {p.strip().lstrip("%").split(":")[0] for p in found.group(1).split(",")}
+            return out
+        case ast.OpEquation(results=results):
+            return {r for r in results if r}
+        case ast.Erase():
+            return set()
+        case _:
+            return {statement.target}
+
+
+def _operand_names(call: ast.Call) -> Iterator[str]:
+    for inner in nested_calls(call):
+        for arg in inner.args:
+            for item in arg.items if isinstance(arg, ast.ListExpr) else (arg,):
+                if isinstance(item, (ast.Name, ast.Pack)) and item.id:
+                    yield item.id
 
 
 def nested_calls(call: ast.Call) -> list[ast.Call]:

@@ -45,7 +45,12 @@ _ORDER = {"<": "less than", "<=": "at most", ">": "more than", ">=": "at least"}
 _INVERSE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "==",
             "in": "not in", "not in": "in"}  # fmt: skip
 
-# Answers one_use and unused: (function, names) -> (holds, what there is, in words).
+_WANTED_USES = {
+    "one_use": "exactly one use",
+    "unused": "no use",
+    "inside": "no use outside the match",
+}
+# Answers one_use and the like: (function, names) -> (holds, what there is, in words).
 Structural = Callable[[str, list[str]], tuple[bool, str]]
 
 
@@ -205,7 +210,7 @@ class _Words:
         )
 
     def predicate(self, fn: str, args: tuple[ast.Expr, ...], node: ast.Expr) -> Said:
-        if fn in ("one_use", "unused") and self.structural is not None:
+        if fn in _WANTED_USES and self.structural is not None:
             return self.uses(fn, args, node)
         texts = [source(a) for a in args]
         values = [self.value(a) for a in args if not isinstance(a, ast.Pack)]
@@ -240,7 +245,7 @@ class _Words:
 
     def affirmed(self, fn: str, args: tuple[ast.Expr, ...], node: ast.Expr) -> Said:
         """Why ``not fn(args)`` is false."""
-        if fn in ("one_use", "unused") and self.structural is not None:
+        if fn in _WANTED_USES and self.structural is not None:
             return self.uses(fn, args, node)
         values = [self.value(a) for a in args if not isinstance(a, ast.Pack)]
         text = source(args[0])
@@ -268,7 +273,7 @@ class _Words:
         assert self.structural is not None
         names = [a.id for a in args if isinstance(a, (ast.Name, ast.Pack)) and a.id]
         said = self.structural(fn, names)[1]
-        wanted = "exactly one use" if fn == "one_use" else "no use"
+        wanted = _WANTED_USES[fn]
         negated = isinstance(node, ast.Unary)
         return Said(said, f"{', '.join(names)} with {'other than ' if negated else ''}{wanted}",
                     said, node)  # fmt: skip
