@@ -339,10 +339,10 @@ def _structured(rule: ConfigRule, name: str, groups: Sequence[str]) -> list[str]
     if name == "contraction":
         for group, loops in contraction_groups(rule).items():
             sizes = [rule.exact(loop) for loop in loops]
-            if sizes and all(sizes):
+            if any(sizes):  # -1 stands for any size
+                shown = ", ".join(str(size or -1) for size in sizes)
                 lines.append(
-                    f"transform.iree.match.dims_equal %{group}, [{', '.join(map(str, sizes))}] "
-                    ": !transform.param<i64>"
+                    f"transform.iree.match.dims_equal %{group}, [{shown}] : !transform.param<i64>"
                 )
     return lines
 
@@ -461,19 +461,12 @@ def position_of(rule: ConfigRule, operand: int) -> int:
 
 def _limits(rule: ConfigRule) -> list[str]:
     """Sizes of the dims, asked of the operands that have them."""
-    done: set[str] = set()
-    if rule.match.op == "contraction":
-        done = {
-            loop
-            for loops in contraction_groups(rule).values()
-            if all(rule.exact(d) for d in loops)
-            for loop in loops
-        }
+    exact = rule.match.op == "contraction"  # where dims_equal has asked for exact sizes
     values: dict[int, None] = {}
     lines = []
     for loop, limits in rule.dims.items():
         place = place_of(rule, loop)
-        if loop in done or place is None:
+        if place is None or (exact and rule.exact(loop)):
             continue
         values.setdefault(place[0])
         dim = f"%value{place[0]}[{place[1]}]"

@@ -498,7 +498,7 @@ class _Checker:
             return None
         text = self.source.text_at(("match", "compute"))
         try:
-            statement = parse_statement(text.value)
+            statement = parse_statement(match.compute)
         except NotationError as error:
             self.faults.append(Fault(text.span(error.pos, error.length), "syntax", error.message,
                                      error.suggestion))  # fmt: skip
