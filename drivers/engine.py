@@ -352,7 +352,11 @@ class _Run:
         self.stop = True
 
     def apply(self, match: Match, root: Any) -> list[Any]:
-        """Build the match's rewrite before ``root``; the caller replaces the root."""
+        """Build the match's rewrite before ``root``, or before the first op that it replaces.
+
+        Returns the values of the root's results: the caller replaces the root. Further ops that
+        the rewrite replaces lose their users here, and are dead.
+        """
         rule = match.rule
         started = time.perf_counter()
         application = self._describe(match, root) if self.options.record else None
@@ -360,7 +364,15 @@ class _Run:
             self.instantiator.mark = tracking.mark(
                 application.number, tracking.place(root), self.engine.context
             )
-        made = self.instantiator.instantiate(match.template, match.values, root)
+        place = root if match.anchor is None else match.anchor
+        for op in match.moved:
+            op.move_before(place)
+        made = self.instantiator.instantiate(match.template, match.values, place)
+        if match.others:
+            made = self._replace_others(match, root, made)
+        for op in match.inner:
+            if op.name not in self.inner_names and op.name.startswith("linalg."):
+                self.inner_names |= {op.name, "linalg.fill", "tensor.empty"}
         if application is not None:
             application.after = "\n".join(str(op) for op in self.instantiator.last_created)
             self.outcome.applications.append(application)
@@ -382,6 +394,15 @@ class _Run:
             self.fail(self._loop())
         self.outcome.seconds_by_rule[rule.name] += time.perf_counter() - started
         return made
+
+    @staticmethod
+    def _replace_others(match: Match, root: Any, made: list[Any]) -> list[Any]:
+        at = len(root.results)
+        for op in match.others:
+            for result in op.results:
+                result.replace_all_uses_with(made[at])
+                at += 1
+        return made[: len(root.results)]
 
     def _describe(self, match: Match, root: Any) -> Application:
         bindings = {name: describe(value) for name, value in match.env.items()}
