@@ -485,7 +485,7 @@ class Matcher:
         """
         ops = sorted([root, *match.others], key=functools.cmp_to_key(_program_order))
         match.anchor = ops[0]
-        for argument, _ in match.template.arguments:
+        for argument in match.template.lowered.arguments:
             value = match.values[argument.path]
             if isinstance(value, ir.Value) and not _brought(value, match.anchor, match.moved):
                 name = argument.path.partition("#")[0]
