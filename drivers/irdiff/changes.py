@@ -85,7 +85,8 @@ class Change:
 
 
 def _names(ops: list[Op]) -> str:
-    counts = Counter(op.name for op in ops)
+    # What does the work first, then its constants and casts.
+    counts = Counter(op.name for op in sorted(ops, key=lambda op: _is_auxiliary(op.name)))
     return ", ".join(f"{n} x {name}" if n > 1 else name for name, n in counts.items())
 
 
@@ -282,14 +283,14 @@ class Diff:
             for n, (v, w) in enumerate(zip(a.results, b.results, strict=False))
             if v.type != w.type
         ]
-        for name, one, other in (("results", a, b),):
-            if len(one.results) != len(other.results):
-                details.append((name, str(len(one.results)), str(len(other.results))))
+        if len(a.results) != len(b.results):
+            details.append(("results", str(len(a.results)), str(len(b.results))))
         for left, right in zip(a.regions, b.regions, strict=False):
             if len(left.blocks) != len(right.blocks):
                 details.append(("blocks", str(len(left.blocks)), str(len(right.blocks))))
-            for x, y in zip(left.blocks, right.blocks, strict=False):
-                details += self._block_types(x, y)
+            for x in left.blocks:
+                if x in self.matching.blocks:
+                    details += self._block_types(x, self.matching.blocks[x])
         if "function_type" in a.attributes:
             details += self._function_results(a, b, details)
         if not details:
@@ -343,7 +344,7 @@ class Diff:
         if a.attributes.get("sym_name") != b.attributes.get("sym_name"):
             details = [d for d in details if d[0] != "sym_name"]
             details.append(("sym_name", f"@{a.symbol}", f"@{b.symbol}"))
-        if [s.index for s in a.successors] != [s.index for s in b.successors]:
+        if [self.matching.blocks.get(s) for s in a.successors] != b.successors:
             details.append(("successors", str([s.index for s in a.successors]),
                             str([s.index for s in b.successors])))  # fmt: skip
         if details:
@@ -357,9 +358,11 @@ class Diff:
     def _operands(self, a: Op, b: Op) -> None:
         details = []
         if len(a.operands) == len(b.operands):
-            for n, (v, w) in enumerate(zip(a.operands, b.operands, strict=True)):
-                if self.matching.value(v) is not w and not self._explained(v, w):
-                    details.append((f"operand {n}", self.named(v), self.named(w, after=True)))
+            details = [
+                (f"operand {n}", self.named(v), self.named(w, after=True))
+                for n, (v, w) in enumerate(zip(a.operands, b.operands, strict=True))
+                if self.matching.value(v) is not w and not self._explained(v, w)
+            ]
         else:
             details = self._operand_lists(a, b)
         if details:
@@ -376,7 +379,7 @@ class Diff:
             w = next((w for w in theirs if self._explained(v, w)), None)
             if w is not None:
                 theirs.remove(w)
-            elif v.op is None or v.op in self.matching.of or not any(w.op in self.group_of for w in theirs):
+            elif v.op not in self.group_of or not any(w.op in self.group_of for w in theirs):
                 out.append((f"operand {n}", self.named(v), "(none)"))
         out += [
             (f"operand {b.operands.index(w)}", "(none)", self.named(w, after=True)) for w in theirs
@@ -441,8 +444,8 @@ class Diff:
                 for a in x.ops
                 if a in self.matching.of and self.matching.of[a] in place and a.ordered()
             ]
-            for index in out_of_order([p for _, p in pairs]):
-                moved.append((pairs[index][0], self.matching.of[pairs[index][0]]))
+            out = [pairs[index][0] for index in out_of_order([p for _, p in pairs])]
+            moved += [(a, self.matching.of[a]) for a in out]
         seen = {a for a, _ in moved}
         for a in self.before.ops:
             b = self.matching.of.get(a)
@@ -517,7 +520,11 @@ _AUXILIARY = re.compile(
 
 def _count(ops: list[Op]) -> int:
     """How many ops do the work: without constants and casts, where there is anything else."""
-    return sum(not _AUXILIARY.match(op.name) for op in ops) or len(ops)
+    return sum(not _is_auxiliary(op.name) for op in ops) or len(ops)
+
+
+def _is_auxiliary(name: str) -> bool:
+    return _AUXILIARY.match(name) is not None
 
 
 def _outermost(op: Op, matched: dict[Op, Op]) -> bool:

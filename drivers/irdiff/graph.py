@@ -44,8 +44,8 @@ class Block:
     index: int
     args: list[Value] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
-    #: The line that prints its label, -1 for none.
-    label: int = -1
+    #: What tells it from the other blocks of its region, wherever it is printed.
+    key: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -108,9 +108,12 @@ class Op:
         return self.name in _CALLS or _acts(self)
 
 
-_CALLS = frozenset(["func.call", "util.call", "func.call_indirect", "torch.operator"])
+_CALLS = frozenset(
+    ["func.call", "util.call", "func.call_indirect", "torch.operator", "torch.aten.append.t",
+     "torch.aten._set_item.t", "torch.aten.insert.t"]
+)  # fmt: skip
 # Values with a state of their own. Not so tensors and torch's value tensors.
-_STATEFUL = re.compile(r"memref<|!torch\.tensor|!torch\.list|!util\.(?:buffer|list)|!hal\.|!vm\.")
+_STATEFUL = re.compile(r"memref<|!torch\.tensor|!util\.(?:buffer|list)|!hal\.|!vm\.")
 # No results, yet bound to nothing but what they read.
 _DECLARATIVE = frozenset(["torch.bind_symbolic_shape", "util.optimization_barrier"])
 
@@ -166,7 +169,7 @@ class Program:
         name = op.name
         read = [self._values.get(value) for value in op.operands]
         made = Op(len(self.ops), name, attributes, [v for v in read if v is not None], [], [], [],
-                  parent, symbol, _location(op.location, self.path), depth=depth)  # fmt: skip
+                  parent, symbol, self._location(op.location), depth=depth)  # fmt: skip
         self.ops.append(made)
         if len(made.operands) < len(read):
             # Used before it is defined, in a graph region: the definition is read later.
@@ -249,6 +252,11 @@ class Program:
         if found is None:
             found = self._types[type_] = str(type_)
         return found
+
+    def _location(self, location: Any) -> str:
+        text = str(location).removeprefix("loc(").removesuffix(")")
+        # A program that was parsed from text is called "-".
+        return text.replace('"-"', self.path).replace('"', "")
 
     # -- printing
 
@@ -338,10 +346,6 @@ def _reverse_post_order(blocks: list[Any]) -> list[Any]:
     return out + [b for b in blocks if b not in seen]
 
 
-def _location(location: Any, path: str) -> str:
-    text = str(location).removeprefix("loc(").removesuffix(")")
-    # A program that was parsed from text is called "-".
-    return text.replace('"-"', path).replace('"', "")
 
 
 def _blob_digests(text: str) -> dict[str, str]:

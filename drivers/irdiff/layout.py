@@ -100,6 +100,12 @@ class _Layout:
         self.taken = {value.name.partition("#")[0] for value in self._values(diff.before)}
         self.moved = {c.before[0]: c for c in diff.changes if c.kind is Kind.MOVED}
         self.touched: set[Op] = set()
+        #: The last op of A that each change took, in the block at hand.
+        self.late: dict[int, Op] = {}
+        #: New ops by change that stand before the place where their change is shown.
+        self.deferred: dict[int, list[Op]] = {}
+        #: How far A has been shown.
+        self.reached = -1
         for change in diff.changes:
             for op in (*change.before, *change.after):
                 over: Op | None = op
@@ -152,9 +158,12 @@ class _Layout:
         for n in range(max(len(a.regions), len(b.regions))):
             left = a.regions[n].blocks if n < len(a.regions) else []
             right = b.regions[n].blocks if n < len(b.regions) else []
-            for k in range(max(len(left), len(right))):
-                x = left[k] if k < len(left) else None
-                y = right[k] if k < len(right) else None
+            pairs: list[tuple[Block | None, Block | None]] = [
+                (x, self.m.blocks.get(x)) for x in left
+            ]
+            paired = {y for _, y in pairs}
+            pairs += [(None, y) for y in right if y not in paired]
+            for k, (x, y) in enumerate(pairs):
                 if n or k:
                     one = self.a.label(x) if x is not None else range(0)
                     two = self.b.label(y) if y is not None else range(0)
@@ -178,8 +187,8 @@ class _Layout:
             right = self.right(two[k], b) if k < len(two) else None
             if status == "same":
                 left, right = left or right, left or right
-            yield Row(status, left, right, changes, opens, closes,
-                      one[k] + 1 if k < len(one) else 0, two[k] + 1 if k < len(two) else 0)  # fmt: skip
+            lines = [side[k] + 1 if k < len(side) else 0 for side in (one, two)]
+            yield Row(status, left, right, changes, opens, closes, *lines)
 
     def block(self, x: Block | None, y: Block | None) -> Iterator[Row]:
         mine = x.ops if x is not None else []
@@ -190,6 +199,7 @@ class _Layout:
         aside = {both[n] for n in out_of_order(order)}
         at = 0
         waiting: list[Op] = []
+        self.late = {c.number: op for op in mine if (c := self.diff.group_of.get(op)) is not None}
         for b in theirs:
             a = self.m.back.get(b)
             if a is None or a not in place:
@@ -202,8 +212,14 @@ class _Layout:
             elif waiting:
                 yield from self._replaced([], waiting)
                 waiting = []
+            late, deferred = self.late, self.deferred
+            self.deferred = {}
             yield from self.pair(a, b)
+            self.late, self.deferred = late, deferred
         yield from self._replaced(self._gone(mine[at:], y), waiting)
+        left = [op for ops in self.deferred.values() for op in ops]
+        self.deferred = {}
+        yield from self._replaced([], left)
 
     def _gone(self, ops: list[Op], y: Block | None) -> list[Op]:
         return [
@@ -214,14 +230,23 @@ class _Layout:
 
     def _replaced(self, gone: list[Op], new: list[Op]) -> Iterator[Row]:
         """What went and what came between two lines that stayed, change by change."""
+        self.reached = max([self.reached, *(op.number for op in gone)])
         left: dict[int, list[tuple[Op, Change]]] = {}
         right: dict[int, list[tuple[Op, Change]]] = {}
         for op in gone:
             change = self.moved.get(op) or self.diff.group_of[op]
             left.setdefault(change.number, []).append((op, change))
+        for number in list(self.deferred):
+            if number in left:
+                new = self.deferred.pop(number) + new
         for op in new:
             back = self.m.back.get(op)
             change = self.moved[back] if back is not None else self.diff.group_of[op]
+            place = self.late.get(change.number)
+            if place is not None and change.number not in left and place.number > self.reached:
+                # At the head of the function, for a rewrite further down: it is shown there.
+                self.deferred.setdefault(change.number, []).append(op)
+                continue
             right.setdefault(change.number, []).append((op, change))
         # Of what only came, each stands before what follows it in B.
         order = list(left)

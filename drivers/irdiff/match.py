@@ -62,9 +62,10 @@ class Matching:
 
     def _regions(self, a: Op, b: Op) -> None:
         for left, right in zip(a.regions, b.regions, strict=False):
-            for x, y in zip(left.blocks, right.blocks, strict=False):
+            pairs = _pair_blocks(left.blocks, right.blocks)
+            for x, y in pairs:
                 self._arguments(x, y)
-            for x, y in zip(left.blocks, right.blocks, strict=False):
+            for x, y in pairs:
                 self._block(x, y)
 
     def _arguments(self, x: Block, y: Block) -> None:
@@ -204,9 +205,10 @@ class _BlockMatcher:
             self.pair(one, two)
             for v, w in zip(one.inputs, two.inputs, strict=False):
                 p, q = v.op, w.op
-                if p is not None and q is not None and v.index == w.index and self.free(p, q):
-                    if not p.symbol and key(p) == key(q):
-                        work.append((p, q))
+                if p is None or q is None or v.index != w.index or not self.free(p, q):
+                    continue
+                if not p.symbol and key(p) == key(q):
+                    work.append((p, q))
 
     def _halves(self, key: Callable[[Op], int]) -> None:
         left: dict[int, list[Op]] = defaultdict(list)
@@ -216,9 +218,11 @@ class _BlockMatcher:
         for op in self.right():
             right[key(op)].append(op)
         for k, ops in left.items():
-            if len(ops) == 1 and len(right.get(k, ())) == 1 and self.free(ops[0], right[k][0]):
-                if self.agree(ops[0], right[k][0]):
-                    self.pair(ops[0], right[k][0])
+            others = right.get(k, [])
+            if len(ops) != 1 or len(others) != 1 or not self.free(ops[0], others[0]):
+                continue
+            if self.agree(ops[0], others[0]):
+                self.pair(ops[0], others[0])
 
     # -- best first
 
@@ -373,16 +377,22 @@ def _up(op: Op, up: dict[Value, int], depth: int) -> None:
     attributes = frozenset(op.attributes.items())
     op.local = hash((op.name, attributes, op.types, len(op.operands), regions))
     operands = tuple([up.get(v, 7) for v in op.operands])
-    op.up = hash((op.local, operands, tuple([s.index for s in op.successors])))
+    op.up = hash((op.local, operands, tuple([s.key for s in op.successors])))
     for n, value in enumerate(op.results):
         up[value] = hash((op.up, n))
 
 
 def _region_hash(op: Op, number: int, up: dict[Value, int], depth: int) -> int:
     blocks = []
+    seen: dict[int, int] = defaultdict(int)
+    for block in op.regions[number].blocks if len(op.regions[number].blocks) > 1 else ():
+        names = tuple(sorted([inner.name for inner in block.ops]))
+        look = hash((tuple([v.type for v in block.args]), names))
+        block.key = hash((look, seen[look]))
+        seen[look] += 1
     for block in op.regions[number].blocks:
         for n, value in enumerate(block.args):
-            up[value] = hash(("argument", depth, block.index, n, value.type))
+            up[value] = hash(("argument", depth, block.key, n, value.type))
         for inner in block.ops:
             _up(inner, up, depth)
         types = tuple([v.type for v in block.args])
@@ -390,7 +400,7 @@ def _region_hash(op: Op, number: int, up: dict[Value, int], depth: int) -> int:
             types, tuple(sorted([inner.up for inner in block.ops])),
             tuple([inner.up for inner in block.ops if inner.ordered()]),
         ))  # fmt: skip
-    return hash(tuple(blocks))
+    return hash(tuple(blocks[:1] + sorted(blocks[1:])))
 
 
 def _down(block: Block) -> None:
@@ -412,6 +422,18 @@ def _down(block: Block) -> None:
         for region in op.regions:
             for inner in reversed(region.blocks):
                 _down(inner)
+
+
+def _pair_blocks(left: list[Block], right: list[Block]) -> list[tuple[Block, Block]]:
+    """Entry with entry, then blocks that look alike, then what is left in order."""
+    if not left or not right:
+        return []
+    pairs = [(left[0], right[0])]
+    looks = {block.key: block for block in right[1:]}
+    pairs += [(block, looks.pop(block.key)) for block in left[1:] if block.key in looks]
+    done = {block for pair in pairs for block in pair}
+    rest = [[b for b in side if b not in done] for side in (left, right)]
+    return pairs + list(zip(*rest, strict=False))
 
 
 def _family(name: str) -> str:
