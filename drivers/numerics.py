@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -105,7 +107,57 @@ def difference(found: Array, expected: Array, rtol: float, atol: float) -> str:
     )
 
 
-_reference: dict[str, bytes] = {}
+@dataclass(frozen=True)
+class Binary:
+    """A compiled program: the vmfb, and the function that is the program in it."""
+
+    vmfb: bytes
+    function: str
+
+
+_binaries: dict[tuple[str, Target], Binary] = {}
+
+
+def compile_together(texts: Iterable[str], target: Target, context: Any) -> None:
+    """Compile several small programs at once, for :func:`compare` to find them.
+
+    Starting the compiler and linking cost several times what a small program does. Programs that
+    cannot share a module, and all of them when one does not compile, are left to be compiled alone.
+    """
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for text in dict.fromkeys(texts):
+        if (text, target) not in _binaries and "dense_resource" not in text:
+            groups.setdefault(compiler.flags_for(target, text), []).append(text)
+    for group in groups.values():
+        if len(group) > 1:
+            with contextlib.suppress(MlirulesError):
+                _compile_group(group, target, context)
+
+
+def _compile_group(texts: Sequence[str], target: Target, context: Any) -> None:
+    together = compiler.parse("module {}", "<tests>", context)
+    functions = {}
+    for number, text in enumerate(texts):
+        module = compiler.parse(text, "<tests>", context)
+        operations = list(module.body.operations)
+        if len(operations) != 1:
+            continue
+        name, _ = signature(text)
+        functions[text] = f"p{number}_{name}"
+        with context:
+            operations[0].attributes["sym_name"] = compiler.ir.StringAttr.get(functions[text])
+        together.body.append(operations[0])
+    vmfb = compiler.compile_module(together, target)
+    for text, function in functions.items():
+        _binaries[text, target] = Binary(vmfb, function)
+
+
+def binary(text: str, target: Target) -> Binary:
+    """The compiled program; compiled once in a process. Raises :class:`CompileError`."""
+    if (text, target) not in _binaries:
+        name, _ = signature(text)
+        _binaries[text, target] = Binary(compiler.compile_module(text, target), name)
+    return _binaries[text, target]
 
 
 def compare(before: str, after: str | bytes, spec: RunSpec, target: Target) -> list[str]:
@@ -121,14 +173,8 @@ def compare(before: str, after: str | bytes, spec: RunSpec, target: Target) -> l
     problems: list[str] = []
     reference = Target.parse("cpu")
     try:
-        rewritten = (
-            after if isinstance(after, bytes) else compiler.compile_module(after, target)
-        )
-        original = b""
-        if spec.expect is None:
-            if before not in _reference:
-                _reference[before] = compiler.compile_module(before, reference)
-            original = _reference[before]
+        rewritten = Binary(after, name) if isinstance(after, bytes) else binary(after, target)
+        original = binary(before, reference) if spec.expect is None else None
     except MlirulesError as error:
         return [f"{target}: {error}"]
     for sizes in spec.sizes or [[]]:
@@ -143,11 +189,11 @@ def compare(before: str, after: str | bytes, spec: RunSpec, target: Target) -> l
             )
         shown = f"{target}, sizes {sizes}" if sizes else str(target)
         try:
-            found = runtime.run(rewritten, inputs, target, name)
-            if spec.expect is not None:
-                expected = [np.asarray(v) for v in spec.expect]
+            found = runtime.run(rewritten.vmfb, inputs, target, rewritten.function)
+            if original is None:
+                expected = [np.asarray(v) for v in spec.expect or ()]
             else:
-                expected = runtime.run(original, inputs, reference, name)
+                expected = runtime.run(original.vmfb, inputs, reference, original.function)
         except MlirulesError as error:
             problems.append(f"{shown}: {error}")
             continue

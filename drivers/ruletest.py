@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,15 +42,38 @@ class TestResult:
 
 def run_test(rule: Rule, test: Test, *, devices: Sequence[str] | None = None) -> TestResult:
     """Run one inline test. ``devices`` limits where numbers are checked."""
-    result = TestResult(rule, test)
-    try:
-        if test.unchanged is not None:
-            _unchanged(rule, test, result)
-        else:
-            _rewritten(rule, test, result, devices)
-    except MlirulesError as error:
-        result.problems.append(str(error))
+    (result,) = run_tests([(rule, test)], devices=devices)
     return result
+
+
+def run_tests(
+    tests: Iterable[tuple[Rule, Test]], *, devices: Sequence[str] | None = None
+) -> list[TestResult]:
+    """Run inline tests of rules, compiling what they run together."""
+    results = [TestResult(rule, test) for rule, test in tests]
+    runs: list[tuple[TestResult, Target]] = []
+    for result in results:
+        try:
+            if result.test.unchanged is not None:
+                _unchanged(result.rule, result.test, result)
+            else:
+                targets = _rewritten(result.rule, result.test, result, devices)
+                runs += [(result, target) for target in targets]
+        except MlirulesError as error:
+            result.problems.append(str(error))
+    plain = [r.test.input or "" for r, _ in runs if r.test.run and r.test.run.expect is None]
+    cpu = Target.parse("cpu")
+    wanted = {cpu: plain}
+    for result, target in runs:
+        wanted.setdefault(target, []).append(result.output)
+    for target, texts in wanted.items():
+        numerics.compile_together(texts, target, shared_context())
+    for result, target in runs:
+        assert result.test.run is not None
+        result.problems += numerics.compare(
+            result.test.input or "", result.output, result.test.run, target
+        )
+    return results
 
 
 def _parse(text: str, rule: Rule, test: Test) -> Any:
@@ -112,7 +135,8 @@ def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
 
 def _rewritten(
     rule: Rule, test: Test, result: TestResult, devices: Sequence[str] | None
-) -> None:
+) -> list[Target]:
+    """Apply the rule and check the IR; returns the targets to compare numbers on."""
     module = _parse(test.input or "", rule, test)
     count = _apply(rule, module)
     result.output = str(module)
@@ -126,16 +150,17 @@ def _rewritten(
                     reasons.append(refusal.fault(rule).render())
         why = "\n".join(reasons) or f"no {rule.root_ops[0]} in the program"
         result.problems.append(f"the rule did not apply\n{why}")
-        return
+        return []
     if test.applied is not None and count != test.applied:
         result.problems.append(f"applied {count} times, not {test.applied}")
     if not module.operation.verify():
         result.problems.append("the rewritten program does not verify")
-        return
+        return []
     if test.check is not None:
         message = filecheck(test.check, result.output)
         if message:
             result.problems.append(message + "\n" + result.output)
+    targets: list[Target] = []
     if test.run is not None:
         for device in test.run.devices:
             if devices is not None and device not in devices:
@@ -146,7 +171,8 @@ def _rewritten(
             if reason:
                 result.skipped.append(f"{device}: {reason}")
                 continue
-            result.problems += numerics.compare(test.input or "", result.output, test.run, target)
+            targets.append(target)
+    return targets
 
 
 def _ops(operation: Any) -> list[Any]:

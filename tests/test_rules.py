@@ -1,4 +1,4 @@
-"""Every shipped rule's inline tests: one pytest item a rule and device.
+"""Every shipped rule's inline tests: one pytest item for a few rules of a folder, and a device.
 
 On the CPU always: FileCheck, refusals, numbers. On Vulkan, where there is a device, the numbers of
 the tests that ask for it.
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mlirules.drivers.pipeline import rule_set
-from mlirules.drivers.ruletest import run_test
+from mlirules.drivers.ruletest import run_tests
 from mlirules.rules.loader import LIBRARY, holds_config, rule_files
 
 FILES = [file for file in rule_files(LIBRARY) if not holds_config(file)]
@@ -18,26 +18,42 @@ FILES = [file for file in rule_files(LIBRARY) if not holds_config(file)]
 ON_VULKAN = [file for file in FILES if re.search(r"devices:.*\bvulkan\b", file.read_text())]
 
 
-def _id(file: Path) -> str:
-    return str(file.relative_to(LIBRARY).with_suffix(""))
+#: Rules whose programs are compiled at once: starting the compiler costs more than they do.
+TOGETHER = 8
 
 
-def _problems(file: Path, devices: list[str]) -> list[str]:
-    (rule,) = rule_set((str(file),))
-    results = [run_test(rule, test, devices=devices) for test in rule.tests]
-    return [f"{r.test.name}: {problem}" for r in results for problem in r.problems]
+def _groups(files: list[Path]) -> list[list[Path]]:
+    """Rules of one folder, up to :data:`TOGETHER` of them."""
+    groups: list[list[Path]] = []
+    for file in files:
+        if groups and len(groups[-1]) < TOGETHER and groups[-1][0].parent == file.parent:
+            groups[-1].append(file)
+        else:
+            groups.append([file])
+    return groups
 
 
-@pytest.mark.parametrize("file", FILES, ids=_id)
-def test_rule(file: Path) -> None:
-    problems = _problems(file, ["cpu"])
+def _id(files: list[Path]) -> str:
+    names = [str(file.relative_to(LIBRARY).with_suffix("")) for file in files]
+    return "+".join([names[0], *(name.rsplit("/", 1)[-1] for name in names[1:])])
+
+
+def _problems(files: list[Path], devices: list[str]) -> list[str]:
+    rules = [rule for file in files for rule in rule_set((str(file),))]
+    results = run_tests([(r, test) for r in rules for test in r.tests], devices=devices)
+    return [f"{r.rule.name}, {r.test.name}: {problem}" for r in results for problem in r.problems]
+
+
+@pytest.mark.parametrize("files", _groups(FILES), ids=_id)
+def test_rules(files: list[Path]) -> None:
+    problems = _problems(files, ["cpu"])
     assert not problems, "\n".join(problems)
 
 
 @pytest.mark.vulkan
-@pytest.mark.parametrize("file", ON_VULKAN, ids=_id)
-def test_rule_on_vulkan(file: Path, vulkan: str) -> None:
-    problems = _problems(file, [vulkan])
+@pytest.mark.parametrize("files", _groups(ON_VULKAN), ids=_id)
+def test_rules_on_vulkan(files: list[Path], vulkan: str) -> None:
+    problems = _problems(files, [vulkan])
     assert not problems, "\n".join(problems)
 
 
