@@ -39,6 +39,8 @@ class Mutant:
     line: Line
     change: str  # deleted, negated
     noticed: str | None = None
+    #: The rewrite refuses what the condition refuses: the change makes no difference.
+    equivalent: bool = False
 
 
 @dataclass
@@ -55,8 +57,9 @@ class Report:
 
     @property
     def score(self) -> tuple[int, int]:
-        """Mutants noticed, and all."""
-        return sum(m.noticed is not None for m in self.mutants), len(self.mutants)
+        """Mutants noticed, and all that are not equivalent to the rule."""
+        real = [m for m in self.mutants if not m.equivalent]
+        return sum(m.noticed is not None for m in real), len(real)
 
 
 @dataclass
@@ -91,7 +94,10 @@ def measure(rule: Rule, *, numbers: bool = False) -> Report:
                 covered.false += holds is False
     for n, (line, _) in enumerate(rule.where):
         for change in ("deleted", "negated"):
-            report.mutants.append(Mutant(line, change, _noticed(_mutated(rule, n, change), cases)))
+            mutant = _mutated(rule, n, change)
+            noticed = _noticed(mutant, cases)
+            same = noticed is None and change == "deleted" and _refused_by_rewrite(mutant, cases)
+            report.mutants.append(Mutant(line, change, noticed, same))
     seen = {(line.section, line.key) for line, _ in rule.where}
     impossible = {(line.section, line.key) for line, _ in made.missing if line is not None}
     for line in conditions(rule):
@@ -182,6 +188,17 @@ def _noticed(mutant: Rule, cases: list[_Case]) -> str | None:
         if faults or fires != case.fires:
             return case.name
     return None
+
+
+def _refused_by_rewrite(mutant: Rule, cases: list[_Case]) -> bool:
+    """Whether a program that the mutant lets in is refused by its rewrite."""
+    matcher = Matcher(mutant, shared_context())
+    refusals = [
+        matcher.explain(op) for case in cases if not case.fires
+        for op in _roots(mutant, case.module)
+    ]  # fmt: skip
+    return any(r is not None and r.line is not None and r.line.section == "rewrite"
+               for r in refusals)  # fmt: skip
 
 
 def _loosened(line: Line, cases: list[_Case]) -> str | None:

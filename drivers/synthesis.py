@@ -88,6 +88,7 @@ class _Search:
         self.by_result = self.matcher.by_result
         self.numbers, self.strings = _literals(rule)
         self.tried = 0
+        self.reason = ""
         self.unverified: Counter[str] = Counter()
 
     # -- the whole
@@ -111,8 +112,8 @@ class _Search:
         for line in conditions(self.rule):
             self.unverified.clear()
             found = self._violating(line, seeds)
-            if isinstance(found, str):
-                out.missing.append((line, found))
+            if found is None:
+                out.missing.append((line, self.reason))
             else:
                 out.negatives.append(Made(line, self._pretty(found)))
         return out
@@ -192,8 +193,8 @@ class _Search:
     def _lines_of(self, diagnosis: Diagnosis | None) -> list[Line]:
         return [r.line for r in diagnosis.refusals if r.line] if diagnosis else []
 
-    def _violating(self, line: Line, seeds: list[Program | str]) -> Program | str:
-        """A program that only ``line`` refuses, or why there is none."""
+    def _violating(self, line: Line, seeds: list[Program | str]) -> Program | str | None:
+        """A program that only ``line`` refuses; None when there is none, and ``reason`` why."""
         others: Counter[str] = Counter()
         budget = self.tried + BUDGET
         near: list[tuple[int, Program | str, list[Line]]] = []
@@ -225,10 +226,12 @@ class _Search:
                     return variant
         if others:
             shown = " and ".join(f"`{x}`" for x, _ in others.most_common(2))
-            return f"what violates it violates {shown} as well, in every program tried"
-        if self.unverified:
-            return f"the op's verifier refuses it: {self.unverified.most_common(1)[0][0]}"
-        return f"no program of the {self.tried - budget + BUDGET} tried violates it"
+            self.reason = f"what violates it violates {shown} as well, in every program tried"
+        elif self.unverified:
+            self.reason = f"the op's verifier refuses it: {self.unverified.most_common(1)[0][0]}"
+        else:
+            self.reason = f"no program of the {self.tried - budget + BUDGET} tried violates it"
+        return None
 
     def _pairs(
         self, line: Line, seed: Program | str, budget: int
@@ -661,6 +664,9 @@ def _text_variants(text: str) -> Iterator[str]:
         for new in _BUILTIN:
             if new != old:
                 yield re.sub(rf"(?<![\w]){old}(?![\w])|(?<=x){old}(?!\w)", new, text)
+    whole = re.sub(r"(?<![\w])f32(?![\w])|(?<=x)f32(?!\w)", "i32", text)
+    whole = re.sub(r"constant (-?\d+)\.\d+(?:e[-+]\d+)?", r"constant \1", whole)
+    yield re.sub(r"arith\.(\w+?)(imum)?f\b", lambda m: f"arith.{m[1]}{'si' if m[2] else 'i'}", whole)
     for old in sorted(shapes):
         for size in ("3", "5", "7", "32", "?"):
             yield types.sub(partial(_resized, old, size), text)

@@ -1038,6 +1038,8 @@ class _Lowering(Evaluator):
         if not parts:
             raise Refused("nothing to concatenate")
         rank = parts[0].tensor.rank
+        if not rank:
+            raise Refused("tensors of rank 0 cannot be concatenated")
         axis %= rank
         dims: list[Any] = list(parts[0].tensor.dims or ())
         for part in parts[1:]:
