@@ -1,9 +1,14 @@
-"""Example programs for config rules: the smallest op that a rule is for, and one beside it."""
+"""Example programs for config rules: the smallest op that a rule is for, and one beside it.
+
+An op whose neighbouring loops go together in every operand would be collapsed on its way to where
+configurations are chosen. Such an op stands in a dispatch of its own, which is left as it is.
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 #: The size of a dim that a rule does not limit.
@@ -119,10 +124,8 @@ def program(match: Mapping[str, Any], dims: Mapping[str, int]) -> str:
     if match["op"] == "attention":
         return _attention(loops, inputs, out, types, tensors, maps)
     element = types[out[0]]
-    kinds = [
-        '"parallel"' if any(loop in _names(i) for i in out[1]) else '"reduction"' for loop in loops
-    ]
-    arguments = ", ".join(f"%{name}: {tensors[name]}" for name, _ in inputs)
+    reduced = {loop for loop in loops if not any(loop in _names(i) for i in out[1])}
+    kinds = ['"reduction"' if loop in reduced else '"parallel"' for loop in loops]
     zero = "0.0" if "f" in element else "0"
     body, values = [], []
     for name, _ in inputs:
@@ -136,24 +139,23 @@ def program(match: Mapping[str, Any], dims: Mapping[str, int]) -> str:
     result = tensors[out[0]]
     block = ", ".join([f"%x{n}: {types[n]}" for n, _ in inputs] + [f"%acc: {element}"])
     lines = [
-        f"func.func @example({arguments}) -> {result} {{",
-        f"  %zero = arith.constant {zero} : {element}",
-        f"  %empty = tensor.empty() : {result}",
-        f"  %init = linalg.fill ins(%zero : {element}) outs(%empty : {result}) -> {result}",
-        f"  %r = linalg.generic {{indexing_maps = [{', '.join(maps)}], "
+        f"%zero = arith.constant {zero} : {element}",
+        f"%empty = tensor.empty() : {result}",
+        f"%init = linalg.fill ins(%zero : {element}) outs(%empty : {result}) -> {result}",
+        f"%r = linalg.generic {{indexing_maps = [{', '.join(maps)}], "
         f"iterator_types = [{', '.join(kinds)}]}} "
         f"ins({', '.join('%' + n for n, _ in inputs)} : "
         f"{', '.join(tensors[n] for n, _ in inputs)}) outs(%init : {result}) {{",
-        f"  ^bb0({block}):",
-        *(f"    {line}" for line in body),
-        f"    %p = arith.mul{kind} {values[0]}, {values[1]} : {element}",
-        f"    %s = arith.add{kind} %acc, %p : {element}",
-        f"    linalg.yield %s : {element}",
-        f"  }} -> {result}",
-        f"  return %r : {result}",
-        "}",
+        f"^bb0({block}):",
+        *(f"  {line}" for line in body),
+        f"  %p = arith.mul{kind} {values[0]}, {values[1]} : {element}",
+        f"  %s = arith.add{kind} %acc, %p : {element}",
+        f"  linalg.yield %s : {element}",
+        f"}} -> {result}",
     ]
-    return "\n".join(lines) + "\n"
+    alone = _collapses(loops, reduced, [items for _, items in (*inputs, out)])
+    given = {name: tensors[name] for name, _ in inputs}
+    return _function(lines, given, result, alone)
 
 
 def _attention(
@@ -167,25 +169,91 @@ def _attention(
     """An attention; its results have the queries' type, as programs have it."""
     query = types[inputs[0][0]]
     result = tensors[out[0]].removesuffix(f"{types[out[0]]}>") + f"{query}>"
-    arguments = ", ".join(f"%{name}: {tensors[name]}" for name, _ in inputs)
     scale = f"affine_map<({', '.join(loops)}) -> ()>"
     every = [*maps[:3], scale, *maps[3:]]
     names = [f"%{name}" for name, _ in inputs]
-    given = [tensors[name] for name, _ in inputs]
+    given = {name: tensors[name] for name, _ in inputs}
+    shown = list(given.values())
     lines = [
-        f"func.func @example({arguments}) -> {result} {{",
-        f"  %scale = arith.constant 0.125 : {query}",
-        f"  %empty = tensor.empty() : {result}",
-        f"  %r = iree_linalg_ext.attention <{{indexing_maps = [{', '.join(every)}]}}> "
+        f"%scale = arith.constant 0.125 : {query}",
+        f"%empty = tensor.empty() : {result}",
+        f"%r = iree_linalg_ext.attention <{{indexing_maps = [{', '.join(every)}]}}> "
         f"ins({', '.join([*names[:3], '%scale', *names[3:]])} : "
-        f"{', '.join([*given[:3], query, *given[3:]])}) outs(%empty : {result}) {{",
-        "  ^bb0(%score: f32):",
-        "    iree_linalg_ext.yield %score : f32",
-        f"  }} -> {result}",
-        f"  return %r : {result}",
+        f"{', '.join([*shown[:3], query, *shown[3:]])}) outs(%empty : {result}) {{",
+        "^bb0(%score: f32):",
+        "  iree_linalg_ext.yield %score : f32",
+        f"}} -> {result}",
+    ]
+    reduced = {loop for loop in loops if not any(loop in _names(i) for i in out[1])}
+    alone = _collapses(loops, reduced, [items for _, items in (*inputs, out)])
+    return _function(lines, given, result, alone)
+
+
+def _collapses(
+    loops: Sequence[str], reduced: Set[str], operands: Sequence[Sequence[str]]
+) -> bool:
+    """Whether some neighbouring loops are of one kind and go together in every operand."""
+    for one, two in itertools.pairwise(loops):
+        if (one in reduced) == (two in reduced) and all(
+            (one not in items and two not in items)
+            or (one in items and items[items.index(one) + 1 : items.index(one) + 2] == [two])
+            for items in map(list, operands)
+        ):
+            return True
+    return False
+
+
+def _function(
+    lines: Sequence[str], inputs: Mapping[str, str], result: str, alone: bool
+) -> str:
+    """A function around lines that compute ``%r``; ``alone``: in a dispatch of their own."""
+    arguments = ", ".join(f"%{name}: {type_}" for name, type_ in inputs.items())
+    body = _dispatch(lines, inputs, result) if alone else list(lines)
+    returned = "%whole" if alone else "%r"
+    return "\n".join([
+        f"func.func @example({arguments}) -> {result} {{",
+        *(f"  {line}" for line in body),
+        f"  return {returned} : {result}",
+        "}",
+    ]) + "\n"  # fmt: skip
+
+
+def _dispatch(lines: Sequence[str], inputs: Mapping[str, str], result: str) -> list[str]:
+    def held(type_: str, access: str) -> str:
+        return f"!iree_tensor_ext.dispatch.tensor<{access}:{type_}>"
+
+    def whole(type_: str) -> str:
+        sizes = type_[len("tensor<") : -1].split("x")[:-1]
+        return (
+            f"offsets = [{', '.join('0' for _ in sizes)}], sizes = [{', '.join(sizes)}], "
+            f"strides = [{', '.join('1' for _ in sizes)}]"
+        )
+
+    blocks = [f"%in_{name}: {held(t, 'readonly')}" for name, t in inputs.items()]
+    blocks.append(f"%out: {held(result, 'writeonly')}")
+    loads = [
+        f"%{name}_whole = iree_tensor_ext.dispatch.tensor.load %in_{name}, {whole(t)} : "
+        f"{held(t, 'readonly')} -> {t}"
+        for name, t in inputs.items()
+    ]
+    # What stands inside may not use the function's own values.
+    inside = [
+        re.sub(r"(?<=[(, ])%(" + "|".join(inputs) + r")(?=[,) ])", r"%\1_whole", line)
+        for line in lines
+    ]
+    return [
+        f"%whole = flow.dispatch.workgroups({', '.join('%' + n for n in inputs)}) : "
+        f"({', '.join(inputs.values())}) -> {result} =",
+        f"    ({', '.join(blocks)}) {{",
+        *(f"  {line}" for line in (*loads, *inside)),
+        f"  iree_tensor_ext.dispatch.tensor.store %r, %out, {whole(result)} : {result} -> "
+        f"{held(result, 'writeonly')}",
+        "  flow.return",
+        "} count() -> (index, index, index) {",
+        "  %x, %y, %z = iree_tensor_ext.dispatch.workgroup_count_from_slice()",
+        "  flow.return %x, %y, %z : index, index, index",
         "}",
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _named_tests(match: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -749,14 +749,20 @@ class _Checker:
         if not sizes:
             return
         native = min((f.vector_bytes for f in self.facts if f.vector_bytes), default=64)
-        for operand in rule.operands:
-            count = math.prod(_extent(i, sizes) for i in operand.indices)
-            size = count * element_bits(operand.element) // 8
-            if size >= native * MAX_NATIVE_VECTORS:
+        limit = native * MAX_NATIVE_VECTORS
+        needs = [
+            (f"the vectors of {o.name!r}", math.prod(_extent(i, sizes) for i in o.indices)
+             * element_bits(o.element) // 8)
+            for o in rule.operands
+        ]  # fmt: skip
+        if rule.match.op in ("contraction", "convolution"):  # every product of it counts
+            bits = element_bits(rule.operands[-1].element)
+            needs.append(("the products of one vector step", math.prod(sizes.values()) * bits // 8))
+        for what, size in needs:
+            if size >= limit:
                 self.fault(("set", "tiles"), "vector-size",
-                           f"the vectors of {operand.name!r} take {size} bytes; the compiler "
-                           f"refuses {native * MAX_NATIVE_VECTORS} and more",
-                           "make the vector tiles smaller", key=True)  # fmt: skip
+                           f"{what} take {size} bytes; the compiler refuses {limit} and more",
+                           "make the vector tiles smaller", key=True)
                 return
 
     # -- GPUs

@@ -26,6 +26,7 @@ from mlirules.commands import (
     new,
     profile,
     running,
+    spec,
     testing,
     tune,
     version,
@@ -79,6 +80,7 @@ for _module, _name in (
     (version, "version"),
 ):
     app.command(_name, epilog=f"Example: {_module.EXAMPLE}")(_module.command)
+app.add_typer(spec.app, epilog=f"Example: {spec.EXAMPLE}")
 
 
 def main(arguments: list[str] | None = None) -> None:
