@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -53,7 +53,7 @@ class Synthesis:
 
 def synthesise(rule: Rule) -> Synthesis:
     """Make the programs of a rule. Raises nothing: what cannot be made is said with a reason."""
-    return _Search(rule).run()
+    return Search(rule).run()
 
 
 def conditions(rule: Rule) -> list[Line]:
@@ -81,27 +81,33 @@ def _accepts_all(decl: ast.TypeDecl) -> bool:
     return decl.kind == "any" and not decl.constant
 
 
-class _Search:
-    def __init__(self, rule: Rule) -> None:
+class Search:
+    """Looks for programs around one rule. Keep one instance a rule: its verdicts are kept."""
+
+    def __init__(self, rule: Rule, *, rewrite: bool = True) -> None:
         self.rule = rule
+        # Whether the rewrite is lowered as well before a rule is said to apply.
+        self.rewrite = rewrite
         self.matcher = Matcher(rule, shared_context())
         self.by_result = self.matcher.by_result
         self.numbers, self.strings = _literals(rule)
         self.tried = 0
         self.reason = ""
+        self.watch: Callable[[Diagnosis], None] | None = None
         self.unverified: Counter[str] = Counter()
 
     # -- the whole
 
     def run(self) -> Synthesis:
+        """A program that matches, and one for each condition."""
         out = Synthesis(self.rule)
         seeds: list[Program | str] = []
-        made = None if self.rule.equation is not None else self._from_types()
+        made = None if self.rule.equation is not None else self.first()
         if made is not None:
             out.source = "types"
             seeds.append(made)
         for text in (t.input for t in self.rule.tests if t.input is not None):
-            seeds += self._from_text(text)
+            seeds += self.from_text(text)
             if not out.source and seeds:
                 out.source = "inline test"
         if not seeds:
@@ -118,21 +124,22 @@ class _Search:
                 out.negatives.append(Made(line, self._pretty(found)))
         return out
 
-    def _text(self, program: Program | str) -> str:
+    def text(self, program: Program | str) -> str:
+        """A program as MLIR."""
         return program if isinstance(program, str) else emit(self.rule, program)
 
     def _pretty(self, program: Program | str) -> str:
         """A program as a person would write it: in the ops' own form, values named for theirs."""
         if isinstance(program, str):
             return program
-        module = ir.Module.parse(self._text(program), shared_context())
+        module = ir.Module.parse(self.text(program), shared_context())
         return "\n".join(str(op) for op in module.body.operations) + "\n"
 
     def judge(self, program: Program | str) -> Diagnosis | None:
         """How near the rule comes in a program; None when it is no program."""
         self.tried += 1
         try:
-            text = self._text(program)
+            text = self.text(program)
             module = ir.Module.parse(text, shared_context())
         except ir.MLIRError as error:
             first = str(error).split("error:", 1)[-1].strip().split("\n", 1)[0]
@@ -142,15 +149,18 @@ class _Search:
             return None
         self.module = module  # the ops of a diagnosis live in it
         found = [
-            self.matcher.diagnose(op) for op in walk(module.operation)
+            self.matcher.diagnose(op, rewrite=self.rewrite) for op in walk(module.operation)
             if op.name in self.rule.root_ops
         ]  # fmt: skip
         self.matcher.faults.clear()
+        if self.watch is not None:
+            for diagnosis in found:
+                self.watch(diagnosis)
         return min(found, key=lambda d: d.rank) if found else None
 
     # -- a first program
 
-    def _from_types(self) -> Program | None:
+    def first(self) -> Program | None:
         """A program from the types alone, mended until the rule applies."""
         try:
             program = _initial(self.rule, self.by_result)
@@ -172,7 +182,7 @@ class _Search:
             program = better
         return None
 
-    def _from_text(self, text: str) -> list[Program | str]:
+    def from_text(self, text: str) -> list[Program | str]:
         """The places of an inline test at which the rule applies, each as a program."""
         try:
             module = compiler.parse(inline_integer_resources(text), "", shared_context())
@@ -180,7 +190,9 @@ class _Search:
             return []
         out: list[Program | str] = []
         for op in walk(module.operation):
-            if op.name in self.rule.root_ops and self.matcher.diagnose(op).applies:
+            if op.name not in self.rule.root_ops:
+                continue
+            if self.matcher.diagnose(op, rewrite=self.rewrite).applies:
                 if self.rule.equation is not None:
                     return [text]
                 program = extracted(self.rule, self.by_result, op)
@@ -199,7 +211,7 @@ class _Search:
         budget = self.tried + BUDGET
         near: list[tuple[int, Program | str, list[Line]]] = []
         for seed in seeds:
-            for variant in self._changed(seed, [line]):
+            for variant in self.changed(seed, [line]):
                 if self.tried > budget:
                     break
                 found = self.judge(variant)
@@ -218,7 +230,7 @@ class _Search:
                 return found_pair
         near.sort(key=lambda n: n[0])
         for _, program, rest in near[:6]:
-            for variant in itertools.islice(self._changed(program, rest), 120):
+            for variant in itertools.islice(self.changed(program, rest), 120):
                 found = self.judge(variant)
                 if found and found.refusals and all(
                     r.line is not None and _same(r.line, line) for r in found.refusals
@@ -255,7 +267,8 @@ class _Search:
                     return second
         return None
 
-    def _changed(self, seed: Program | str, lines: list[Line]) -> Iterator[Program | str]:
+    def changed(self, seed: Program | str, lines: list[Line]) -> Iterator[Program | str]:
+        """Programs that differ from one in one thing; what has to do with ``lines`` first."""
         if isinstance(seed, str):
             yield from _text_variants(seed)
         else:
@@ -652,6 +665,11 @@ def _resized(old: str, new: str, found: re.Match[str]) -> str:
     return re.sub(rf"(?<!\d){old}(?=[x,\]])", new, found[0])
 
 
+def _as_integer(found: re.Match[str]) -> str:
+    """The integer op for a float one: ``addf`` gives ``addi``, ``maximumf`` gives ``maxsi``."""
+    return f"arith.{found[1]}{'si' if found[2] else 'i'}"
+
+
 # ---- programs that are only text -----------------------------------------------------------------
 
 
@@ -666,7 +684,7 @@ def _text_variants(text: str) -> Iterator[str]:
                 yield re.sub(rf"(?<![\w]){old}(?![\w])|(?<=x){old}(?!\w)", new, text)
     whole = re.sub(r"(?<![\w])f32(?![\w])|(?<=x)f32(?!\w)", "i32", text)
     whole = re.sub(r"constant (-?\d+)\.\d+(?:e[-+]\d+)?", r"constant \1", whole)
-    yield re.sub(r"arith\.(\w+?)(imum)?f\b", lambda m: f"arith.{m[1]}{'si' if m[2] else 'i'}", whole)
+    yield re.sub(r"arith\.(\w+?)(imum)?f\b", _as_integer, whole)
     for old in sorted(shapes):
         for size in ("3", "5", "7", "32", "?"):
             yield types.sub(partial(_resized, old, size), text)

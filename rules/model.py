@@ -134,6 +134,13 @@ class RuleDoc(_Strict):
         description="Of several rules that match, the highest goes first.",
         examples=[2],
     )
+    overlaps: list[RuleName] = Field(
+        max_length=50,
+        default=[],
+        description="Rules of the same set that match some of the same programs, on purpose: "
+        "`mlirules check` does not report the pair.",
+        examples=[["torch-matmul-to-linalg"]],
+    )
     targets: list[str] = Field(
         max_length=50,
         default=[],
