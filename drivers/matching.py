@@ -264,10 +264,11 @@ class Matcher:
             return stop.refusal
         return None
 
-    def diagnose(self, op: Any) -> Diagnosis:
+    def diagnose(self, op: Any, *, rewrite: bool = True) -> Diagnosis:
         """All that keeps the rule from applying at ``op``, in the rule's order, and how near it is.
 
-        ``op`` has one of the rule's root names. With no refusal the rule applies.
+        ``op`` has one of the rule's root names. With no refusal the rule applies; ``rewrite=False``
+        leaves out what only lowering its rewrite tells, which takes longest.
         """
         if self.by_target or self.other_roots:
             return self._diagnose_whole(op)
@@ -278,7 +279,7 @@ class Matcher:
             best = min(found, key=lambda d: d.rank)
             if best.refusals and best.refusals[0].depth < PATTERN_HOLDS:
                 best = self._other_order(op, best)
-        if not best.refusals:
+        if rewrite and not best.refusals:
             refusal = self.explain(op)  # what only the rewrite tells
             if refusal is not None:
                 best.refusals.append(refusal)
