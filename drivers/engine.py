@@ -1,8 +1,8 @@
 """The drivers: how a rule set is applied to a module.
 
-``greedy`` and ``walk`` are MLIR's own drivers running PDL that was generated from the rules;
-``conversion`` is MLIR's dialect conversion with a torch-to-builtin type converter. All of them
-share one matcher and one set of templates, so that a rule means the same everywhere.
+``greedy`` is MLIR's own driver running PDL that was generated from the rules; ``walk`` looks at
+every op once; ``conversion`` is MLIR's dialect conversion with a torch-to-builtin type converter.
+All of them share one matcher and one set of templates, so that a rule means the same everywhere.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import fnmatch
 import gc
 import json
+import sys
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -17,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from mlirules.drivers import conversion, templates, tracking
+from mlirules.drivers import conversion, templates, tracking, walking
 from mlirules.drivers.compiler import ir, rewrite
-from mlirules.drivers.matching import Match, Matcher, Refusal
+from mlirules.drivers.matching import ONLY_TENSORS, Match, Matcher, Refusal
 from mlirules.generator import pdll
 from mlirules.rules.configrule import ConfigRule
 from mlirules.rules.evaluate import describe
@@ -252,18 +253,23 @@ class Engine:
         Raises :class:`MlirulesError` when a rule is at fault (its rewrite does not verify) or the
         rule set does not terminate.
         """
-        present = op_names(module)
-        rules = self.relevant(present)
         outcome = Outcome()
-        if not rules:
-            return outcome
-        size = sum(present.values())
-        run = _Run(self, options, outcome, bound=options.bound or max(2000, 40 * size))
+        if options.driver == "walk":
+            # It meets every op once, so it needs no bound, and sees for itself what there is.
+            rules = self.rules
+            run = _Run(self, options, outcome, bound=options.bound or sys.maxsize)
+        else:
+            present = op_names(module)
+            rules = self.relevant(present)
+            if not rules:
+                return outcome
+            size = sum(present.values())
+            run = _Run(self, options, outcome, bound=options.bound or max(2000, 40 * size))
+            # Symbols of dims may have had no use from the start.
+            run.may_leave_dead |= "torch.symbolic_int" in present
         if options.max_rewrites is not None and options.max_rewrites <= 0:
             outcome.stopped = True
             return outcome
-        # Symbols of dims may have had no use from the start.
-        run.may_leave_dead |= "torch.symbolic_int" in present
         started = time.perf_counter()
         self._run = run
         # Every value that crosses into Python is a new object; collecting them while MLIR's driver
@@ -274,7 +280,7 @@ class Engine:
             if options.driver == "conversion":
                 conversion.apply(self, run, module, rules)
             elif options.driver == "walk":
-                rewrite.walk_and_apply_patterns(module.operation, self.frozen(rules))
+                walking.apply(self, run, module, rules)
             else:
                 self._greedy(module, rules, options, run)
         except ir.MLIRError as error:
@@ -287,10 +293,8 @@ class Engine:
             if collecting:
                 gc.enable()
         run.raise_if_failed()
-        if run.applied:
-            run.instantiator.erase_passed()
-            if run.may_leave_dead:
-                sweep(module, run.inner_names)
+        if run.applied and run.may_leave_dead:
+            sweep(module, run.inner_names)
         if options.driver == "conversion" and options.full and not run.stop:
             conversion.check_full(leftovers(module))
         outcome.seconds = time.perf_counter() - started
@@ -339,8 +343,6 @@ class _Run:
         self.recent: deque[str] = deque(maxlen=max(1, min(400, bound // 2)))
         self.inner_names: set[str] = set(_CONSTANTS)
         self.instantiator = templates.Instantiator(engine.context)
-        # The greedy driver removes dead ops on its own: nothing may be shared behind its back.
-        self.instantiator.hoist = options.driver == "walk"
         self.applied = 0
         # Ops below a root, constants and lists die with it, and the driver leaves them there.
         self.may_leave_dead = options.driver == "conversion"
@@ -367,7 +369,9 @@ class _Run:
         place = root if match.anchor is None else match.anchor
         for op in match.moved:
             op.move_before(place)
-        made = self.instantiator.instantiate(match.template, match.values, place)
+        made = self.instantiator.instantiate(
+            match.template, match.values, place, earlier=match.anchor is not None
+        )
         if match.others:
             made = self._replace_others(match, root, made)
         for op in match.inner:
@@ -376,24 +380,16 @@ class _Run:
         if application is not None:
             application.after = "\n".join(str(op) for op in self.instantiator.last_created)
             self.outcome.applications.append(application)
-        if rule.name not in self.seen:
-            self.seen.add(rule.name)
-            self.inner_names |= rule.op_names
-        self.applied += 1
-        if match.inner or self.engine.matchers[rule.name].fast_names is None:
+        if match.inner is not ONLY_TENSORS:
             # Operands that are not all tensors (`_` among them) go with the op that read them, as
             # does what was computed only for an op without results.
             self.may_leave_dead = True
-        counts = self.outcome.counts
-        counts[rule.name] += 1
         self.recent.append(rule.name)
         if self.options.max_rewrites is not None and self.applied >= self.options.max_rewrites:
             self.stop = True
             self.outcome.stopped = True
         elif self.applied >= self.bound:
             self.fail(self._loop())
-        self.outcome.seconds_by_rule[rule.name] += time.perf_counter() - started
-        return made
 
     @staticmethod
     def _replace_others(match: Match, root: Any, made: list[Any]) -> list[Any]:
@@ -401,6 +397,18 @@ class _Run:
         for op in match.others:
             for result in op.results:
                 result.replace_all_uses_with(made[at])
+        self.count(rule, time.perf_counter() - started)
+        return made
+
+    def count(self, rule: Rule, seconds: float, times: int = 1) -> None:
+        """Note that ``rule`` applied so many times and took so long; the limits are checked."""
+        name = rule.name
+        if name not in self.seen:
+            self.seen.add(name)
+            self.inner_names |= rule.op_names
+        self.applied += times
+        self.outcome.counts[name] += times
+        self.outcome.seconds_by_rule[name] += seconds
                 at += 1
         return made[: len(root.results)]
 

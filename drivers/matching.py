@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -129,6 +129,12 @@ def type_info(type_: Any) -> tuple[str, Tensor | None]:
     return found
 
 
+def only_tensors(types: Iterable[Any]) -> bool:
+    """Whether types are those of tensors, whose values are neither constants nor lists."""
+    return all(type_info(t)[0].startswith(("!torch.vtensor", "!torch.tensor", "tensor<"))
+               for t in types)  # fmt: skip
+
+
 def _named(tensor: Tensor, name: str, *, result: bool) -> Tensor:
     """A tensor type under a name: its dynamic dims become that value's dims."""
     assert tensor.dims is not None
@@ -209,7 +215,8 @@ class Matcher:
     def _simple_operands(self) -> list[str] | None:
         """The operands' names where the pattern is one op over distinct tensors, else None.
 
-        For such rules types decide alone, and a match is one look into a table.
+        Where the operands are tensors, types alone decide on such a rule, and a match is one look
+        into a table.
         """
         if len(self.rule.match) != 1 or self.structural or self.rule.index_match:
             return None
@@ -218,7 +225,7 @@ class Matcher:
         plain = len(names) == len(call.args) == len(set(names)) and not call.attrs
         if not plain or call.fn in self.commutative or self.rule.root.equation.pack:
             return None
-        return names if all(n in self.shallow for n in names) else None
+        return names
 
     # -- public
 
@@ -244,8 +251,10 @@ class Matcher:
                     verdict.template, ONLY_TENSORS, verdict.env,
                 )  # fmt: skip
             found = self._attempt(op)
-            if self.last_verdict is not None:
+            if self.last_verdict is not None and only_tensors(key):
                 self.fast[whole] = self.last_verdict
+                if found is not None:
+                    found.inner = ONLY_TENSORS
             return found
         return self._attempt(op)
 

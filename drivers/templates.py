@@ -1,18 +1,26 @@
-"""Lowered rewrites as IR: parsed once, cloned into place for every match.
+"""Lowered rewrites as IR: parsed once, copied into place for every match.
 
-Cloning a parsed op costs about a microsecond; building it through Python bindings or parsing text
-costs hundreds. Ops of a rewrite that depend on nothing of the match (constants, empty tensors and
-their fills) are placed once at the head of the function and shared by all matches.
+Cloning a parsed op costs a few microseconds; building it through Python bindings or parsing text
+costs hundreds. Most of what a clone costs is the same for one op and for a function full of them,
+so a rewrite that is needed often is copied many times at once, and the copies are moved into place
+one by one (:class:`_Copies`). Ops of a rewrite that depend on nothing of the match (constants,
+empty tensors and their fills) are placed once at the head of the function and shared by all
+matches.
+
+A Python object that stands for an op or a value costs ten times as much when many of them are
+alive: what runs once an application keeps none.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mlirules.drivers.compiler import ir, parse
-from mlirules.generator.lower import Argument, Lowered
+from mlirules.generator.lower import Lowered
 
 _HOISTABLE = frozenset(
     ["arith.constant", "tensor.empty", "linalg.fill", "complex.constant", "torch.constant.int",
@@ -34,7 +42,7 @@ _BACK = {
 
 @dataclass
 class _Step:
-    """One op to clone: where its operands come from, and what its regions capture."""
+    """One op of a rewrite: where its operands come from, and what its regions capture."""
 
     op: Any
     operands: list[tuple[int, int]]  # (operand number, slot)
@@ -45,20 +53,147 @@ class _Step:
     key: str  # what a shared op is
     attribute: str | None
 
+    @property
+    def slots(self) -> range:
+        """The slots of its results."""
+        return range(self.first, self.first + self.results)
 
-@dataclass
+
+@dataclass(slots=True)
+class _Rest:
+    """What few ops of a rewrite need."""
+
+    captures: list[tuple[tuple[int, ...], int, int]]
+    attribute: str | None
+    results: list[tuple[int, int]]  # (number, slot) of those that the rewrite returns
+
+
+# What a copy of one op still needs: operands that are arguments of the rewrite (operand number,
+# slot), the slot of its result where it is the only one and the rewrite returns it, and the rest.
+_Fill = tuple[list[tuple[int, int]], int | None, _Rest | None]
+
+
+class _Copies:
+    """The ops of a template that every application gets anew, ready to be copied.
+
+    A *block of n copies* is a function whose body is those ops n times over. Its arguments are the
+    template's, and after them the results of the ops that are shared. Within a copy the operands
+    are in place; no copy may leave its function while it uses an argument.
+    """
+
+    #: The largest block has 2 ** LARGEST copies: more gains little and wastes more at the end.
+    LARGEST = 6
+
+    def __init__(
+        self, function: Any, steps: list[_Step], copied: list[bool], returned: list[int]
+    ) -> None:
+        body = function.regions[0].blocks[0]
+        arguments = range(len(body.arguments))
+        self.fills: list[_Fill] = [
+            _fill(step, arguments, returned) for step in itertools.compress(steps, copied)
+        ]
+        #: The slots of shared ops' results, in the order of the arguments.
+        self.shared = [
+            slot for step, own in zip(steps, copied, strict=True) if not own for slot in step.slots
+        ]
+        self._function = function
+        self._copied = copied
+        self._blocks: list[Any] = []
+
+    def block(self, size: int) -> Any:
+        """A new function of 2 ** ``size`` copies, which belongs to the caller."""
+        while len(self._blocks) <= size:
+            self._blocks.append(self._doubled() if self._blocks else self._one())
+        return self._blocks[size].clone(False).operation
+
+    def _one(self) -> Any:
+        new = self._function.clone(False).operation
+        body = new.regions[0].blocks[0]
+        operations = [op.operation for op in body.operations]
+        operations.pop().erase()  # the return
+        shared = [op for op, own in zip(operations, self._copied, strict=True) if not own]
+        for op in shared:
+            for value in op.results:
+                value.replace_all_uses_with(body.add_argument(value.type, op.location))
+        for op in reversed(shared):
+            op.erase()
+        return new
+
+    def _doubled(self) -> Any:
+        """The largest block so far, and another one after it."""
+        new, more = (self._blocks[-1].clone(False).operation for _ in range(2))
+        body, source = new.regions[0].blocks[0], more.regions[0].blocks[0]
+        for theirs, ours in zip(source.arguments, body.arguments, strict=True):
+            theirs.replace_all_uses_with(ours)
+        for op in list(source.operations):
+            body.append(op.operation)
+        return new
+
+
+def _fill(step: _Step, arguments: range, returned: list[int]) -> _Fill:
+    """What a copy of ``step`` needs, where the slots of the rewrite's arguments are given."""
+    results = [(n, slot) for n, slot in enumerate(step.slots) if slot in returned]
+    only = results.pop()[1] if results and step.results == 1 else None
+    captures = [(path, n, slot) for path, n, slot in step.captures if slot in arguments]
+    rest = _Rest(captures, step.attribute, results)
+    plain = not captures and step.attribute is None and not results
+    operands = [(n, slot) for n, slot in step.operands if slot in arguments]
+    return operands, only, None if plain else rest
+
+
+class _Stock:
+    """Copies of one template for one function: more at a time the more were needed before."""
+
+    __slots__ = ("_copies", "_following", "_function", "_left", "_size", "fills", "slots")
+
+    def __init__(self, copies: _Copies, slots: list[Any]) -> None:
+        self.fills = copies.fills
+        #: The template's slots, with the results of shared ops in place.
+        self.slots = slots
+        self._copies = copies
+        self._size = 0
+        self._left = 0
+        self._function: Any = None
+        self._following: Callable[[], Any] = int
+
+    def take(self) -> Callable[[], Any]:
+        """A function that gives the ops of one copy, one a call: all of them must be taken."""
+        if not self._left:
+            self._refill()
+        self._left -= 1
+        return self._following
+
+    def _refill(self) -> None:
+        self._function = self._copies.block(self._size)
+        body = self._function.regions[0].blocks[0]
+        shared = self._copies.shared
+        arguments = list(body.arguments)[-len(shared) :] if shared else []
+        for slot, argument in zip(shared, arguments, strict=True):
+            argument.replace_all_uses_with(self.slots[slot])
+        # Not to be passed on as an iterator: `iter` would copy it, with its place.
+        self._following = iter(body.operations).__next__
+        self._left = 1 << self._size
+        self._size = min(self._size + 1, _Copies.LARGEST)
+
+
+# How to come by an argument: what it is called, the cast to its builtin type, the cast back that
+# may have made it, that type. No cast (an empty name): the value as it is.
+Read = tuple[Any, str, str, Any]
+
+
+@dataclass(eq=False)
 class Template:
-    """A lowered rewrite, ready to clone."""
+    """A lowered rewrite, ready to be copied."""
 
     lowered: Lowered
     module: Any  # keeps the parsed ops alive
-    arguments: list[tuple[Argument, Any]]  # with the type that a cast to it gives
+    reads: list[Read]  # the arguments, by their paths
     steps: list[_Step]
     returned: list[int]
     slots: int
-    own_steps: list[_Step]
-    #: Results that are casts back to torch: (slot of the cast, slot of what it casts).
-    passable: list[tuple[int, int]]
+    #: The ops that every application gets anew: all of them, and without those that are shared.
+    every: _Copies
+    own: _Copies
 
 
 def build(lowered: Lowered, context: Any) -> Template:
@@ -68,10 +203,11 @@ def build(lowered: Lowered, context: Any) -> Template:
     block = function.regions[0].blocks[0]
     slot_of: dict[Any, int] = {}
     hoisted: set[int] = set()
-    arguments = []
+    reads: list[Read] = []
     for argument, value in zip(lowered.arguments, block.arguments, strict=True):
         slot_of[value] = len(slot_of)
-        arguments.append((argument, value.type))
+        cast = _FORMS.get(argument.form, "")
+        reads.append((argument.path, cast, _BACK.get(cast, ""), value.type))
     steps: list[_Step] = []
     named = dict(lowered.slots)
     operations = list(block.operations)
@@ -99,15 +235,9 @@ def build(lowered: Lowered, context: Any) -> Template:
                   str(operation) if hoist else "", attribute)
         )  # fmt: skip
     returned = [slot_of[v] for v in operations[-1].operands]
-    return Template(
-        lowered, module, arguments, steps, returned, len(slot_of),
-        [s for s in steps if not s.hoist],
-        [
-            (s.first, s.operands[0][1])
-            for s in steps
-            if s.first in returned and s.op.name in _BACK.values()
-        ],
-    )  # fmt: skip
+    every = _Copies(function.operation, steps, [True] * len(steps), returned)
+    own = _Copies(function.operation, steps, [not s.hoist for s in steps], returned)
+    return Template(lowered, module, reads, steps, returned, len(slot_of), every, own)
 
 
 def _captures(
@@ -137,115 +267,147 @@ def _at(op: Any, path: tuple[int, ...]) -> Any:
     return op
 
 
+@dataclass(slots=True)
+class Scope:
+    """A block that a walk is in, and what may be shared there."""
+
+    head: Any  # the function's block around it, at the start of which shared ops stand
+    shared: dict[Any, list[Any]]  # the function's shared ops, by what they are
+    stocks: dict[Template, _Stock]  # the function's copies of templates
+    casts: list[dict[Any, Any]]  # torch value -> its builtin value: here, and in blocks around it
+
+
 class Instantiator:
-    """Clones templates into one module, sharing what can be shared."""
+    """Copies templates into one module, sharing what can be shared."""
 
     def __init__(self, context: Any) -> None:
-        self.context = context
         self.unknown = ir.Location.unknown(context)
-        self.last_created: list[Any] = []
-        #: A location for all that is made, where a run is recorded.
+        #: The location of what is made, where the template's own is not wanted.
         self.mark: Any = None
+        #: What the last application made, in a run that marks it.
+        self.last_created: list[Any] = []
         #: Values that a conversion has converted already: original -> converted.
         self.converted: dict[Any, Any] = {}
-        #: Whether constants and fills are shared at the head of the function.
-        self.hoist = True
-        # By function body: shared ops by what they are, and each template's slots filled with them.
-        self.scopes: dict[Any, tuple[dict[Any, list[Any]], dict[int, list[Any]]]] = {}
-        # Casts back to torch that a match read past: dead, once their last user has gone.
+        #: Where constants, fills and casts are shared; None: they are not.
+        self.scope: Scope | None = None
+        #: Casts back to torch that the last application read past.
         self.passed: list[Any] = []
-        # A cast back to torch that this run made -> the builtin value it casts.
-        self.made: dict[Any, Any] = {}
-        self.last_block: Any = None
-        self.last_scope: Any = None
+        self._functions: dict[Any, tuple[dict[Any, list[Any]], dict[Template, _Stock]]] = {}
+        self._stocks: dict[Template, _Stock] = {}
 
-    def instantiate(self, template: Template, values: dict[str, Any], root: Any) -> list[Any]:
-        """Clone ``template`` before ``root``; returns the new values of its results."""
-        ip = ir.InsertionPoint(root)
-        slots = self.filled(template, root) if self.hoist else [None] * template.slots
-        created: list[Any] = []
-        for number, (argument, type_) in enumerate(template.arguments):
-            value = values[argument.path]
-            if argument.form != "raw":
-                value = self.cast(value, _FORMS[argument.form], type_, ip)
-            slots[number] = value
-        for step in template.steps if not self.hoist else template.own_steps:
-            new = step.op.clone(ip)
-            if self.mark is not None:
-                new.location = self.mark
-            if step.operands:
-                operands = new.operands
-                for n, slot in step.operands:
-                    operands[n] = slots[slot]
-            for path, n, slot in step.captures:
-                _at(new, path).operands[n] = slots[slot]
-            if step.attribute is not None:
-                new.attributes["value"] = signless(values[step.attribute])
-            created.append(new)
-            if step.results == 1:
-                slots[step.first] = new.results[0]
-            elif step.results:
-                slots[step.first : step.first + step.results] = new.results
-        self.last_created = created
-        if self.hoist:
-            for result, source in template.passable:
-                self.made[slots[result]] = slots[source]
+    def scope_of(self, block: Any, outer: Scope | None = None) -> Scope:
+        """The scope for ``block``; ``outer`` is the one of the block around it."""
+        head = block
+        owner = head.owner.operation
+        while owner.name not in _ISOLATED:
+            head = owner.block
+            owner = head.owner.operation
+        shared, stocks = self._functions.setdefault(owner, ({}, {}))
+        return Scope(head, shared, stocks, [{}, *(outer.casts if outer else ())])
+
+    def instantiate(
+        self, template: Template, values: dict[str, Any], root: Any, *, earlier: bool = False
+    ) -> list[Any]:
+        """Put a copy of ``template`` before ``root``; returns the new values of its results.
+
+        ``earlier``: the walk is past ``root``, so what it has cast since may stand too late.
+        """
+        scope = self.scope
+        if earlier and scope is not None:
+            self.scope = replace(scope, casts=[{}])
+        slots = self.place(template, template.reads, values, root)
+        self.scope = scope
         return [slots[s] for s in template.returned]
 
-    def cast(self, value: Any, name: str, type_: Any, ip: Any) -> Any:
+    def place(self, template: Template, reads: list[Read], values: Any, root: Any) -> list[Any]:
+        """Put a copy of ``template`` before ``root``; returns its slots, the returned ones filled.
+
+        ``reads`` says where among ``values`` the arguments are.
+        """
+        stock = (self.scope.stocks if self.scope else self._stocks).get(template)
+        if stock is None:
+            stock = self._stock(template)
+        slots = stock.slots.copy()
+        for slot, (key, cast, back, type_) in enumerate(reads):
+            value = values[key]
+            if cast:
+                value = self.cast(value, cast, back, type_, root)
+            slots[slot] = value
+        mark = self.mark
+        created = []
+        following = stock.take() if stock.fills else None
+        for operands, result, rest in stock.fills:
+            op = following().operation
+            if operands:
+                own = op.operands
+                for n, slot in operands:
+                    own[n] = slots[slot]
+            if rest is not None:
+                for path, n, slot in rest.captures:
+                    _at(op, path).operands[n] = slots[slot]
+                if rest.attribute is not None:
+                    op.attributes["value"] = signless(values[rest.attribute])
+                for n, slot in rest.results:
+                    slots[slot] = op.results[n]
+            op.move_before(root)
+            if result is not None:
+                slots[result] = op.result
+            if mark is not None:
+                op.location = mark
+                created.append(op)
+        self.last_created = created
+        return slots
+
+    def cast(self, value: Any, name: str, back: str, type_: Any, root: Any) -> Any:
         """``value`` in its builtin type, past a cast back to torch where one made it."""
-        if self.hoist:
-            known = self.made.get(value)
-            if known is not None:
-                self.passed.append(value)
-                return known
-        elif self.converted:
+        scope = self.scope
+        if scope is None and self.converted:
             known = self.converted.get(value)
             if known is not None and known.type == type_:
                 return known
         owner = value.owner
-        if not isinstance(owner, ir.Block) and owner.name == _BACK[name]:
+        if not isinstance(owner, ir.Block) and owner.name == back:
             source = owner.operands[0]
             if source.type == type_:
-                if self.hoist:
+                if scope is not None:
                     self.passed.append(value)
                 return source
+        if scope is not None:
+            for casts in scope.casts:
+                known = casts.get(value)
+                if known is not None and known.type == type_:
+                    return known
         made = ir.Operation.create(
-            name, results=[type_], operands=[value], ip=ip, loc=self.mark or self.unknown
-        )
-        return made.results[0]
+            name, results=[type_], operands=[value], ip=ir.InsertionPoint(root),
+            loc=self.mark or self.unknown,
+        )  # fmt: skip
+        if scope is not None:
+            scope.casts[0][value] = made.result
+        return made.result
 
     def erase_passed(self) -> None:
-        """Erase the casts that matches read past and that nobody else uses."""
-        for value in dict.fromkeys(self.passed):
-            if next(iter(value.uses), None) is None:
+        """Erase the casts that the last application read past and that nobody else uses."""
+        for value in dict.fromkeys(self.passed) if len(self.passed) > 1 else self.passed:
+            for _ in value.uses:
+                break
+            else:
                 value.owner.erase()
         self.passed.clear()
-        self.made.clear()
 
-    def filled(self, template: Template, root: Any) -> list[Any]:
-        """The template's slots with the shared ops' results in place."""
-        block = root.block
-        if self.last_block is None or block != self.last_block:
-            self.last_block = block
-            outer = block
-            owner = outer.owner.operation
-            while owner.name not in _ISOLATED:
-                outer = owner.block
-                owner = outer.owner.operation
-            self.last_scope = self.scopes.setdefault(owner, ({}, {}))
-            self.last_outer = outer
-        shared, filled = self.last_scope
-        found = filled.get(id(template))
-        if found is None:
-            found = [None] * template.slots
-            for step in template.steps:
-                if step.hoist:
-                    found[step.first : step.first + step.results] = self.share(
-                        step, found, shared, self.last_outer
-                    )
-            filled[id(template)] = found
-        return list(found)
+    def _stock(self, template: Template) -> _Stock:
+        """The first copies of ``template``, with the shared ops' results in place."""
+        slots = [None] * template.slots
+        scope = self.scope
+        if scope is None:
+            stock = self._stocks[template] = _Stock(template.every, slots)
+            return stock
+        for step in template.steps:
+            if step.hoist:
+                slots[step.first : step.first + step.results] = self.share(
+                    step, slots, scope.shared, scope.head
+                )
+        stock = scope.stocks[template] = _Stock(template.own, slots)
+        return stock
 
     def share(
         self, step: _Step, slots: list[Any], shared: dict[Any, list[Any]], block: Any
