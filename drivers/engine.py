@@ -385,18 +385,6 @@ class _Run:
             # does what was computed only for an op without results.
             self.may_leave_dead = True
         self.recent.append(rule.name)
-        if self.options.max_rewrites is not None and self.applied >= self.options.max_rewrites:
-            self.stop = True
-            self.outcome.stopped = True
-        elif self.applied >= self.bound:
-            self.fail(self._loop())
-
-    @staticmethod
-    def _replace_others(match: Match, root: Any, made: list[Any]) -> list[Any]:
-        at = len(root.results)
-        for op in match.others:
-            for result in op.results:
-                result.replace_all_uses_with(made[at])
         self.count(rule, time.perf_counter() - started)
         return made
 
@@ -409,6 +397,18 @@ class _Run:
         self.applied += times
         self.outcome.counts[name] += times
         self.outcome.seconds_by_rule[name] += seconds
+        if self.options.max_rewrites is not None and self.applied >= self.options.max_rewrites:
+            self.stop = True
+            self.outcome.stopped = True
+        elif self.applied >= self.bound:
+            self.fail(self._loop())
+
+    @staticmethod
+    def _replace_others(match: Match, root: Any, made: list[Any]) -> list[Any]:
+        at = len(root.results)
+        for op in match.others:
+            for result in op.results:
+                result.replace_all_uses_with(made[at])
                 at += 1
         return made[: len(root.results)]
 

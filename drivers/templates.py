@@ -335,7 +335,7 @@ class Instantiator:
             slots[slot] = value
         mark = self.mark
         created = []
-        following = stock.take() if stock.fills else None
+        following = stock.take()
         for operands, result, rest in stock.fills:
             op = following().operation
             if operands:
