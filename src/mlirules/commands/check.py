@@ -8,7 +8,12 @@ from typing import Annotated
 import typer
 
 from mlirules.commands.common import Json, out, progress, say_json
-from mlirules.rules.faults import EXIT_INPUT_WRONG, Fault, MlirulesError
+from mlirules.rules.faults import (
+    EXIT_CHECK_FAILED,
+    EXIT_INPUT_WRONG,
+    Fault,
+    MlirulesError,
+)
 
 EXAMPLE = "mlirules check torch/to-linalg my-rules/"
 
@@ -19,27 +24,41 @@ def command(
         typer.Argument(help="Rule files, folders, shipped rule sets or pipeline files; "
                             "default: all that ships."),
     ] = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Leave out what concerns rules taken together.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 when there is a warning.")
+    ] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Check rules and pipelines: schema, notation, types, op names, the tests' MLIR, the PDLL.
 
-    Exits with 2 when there is a fault.
+    Rules that stand without a fault are looked at together: shadowed ones, overlaps of equal
+    benefit, loops, conditions that can never hold, attributes that the compiler does not have.
+    Those are warnings, each with a program. Exits with 2 when there is a fault.
     """
-    faults, files = _check(paths or [])
+    faults, files = _check(paths or [], alone)
     if as_json:
         say_json({"files": files, "faults": [fault.as_json() for fault in faults]})
     elif faults:
         for fault in faults:
             out.print(fault.render() + "\n", markup=False, highlight=False, soft_wrap=True)
         bad = len({fault.span.path for fault in faults})
-        out.print(f"{len(faults)} faults in {bad} of {files} files", style="red", highlight=False)
+        warnings = sum(fault.severity == "warning" for fault in faults)
+        style = "red" if warnings < len(faults) else "yellow"
+        beside = f", {warnings} of them warnings" if warnings else ""
+        out.print(f"{len(faults)} faults in {bad} of {files} files{beside}", style=style,
+                  highlight=False)  # fmt: skip
     else:
         out.print(f"{files} files, no faults", style="green", highlight=False)
-    if faults:
+    if any(fault.severity != "warning" for fault in faults):
         raise typer.Exit(EXIT_INPUT_WRONG)
+    if faults and strict:
+        raise typer.Exit(EXIT_CHECK_FAILED)
 
 
-def _check(paths: list[str]) -> tuple[list[Fault], int]:
+def _check(paths: list[str], alone: bool) -> tuple[list[Fault], int]:
     from mlirules.drivers.check import check_rule
     from mlirules.rules.loader import LIBRARY, holds_config
     from mlirules.specs.pipeline import PIPELINES
@@ -54,8 +73,10 @@ def _check(paths: list[str]) -> tuple[list[Fault], int]:
             step(file.stem)
             faults += _pipeline_faults(file)
     rewriting = [file for file in rules if not holds_config(file)]
-    if rewriting and not faults:
+    if rewriting and not any(fault.severity != "warning" for fault in faults):
         faults += _set_faults(rewriting)
+        if not alone and not any(fault.severity != "warning" for fault in faults):
+            faults += _together(paths, rewriting)
     return faults, len(rules) + len(pipelines)
 
 
@@ -87,6 +108,35 @@ def _pipeline_faults(file: Path) -> list[Fault]:
     except MlirulesError as error:
         return error.faults
     return []
+
+
+def _together(paths: list[str], files: list[Path]) -> list[Fault]:
+    """Findings about the rules of each set: those of one stage of a pipeline stand together."""
+    from mlirules.drivers import compiler
+    from mlirules.drivers.analysis import analyse
+    from mlirules.rules.loader import LIBRARY, load_rules, rule_files
+    from mlirules.specs.pipeline import PIPELINES, Pipeline
+
+    given = set(files)
+    wanted: dict[tuple[Path, ...], None] = {}
+    for pipeline in sorted(PIPELINES.glob("*.yaml")):
+        for stage in Pipeline.load(pipeline).stages:
+            of_stage = [f for name in stage.rules for f in rule_files(name) if f in given]
+            wanted[tuple(of_stage)] = None
+    # A stage that another one holds as well says nothing new.
+    sets = [s for s in wanted if s and not any(set(s) < set(other) for other in wanted)]
+    staged = {file for s in sets for file in s}
+    left: dict[object, list[Path]] = {}
+    for path in paths or [str(LIBRARY)]:
+        for file in rule_files(path):
+            if file in given and file not in staged:
+                inside = file.is_relative_to(LIBRARY)
+                key = file.relative_to(LIBRARY).parts[:2] if inside else path
+                left.setdefault(key, []).append(file)
+    found: list[Fault] = []
+    for group in (*sets, *left.values()):
+        found += analyse(load_rules(dict.fromkeys(group), ops=compiler.op_oracle))
+    return list(dict.fromkeys(found))
 
 
 def _set_faults(rules: list[Path]) -> list[Fault]:
