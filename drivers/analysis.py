@@ -220,7 +220,7 @@ def _loops(rules: Sequence[Rule], known: dict[str, _Known]) -> list[Fault]:
                     told |= set(part)
                     first = next(r for r in component if r.name in part)
                     out.append(_warning(
-                        first, "loop", f"{' and '.join(part)} go on for ever under the greedy "
+                        first, "loop", f"{' and '.join(part)} go{'es' * (len(part) == 1)} on for ever under the greedy "
                         f"driver: more than {LOOP_BOUND} applications to a program of a few ops",
                         text,
                     ))  # fmt: skip
