@@ -65,7 +65,11 @@ def apply(engine: Engine, run: _Run, module: Any, rules: Sequence[Rule]) -> None
         target = rewrite.ConversionTarget(context)
         target.add_legal_op(*_LEGAL_TORCH)
         target.add_legal_op("builtin.module", "builtin.unrealized_conversion_cast")
-        target.add_legal_dialect(*(d for d in known_dialects() if d not in ("torch", "builtin")))
+        # An op that is neither legal nor illegal is converted where a rule fits, and else stays.
+        open_dialects = {name.partition(".")[0] for rule in rules for name in rule.root_ops}
+        target.add_legal_dialect(
+            *(d for d in known_dialects() if d not in {"torch", "builtin", *open_dialects})
+        )
         config = rewrite.ConversionConfig()
         # The bindings have no hook for materialisations: ours replace the driver's casts below.
         config.build_materializations = False
