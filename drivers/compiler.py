@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib
 import importlib.metadata
+import inspect
 import mmap
 import os
 import re
@@ -43,6 +44,7 @@ __all__ = [
     "is_registered_op",
     "known_dialects",
     "lower_to",
+    "op_documentation",
     "op_suggestion",
     "parse",
     "registered_ops",
@@ -666,6 +668,24 @@ def _op_in(stderr: str) -> str | None:
         stderr,
     )
     return next(filter(None, found.groups()), None) if found else None
+
+
+def op_documentation(name: str) -> str:
+    """What the installed compiler's bindings say of an op, in Markdown; empty: nothing.
+
+    Dialects without a Python module (torch among them) have no text.
+    """
+    dialect = name.partition(".")[0]
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", dialect):
+        return ""
+    try:
+        module = importlib.import_module(f"iree.compiler.dialects.{dialect}")
+    except ImportError:
+        return ""
+    for found in vars(module).values():
+        if isinstance(found, type) and getattr(found, "OPERATION_NAME", "") == name:
+            return inspect.cleandoc(found.__doc__ or "")
+    return ""
 
 
 def op_oracle(name: str) -> tuple[bool, list[str]]:
