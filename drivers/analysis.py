@@ -219,10 +219,10 @@ def _loops(rules: Sequence[Rule], known: dict[str, _Known]) -> list[Fault]:
                         continue
                     told |= set(part)
                     first = next(r for r in component if r.name in part)
+                    who = " and ".join(part) + (" goes" if len(part) == 1 else " go")
                     out.append(_warning(
-                        first, "loop", f"{' and '.join(part)} go{'es' * (len(part) == 1)} on for ever under the greedy "
-                        f"driver: more than {LOOP_BOUND} applications to a program of a few ops",
-                        text,
+                        first, "loop", f"{who} on for ever under the greedy driver: more than "
+                        f"{LOOP_BOUND} applications to a program of a few ops", text,
                     ))  # fmt: skip
     return out
 
