@@ -14,8 +14,8 @@ from typing import Any
 
 from mlirules.drivers import compiler, targetfacts
 from mlirules.drivers.targets import Target
-from mlirules.rules.faults import Fault, MlirulesError, did_you_mean
 from mlirules.rules.configrule import config_of
+from mlirules.rules.faults import Fault, MlirulesError, did_you_mean
 from mlirules.rules.loader import kind_of, rule_of
 from mlirules.rules.source import SourceFile, Text, load_yaml
 

@@ -29,6 +29,7 @@ from iree.compiler.passmanager import PassManager
 
 from mlirules.drivers import dialects
 from mlirules.drivers.targets import Target
+from mlirules.generator.kernel import targets_of
 from mlirules.rules.faults import Fault, MlirulesError, Span, did_you_mean
 
 __all__ = [
@@ -406,6 +407,7 @@ def _arguments(
     target: Target, text: str, flags: Sequence[str], compile_from: str | None
 ) -> list[str]:
     _check_flags(target, flags)
+    _check_kernels(target, text)
     arguments = list(flags_for(target, text, compile_from=compile_from))
     if compile_from is not None:
         _check_phase(compile_from, "--compile-from")
@@ -517,6 +519,17 @@ def _check_phase(phase: str, flag: str) -> None:
             f"unknown phase {phase!r}",
             code="phase",
             suggestion=did_you_mean(phase, PHASES) or "known: " + ", ".join(PHASES),
+        )
+
+
+def _check_kernels(target: Target, text: str) -> None:
+    others = targets_of(text) - {target.kind}
+    if others:
+        raise MlirulesError.at(
+            str(target),
+            f"the program holds kernels written for {', '.join(sorted(others))}",
+            code="kernel-target",
+            suggestion="apply the rules with the target that the program is compiled for",
         )
 
 

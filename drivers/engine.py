@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from mlirules.drivers import conversion, templates, tracking, walking
+from mlirules.drivers import conversion, kernels, templates, tracking, walking
 from mlirules.drivers.compiler import ir, rewrite
 from mlirules.drivers.matching import ONLY_TENSORS, Match, Matcher, Refusal
 from mlirules.generator import pdll
@@ -37,6 +37,8 @@ class Options:
 
     driver: DriverName = "greedy"
     order: Order = "top-down"
+    #: The kind of target that kernels are chosen for.
+    target: str = "cpu"
     #: Conversion: every illegal op must be converted (full), or as many as rules can (partial).
     full: bool = False
     #: Greedy: let ops fold themselves, too. Off, so that what changes is what the rules say (a
@@ -270,6 +272,8 @@ class Engine:
         if options.max_rewrites is not None and options.max_rewrites <= 0:
             outcome.stopped = True
             return outcome
+        for matcher in self.matchers.values():
+            matcher.target = options.target
         started = time.perf_counter()
         self._run = run
         # Every value that crosses into Python is a new object; collecting them while MLIR's driver
@@ -295,6 +299,9 @@ class Engine:
         run.raise_if_failed()
         if run.applied and run.may_leave_dead:
             sweep(module, run.inner_names)
+        if any(self.matchers[name].rule.variants for name in outcome.counts):
+            made = [t for r in self.rules if r.variants for t in self.matchers[r.name].templates()]
+            kernels.place(module, made)
         if options.driver == "conversion" and options.full and not run.stop:
             conversion.check_full(leftovers(module))
         outcome.seconds = time.perf_counter() - started

@@ -18,6 +18,7 @@ from typing import Any
 
 from mlirules.drivers import indexing, templates
 from mlirules.drivers.compiler import ir
+from mlirules.generator.kernel import lower_kernel
 from mlirules.generator.lower import LoweringError, lower, tensor_of_type
 from mlirules.rules import words
 from mlirules.rules.evaluate import FUNCTIONS, Evaluator, Refused, truth
@@ -183,6 +184,8 @@ class Matcher:
         self.rule = rule
         self.context = context
         self.cache: dict[Any, _Verdict] = {}
+        #: The kind of target that kernels are chosen for.
+        self.target = "cpu"
         self.faults: list[MlirulesError] = []
         self.by_result: dict[str, tuple[int, int]] = {}
         for n, pattern in enumerate(rule.match):
@@ -220,6 +223,8 @@ class Matcher:
         """
         if len(self.rule.match) != 1 or self.structural or self.rule.index_match:
             return None
+        if self.rule.variants:  # the target counts, too
+            return None
         call = self.rule.root.equation.call
         names = [a.id for a in call.args if isinstance(a, ast.Name)]
         plain = len(names) == len(call.args) == len(set(names)) and not call.attrs
@@ -228,6 +233,10 @@ class Matcher:
         return names
 
     # -- public
+
+    def templates(self) -> list[templates.Template]:
+        """What the rule has made of the matches so far, one for each distinct kind of match."""
+        return [v.template for v in self.cache.values() if v.template is not None]
 
     def match(self, op: Any) -> Match | None:
         """The rule's match at ``op``, or None."""
@@ -850,6 +859,7 @@ class Matcher:
             key.extend(value.type for value in root.results)
         return (
             tuple(key), tuple(len(v) for v in state.lists.values()), tuple(state.symbols.values()),
+            self.target if self.rule.variants else "",
         )  # fmt: skip
 
     def _judge(self, op: Any, state: _State) -> Match:
@@ -918,12 +928,15 @@ class Matcher:
             env = bind(rule, named)
             for line, expr in self.plain_where:
                 self._condition(line, expr, env)
-            lowered = lower(rule, env, results)
+            if rule.variants:
+                lowered = lower_kernel(rule, env, results, self.target)
+            else:
+                lowered = lower(rule, env, results)
             try:
                 template = templates.build(lowered, self.context)
             except MlirulesError as error:
                 raise LoweringError(
-                    rule.rewrite[0][0],
+                    rule.made_by,
                     f"the rewrite gives MLIR that does not verify: {error.faults[0].message}\n"
                     + _numbered(lowered.text),
                 ) from None

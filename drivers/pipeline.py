@@ -142,10 +142,11 @@ def _options(
 
 def _run_stage(
     stage: Stage, number: int, module: Any, outcome: Outcome, record: bool,
-    max_rewrites: int | None, bound: int | None = None,
+    max_rewrites: int | None, bound: int | None = None, kind: str = "cpu",
 ) -> None:  # fmt: skip
     left = None if max_rewrites is None else max_rewrites - outcome.total
     options = _options(stage, record, left, bound, outcome.total)
+    options.target = kind
     done = engine_for(stage_rules(stage)).run(module, options)
     outcome.merge(done)
     if max_rewrites is None:
@@ -188,9 +189,11 @@ def transform(
     max_rewrites: int | None = None,
     bound: int | None = None,
     stages: Iterable[Stage] | None = None,
+    kind: str = "cpu",
 ) -> Transformed:
     """Run a program through a pipeline's torch stages.
 
+    ``kind`` is the kind of target that kernels are chosen for.
     ``max_rewrites`` ends the work after so many applications; more than ``bound`` in one stage are
     taken for a loop (default: by the program's size).
 
@@ -207,7 +210,7 @@ def transform(
     if record:
         tracking.number(module)
     for number, stage in enumerate(stages, 1):
-        _run_stage(stage, number, module, outcome, record, max_rewrites, bound)
+        _run_stage(stage, number, module, outcome, record, max_rewrites, bound, kind)
     for application in outcome.applications:
         application.location = located(application.location, path)
     if max_rewrites is None:
@@ -248,7 +251,7 @@ def compile_program(
                   f"the pipeline is for {', '.join(pipeline.targets)}, not {target}",
                   f"--pipeline {target.kind} is the one shipped for {target.kind}")
         )  # fmt: skip
-    done = transform(text, pipeline, path=path, record=record)
+    done = transform(text, pipeline, path=path, record=record, kind=target.kind)
     if not fallback and done.leftovers:
         listed = "\n".join(f"  {n:>4} x {name}" for name, n in done.leftover_counts.most_common())
         raise LeftoverError(f"{path}: no rule converts these ops:\n{listed}")
@@ -266,7 +269,7 @@ def compile_program(
         module = compiler.parse(current, f"{path} after {phase}", shared_context())
         before = len(pipeline.stages) - len(stages)
         for number, stage in enumerate(stages, before + 1):
-            _run_stage(stage, number, module, done.outcome, record, None)
+            _run_stage(stage, number, module, done.outcome, record, None, kind=target.kind)
         current = str(module)
     done = replace(done, text=current if resume is None else done.text)
     stages = [s for s in pipeline.stages if s.phase == "configuration"]

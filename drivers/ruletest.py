@@ -51,27 +51,28 @@ def run_tests(
 ) -> list[TestResult]:
     """Run inline tests of rules, compiling what they run together."""
     results = [TestResult(rule, test) for rule, test in tests]
-    runs: list[tuple[TestResult, Target]] = []
+    runs: list[tuple[TestResult, Target, str]] = []
     for result in results:
         try:
             if result.test.unchanged is not None:
                 _unchanged(result.rule, result.test, result)
             else:
                 targets = _rewritten(result.rule, result.test, result, devices)
-                runs += [(result, target) for target in targets]
+                runs += [(result, target, made) for target, made in targets]
         except MlirulesError as error:
             result.problems.append(str(error))
-    plain = [r.test.input or "" for r, _ in runs if r.test.run and r.test.run.expect is None]
+    plain = [r.test.input or "" for r, _, _ in runs if r.test.run and r.test.run.expect is None]
     cpu = Target.parse("cpu")
     wanted = {cpu: plain}
-    for result, target in runs:
-        wanted.setdefault(target, []).append(result.output)
+    for result, target, made in runs:
+        if not result.rule.variants:  # executables do not go together
+            wanted.setdefault(target, []).append(made)
     for target, texts in wanted.items():
         numerics.compile_together(texts, target, shared_context())
-    for result, target in runs:
+    for result, target, made in runs:
         assert result.test.run is not None
         result.problems += numerics.compare(
-            result.test.input or "", result.output, result.test.run, target
+            result.test.input or "", made, result.test.run, target
         )
     return results
 
@@ -93,8 +94,15 @@ def _parse(text: str, rule: Rule, test: Test) -> Any:
         raise MlirulesError(faults) from None
 
 
-def _apply(rule: Rule, module: Any) -> int:
-    return engine_for([rule]).run(module, Options(driver="greedy", fold=False)).total
+def _apply(rule: Rule, module: Any, kind: str = "cpu") -> int:
+    options = Options(driver="greedy", fold=False, target=kind)
+    return engine_for([rule]).run(module, options).total
+
+
+def _first_kind(rule: Rule) -> str:
+    """The kind of target that a rule's program is shown for: kernels are not for every kind."""
+    kinds = [kind for variant in rule.variants for kind in variant.doc.targets]
+    return kinds[0] if kinds and "cpu" not in kinds else "cpu"
 
 
 def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
@@ -116,6 +124,7 @@ def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
                             refusals.append(refusal)
                     visit(inner)
 
+    engine.matchers[rule.name].target = _first_kind(rule)
     visit(module.operation)
     if not candidates and test.because is not None:
         result.problems.append(f"the program holds no {rule.root_ops[0]}: it shows no refusal")
@@ -123,7 +132,7 @@ def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
     if faults:
         result.problems.append(str(faults[0]))
         faults.clear()
-    if len(refusals) < candidates or _apply(rule, module):
+    if len(refusals) < candidates or _apply(rule, module, _first_kind(rule)):
         result.problems.append("the rule applied, but should not have")
         return
     if test.because is not None:
@@ -135,10 +144,10 @@ def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
 
 def _rewritten(
     rule: Rule, test: Test, result: TestResult, devices: Sequence[str] | None
-) -> list[Target]:
-    """Apply the rule and check the IR; returns the targets to compare numbers on."""
+) -> list[tuple[Target, str]]:
+    """Apply the rule and check the IR; returns targets, with programs, to compare numbers on."""
     module = _parse(test.input or "", rule, test)
-    count = _apply(rule, module)
+    count = _apply(rule, module, _first_kind(rule))
     result.output = str(module)
     if count == 0:
         reasons = []
@@ -160,7 +169,7 @@ def _rewritten(
         message = filecheck(test.check, result.output)
         if message:
             result.problems.append(message + "\n" + result.output)
-    targets: list[Target] = []
+    targets: list[tuple[Target, str]] = []
     if test.run is not None:
         for device in test.run.devices:
             if devices is not None and device not in devices:
@@ -171,7 +180,14 @@ def _rewritten(
             if reason:
                 result.skipped.append(f"{device}: {reason}")
                 continue
-            targets.append(target)
+            output = result.output
+            if rule.variants:  # a kernel is written for a target
+                module = _parse(test.input or "", rule, test)
+                if not _apply(rule, module, target.kind):
+                    result.problems.append(f"the rule did not apply for {target}")
+                    continue
+                output = str(module)
+            targets.append((target, output))
     return targets
 
 

@@ -17,6 +17,7 @@ import pydantic
 from mlirules.generator import scalars
 from mlirules.rules.evaluate import FUNCTIONS
 from mlirules.rules.faults import Fault, MlirulesError, Span, did_you_mean
+from mlirules.rules.kernel import Kernel, KernelDoc, KernelObject, KernelVariant
 from mlirules.rules.model import Body, RuleDoc, RunSpec, Test
 from mlirules.rules.notation import ast
 from mlirules.rules.notation.parser import (
@@ -104,8 +105,9 @@ def _in_order(faults: Iterable[Fault]) -> list[Fault]:
 
 
 def _typed(data: object) -> tuple[RuleDoc | None, list[Any]]:
+    kernel = isinstance(data, dict) and data.get("kind") == "kernel"
     try:
-        return RuleDoc.model_validate(data), []
+        return (KernelDoc if kernel else RuleDoc).model_validate(data), []
     except pydantic.ValidationError as error:
         return None, list(error.errors(include_url=False))[:MAX_FAULTS]
 
@@ -175,7 +177,13 @@ _TYPES = {
 }
 _MISSING = {
     "rule": "name it as the file: lower-case words and digits joined by '-'",
-    "kind": "`kind: conversion` (op to op) or `kind: fusion` (DAG to DAG)",
+    "kind": "`kind: conversion` (op to op), `kind: fusion` (DAG to DAG) or `kind: kernel`",
+    "kernel": "a kernel rule says in `kernel:` what is dispatched in place of the match",
+    "inputs": "list the tensors that the kernel reads",
+    "variants": "write the kernel once for each kind of target",
+    "targets": "list the kinds of target that the variant is for",
+    "grid": "say how many workgroups there are: `grid: [M // TM]`",
+    "body": "write the MLIR of one workgroup",
     "summary": "say in one sentence what the rule does",
     "reason": "say why the rule exists: what it makes possible or faster",
     "match": "list the ops to find, the root last: `- c = torch.aten.mm(a, b)`",
@@ -193,6 +201,12 @@ def _model_at(loc: Path_) -> Any:
             return Test
         case ("rewrite", *_):
             return Body
+        case ("kernel", "variants", int(), "object", *_):
+            return KernelObject
+        case ("kernel", "variants", int(), *_):
+            return KernelVariant
+        case ("kernel", *_):
+            return Kernel
     return RuleDoc
 
 
@@ -242,6 +256,16 @@ def model_fault(
                   "up to 60 letters, digits and _, not starting with a digit")
         ]  # fmt: skip
     # A union reports every branch: keep the one that fits what was written.
+    if loc == ("kernel",) and kind == "extra_forbidden":
+        return [
+            Fault(source.span_at(loc, key=True), "unknown-key",
+                  "`kernel:` belongs to a rule of `kind: kernel`", "write `kind: kernel`")
+        ]  # fmt: skip
+    if loc == ("rewrite",) and source.data.get("kind") == "kernel":
+        return [
+            Fault(source.span_at(loc, key=True), "unknown-key",
+                  "a rule of `kind: kernel` has no `rewrite:`", "`kernel:` stands in its place")
+        ]  # fmt: skip
     if loc[:1] == ("rewrite",) and len(error["loc"]) > 2:
         value = source.data["rewrite"][loc[1]]
         if not isinstance(value, (dict, str)):
@@ -446,6 +470,10 @@ class _Checker:
                     rewrite.append((line, statement))
         rule = Rule(doc, self.source, types, match, index_match, lets, where, rewrite)
         self.names(rule)
+        if isinstance(doc, KernelDoc):
+            from mlirules.rules.kernelcheck import kernel_variants  # it uses this module
+
+            rule.variants = kernel_variants(self, rule, doc)
         self.tests(doc)
         return rule
 
@@ -603,7 +631,9 @@ class _Checker:
                             "further root has an operand in common with the others, and the "
                             "rewrite defines its results",
                         )  # fmt: skip
-            erases = any(isinstance(s, (ast.Erase, BodyText)) for _, s in rule.rewrite)
+            erases = rule.doc.kind != "kernel" and any(
+                isinstance(s, (ast.Erase, BodyText)) for _, s in rule.rewrite
+            )
             if any(rule.root.equation.results):
                 for erased, statement in rule.rewrite:
                     if isinstance(statement, ast.Erase):
@@ -696,7 +726,7 @@ class _Checker:
             if isinstance(statement, (ast.IndexEquation, ast.Assignment)):
                 self.early_reads(line, statement.value, roots - defined)
             defined |= defined_names(statement)
-        if "rewrite" in self.unread_sections:
+        if "rewrite" in self.unread_sections or isinstance(rule.doc, KernelDoc):
             return
         for name in sorted(roots - defined):
             where = rule.rewrite[-1][0] if rule.rewrite else self.line("rewrite", 0)
@@ -924,6 +954,10 @@ class _Checker:
                       "add a test with `unchanged:` and `because:`")
             )  # fmt: skip
         lines = {str(line) for section in _SECTIONS for line in self.lines(section)}
+        if isinstance(doc, KernelDoc):
+            for variant in doc.kernel.variants:
+                lines |= {str(v) for v in (*variant.where, *variant.grid, *variant.workgroup)}
+                lines |= {str(value) for value in variant.let.values()}
         names: dict[str, int] = {}
         for i, test in enumerate(doc.tests):
             self.test(i, test, lines)

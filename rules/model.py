@@ -13,11 +13,13 @@ Equation = Annotated[str, StringConstraints(min_length=1, max_length=4000)]
 Size = Annotated[int, Field(ge=0, le=1 << 40)]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """What a rule file holds: no unknown keys, no converted values, nothing to change."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class RunSpec(_Strict):
+class RunSpec(Strict):
     """How a test's numbers are checked: against the same program without the rule."""
 
     devices: list[Literal["cpu", "vulkan", "cuda"]] = Field(
@@ -55,7 +57,7 @@ class RunSpec(_Strict):
     )
 
 
-class Test(_Strict):
+class Test(Strict):
     """One inline test: a program that the rule rewrites (`input`) or must leave (`unchanged`)."""
 
     name: Words = Field(description="What the test shows.", examples=["static f32"])
@@ -93,7 +95,7 @@ class Test(_Strict):
     )
 
 
-class Body(_Strict):
+class Body(Strict):
     """Raw MLIR over the rule's symbols."""
 
     body: str = Field(
@@ -105,15 +107,16 @@ class Body(_Strict):
     )
 
 
-class RuleDoc(_Strict):
+class RuleDoc(Strict):
     """One rewrite rule: what it matches, under which conditions, and what it puts there."""
 
     rule: RuleName = Field(
         description="The rule's name: lower-case words joined by '-'.",
         examples=["torch-mm-to-linalg"],
     )
-    kind: Literal["conversion", "fusion"] = Field(
-        description="conversion: op to op across dialects. fusion: DAG to DAG.",
+    kind: Literal["conversion", "fusion", "kernel"] = Field(
+        description="conversion: op to op across dialects. fusion: DAG to DAG. kernel: DAG to a "
+        "kernel written by hand.",
         examples=["conversion"],
     )
     summary: Words = Field(

@@ -6,11 +6,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from mlirules.rules.faults import Span
 from mlirules.rules.model import RuleDoc, Test
 from mlirules.rules.notation import ast
 from mlirules.rules.source import SourceFile, Text
+
+if TYPE_CHECKING:
+    from mlirules.rules.kernel import Variant
 
 # The ops that an index equation in `match` may find.
 STRUCTURED_OPS = tuple(
@@ -76,6 +80,8 @@ class Rule:
     let: list[tuple[str, Line, ast.Expr | None, object]]
     where: list[tuple[Line, ast.Expr]]
     rewrite: list[tuple[Line, ast.Statement | BodyText]]
+    #: What a kernel rule has instead of a rewrite.
+    variants: list[Variant] = field(default_factory=list)
     origin: str = ""  # the path below the rule library, without suffix
     order: int = 0  # its place in the rule set
     names: frozenset[str] = field(default_factory=frozenset)
@@ -104,6 +110,15 @@ class Rule:
     def span(self) -> Span:
         """Where the rule's name stands."""
         return self.source.span_at(("rule",))
+
+    @property
+    def made_by(self) -> Line:
+        """The first line of what the rule makes."""
+        if self.rewrite:
+            return self.rewrite[0][0]
+        body = self.variants[0].body
+        assert body is not None
+        return body
 
     @property
     def root(self) -> OpPattern:

@@ -48,10 +48,14 @@ def in_order(block: Any) -> None:
     def visit(op: Any) -> None:
         if op in order:
             return
-        for value in op.operands:
+        for value in read(op):
             if value.owner in operations:
                 visit(value.owner)
         order.append(op)
+
+    def read(op: Any) -> list[Any]:
+        inner = [o.operation for r in op.regions for b in r.blocks for o in b.operations]
+        return [*op.operands, *(value for o in inner for value in read(o))]
 
     visit(operations[-1])
     for op in order[:-1]:
@@ -105,7 +109,12 @@ def test_spec_and_driver_give_equal_ir(rule: Rule, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", [r for r in RULES if r.name != "floor-of-ceil"], ids=lambda r: r.name
+    "rule",
+    [
+        pytest.param(r, marks=[] if "spec_rules" in r.path else pytest.mark.slow, id=r.name)
+        for r in RULES
+        if r.name != "floor-of-ceil"
+    ],
 )
 def test_spec_leaves_what_the_driver_leaves(rule: Rule, tmp_path: Path) -> None:
     spec = transform_spec([rule], "quiet", require=False)
