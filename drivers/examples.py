@@ -144,7 +144,7 @@ def program(match: Mapping[str, Any], dims: Mapping[str, int]) -> str:
         f"%init = linalg.fill ins(%zero : {element}) outs(%empty : {result}) -> {result}",
         f"%r = linalg.generic {{indexing_maps = [{', '.join(maps)}], "
         f"iterator_types = [{', '.join(kinds)}]}} "
-        f"ins({', '.join('%' + n for n, _ in inputs)} : "
+        f"ins({', '.join(f'%arg_{n}' for n, _ in inputs)} : "
         f"{', '.join(tensors[n] for n, _ in inputs)}) outs(%init : {result}) {{",
         f"^bb0({block}):",
         *(f"  {line}" for line in body),
@@ -154,7 +154,7 @@ def program(match: Mapping[str, Any], dims: Mapping[str, int]) -> str:
         f"}} -> {result}",
     ]
     alone = _collapses(loops, reduced, [items for _, items in (*inputs, out)])
-    given = {name: tensors[name] for name, _ in inputs}
+    given = {f"arg_{name}": tensors[name] for name, _ in inputs}
     return _function(lines, given, result, alone)
 
 
@@ -171,8 +171,8 @@ def _attention(
     result = tensors[out[0]].removesuffix(f"{types[out[0]]}>") + f"{query}>"
     scale = f"affine_map<({', '.join(loops)}) -> ()>"
     every = [*maps[:3], scale, *maps[3:]]
-    names = [f"%{name}" for name, _ in inputs]
-    given = {name: tensors[name] for name, _ in inputs}
+    names = [f"%arg_{name}" for name, _ in inputs]
+    given = {f"arg_{name}": tensors[name] for name, _ in inputs}
     shown = list(given.values())
     lines = [
         f"%scale = arith.constant 0.125 : {query}",
@@ -250,8 +250,8 @@ def _dispatch(lines: Sequence[str], inputs: Mapping[str, str], result: str) -> l
         f"{held(result, 'writeonly')}",
         "  flow.return",
         "} count() -> (index, index, index) {",
-        "  %x, %y, %z = iree_tensor_ext.dispatch.workgroup_count_from_slice()",
-        "  flow.return %x, %y, %z : index, index, index",
+        "  %count_x, %count_y, %count_z = iree_tensor_ext.dispatch.workgroup_count_from_slice()",
+        "  flow.return %count_x, %count_y, %count_z : index, index, index",
         "}",
     ]
 

@@ -186,17 +186,20 @@ def _entry_faults(spec: Spec, one: Imported) -> list[Fault]:
                       "attention is iree_linalg_ext.online_attention by the time configurations "
                       "are chosen: this can never match", "name that op")
             )  # fmt: skip
-        elif one.rule is not None and name.startswith("linalg.") and name != "linalg.generic" and (
-            "cpu" not in one.rule.kinds
-        ):  # fmt: skip
-            kinds = ", ".join(sorted(one.rule.kinds))
+        elif name.startswith("linalg.") and name != "linalg.generic" and not _for_cpu(one):
             faults.append(
                 Fault(spec.span(entry.root), "never-matches",
-                      f"on {kinds} a {name} is a linalg.generic by the time configurations are "
-                      "chosen: this can never match",
+                      f"on this target a {name} is a linalg.generic by the time configurations "
+                      "are chosen: this can never match",
                       "use transform.iree.match.contraction or .convolution")
             )  # fmt: skip
     return faults
+
+
+def _for_cpu(one: Imported) -> bool:
+    config = one.entry.config
+    lowering = config.get("lowering_config") if config is not None else None
+    return lowering is not None and lowering.tag == "iree_cpu.lowering_config"
 
 
 def round_trip(rules: Sequence[ConfigRule]) -> list[Fault]:
@@ -210,9 +213,10 @@ def round_trip(rules: Sequence[ConfigRule]) -> list[Fault]:
         for rule, back in zip(
             chosen, import_entries(spec, target=chosen[0].doc.targets[0]), strict=True
         ):
-            if back.rule is None or relation(rule, back.rule) != "same" or (
-                back.rule.doc.set != rule.doc.set
-            ):  # fmt: skip
+            if back.rule is None or relation(rule, back.rule) != "same" or any(
+                attributes(rule, kind) != attributes(back.rule, kind)
+                for attributes in (tuning.compilation_info, tuning.decomposition_config)
+            ):
                 faults.append(
                     Fault(rule.span, "round-trip", f"{rule.name}: the entry made from the rule "
                           "does not read back as the same rule")

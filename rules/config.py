@@ -77,7 +77,7 @@ SPIRV_LEVELS: dict[str, tuple[str, ...]] = {
     "BaseLowering": (),
     "BaseDistribute": ("workgroup", "thread", "reduction"),
     "BaseVectorize": ("workgroup", "thread", "reduction"),
-    "MatmulPromoteVectorize": ("workgroup", "thread", "reduction"),
+    "MatmulPromoteVectorize": ("block",),  # parallel dims and summed ones together
     "SubgroupReduce": ("workgroup", "reduction"),
     "CooperativeMatrixVectorize": ("workgroup", "subgroup", "reduction", "vector"),
     "WinogradVectorize": ("workgroup", "thread"),
@@ -254,7 +254,8 @@ class Settings(_Strict):
         max_length=10,
         description="Tile sizes by level, then by dim name; 0 or left out: not tiled. cpu: "
         + ", ".join(CPU_LEVELS) + ". cuda, hip: " + ", ".join(GPU_LEVELS)
-        + ". vulkan: workgroup, thread, reduction.",
+        + ". vulkan: workgroup, thread, reduction; "
+        "MatmulPromoteVectorize has one list for all, block.",
         examples=[{"distribution": {"m": 64, "n": 64}, "vector_reduction": {"k": 16}}],
     )
     workgroup_size: list[Annotated[int, Field(ge=1, le=1024)]] | None = Field(

@@ -581,13 +581,14 @@ class _Checker:
         if size.min is None and size.max is None and size.multiple_of is None:
             self.fault(path, "dims", f"the range of {name!r} says nothing",
                        "give min, max or multiple_of", key=True)
-        if size.min is not None and size.max is not None:
-            if size.min > size.max:
+        low = size.min or 1
+        if size.max is not None:
+            if low > size.max:
                 self.fault((*path, "min"), "dims",
-                           f"the smallest size {size.min} is above the largest {size.max}")
-            elif size.multiple_of and (size.max // size.multiple_of) * size.multiple_of < size.min:
+                           f"the smallest size {low} is above the largest {size.max}")
+            elif size.multiple_of and size.max // size.multiple_of * size.multiple_of < low:
                 self.fault((*path, "multiple_of"), "dims",
-                           f"no multiple of {size.multiple_of} lies between {size.min} and "
+                           f"no multiple of {size.multiple_of} lies between {low} and "
                            f"{size.max}: the entry could never match")  # fmt: skip
 
     def inputs(self, op: str, equation: ast.IndexEquation) -> list[Operand]:
@@ -690,7 +691,7 @@ class _Checker:
     def tiles(self, rule: ConfigRule) -> None:
         settings = self.doc.set
         self.levels(rule, settings.tiles, ("set", "tiles"))
-        for level in ("distribution", "workgroup"):
+        for level in ("distribution", "workgroup", "block"):
             if level in levels_of(self.kinds[0], settings.pipeline) and not any(
                 settings.tiles.get(level, {}).values()
             ):
@@ -780,6 +781,11 @@ class _Checker:
         if "vulkan" in self.kinds and size is None:
             self.fault(("set", "pipeline"), "missing-key", "the key 'workgroup_size' is missing",
                        f"{settings.pipeline} needs `workgroup_size:`")
+        if settings.pipeline in ("MatmulPromoteVectorize", "CooperativeMatrixVectorize"):
+            for key in ("pipeline_depth", "store_stage"):
+                if getattr(settings, key) is None:
+                    self.fault(("set", "pipeline"), "missing-key", f"the key {key!r} is missing",
+                               f"{settings.pipeline} needs `{key}:`, for example 1")
         for facts in self.facts:
             if settings.subgroup_size is not None and facts.subgroup_sizes and (
                 settings.subgroup_size not in facts.subgroup_sizes

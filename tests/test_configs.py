@@ -1,0 +1,298 @@
+"""Config rules: their checks, their entries, and the proof that they took effect."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mlirules.cli import app
+from mlirules.drivers import compiler, configs, targetfacts
+from mlirules.drivers.configs import NotApplied, compile_with, config_set, configure, prove
+from mlirules.drivers.configtest import run_config_test
+from mlirules.drivers.examples import example_tests, program
+from mlirules.drivers.pipeline import ExpectationError, compile_program, rule_set
+from mlirules.drivers.speccheck import load_source, round_trip
+from mlirules.drivers.targets import Target
+from mlirules.generator import tuning
+from mlirules.rules.configrule import CONFIGS, ConfigRule, load_config, mma_of, write_config
+from mlirules.rules.faults import MlirulesError
+from mlirules.rules.loader import load_rules
+from mlirules.specs.pipeline import Pipeline
+
+HERE = Path(__file__).parent
+FAULTY = sorted((HERE / "faulty_configs").glob("*.yaml"))
+SHIPPED = sorted(CONFIGS.rglob("*.yaml"))
+CPU = Target.parse("cpu")
+
+RULES: dict[str, dict[str, Any]] = {
+    "mm": {
+        "match": {
+            "op": "contraction", "compute": "c[m, n] += a[m, k] * b[k, n]",
+            "types": {"a": "f32", "b": "f32", "c": "f32"},
+            "dims": {"m": 64, "n": {"multiple_of": 32}, "k": {"min": 16, "max": 128}},
+        },
+        "set": {
+            "pipeline": "DoubleTilingExpert",
+            "tiles": {
+                "distribution": {"m": 32, "n": 32}, "vector_common_parallel": {"m": 4, "n": 16},
+                "vector_reduction": {"k": 8},
+            },
+        },
+    },
+    "conv": {
+        "match": {
+            "op": "convolution",
+            "compute": "o[n, i, j, f] += x[n, i*2 + u, j*2 + v, c] * w[u, v, c, f]",
+            "types": {"x": "f32", "w": "f32", "o": "f32"},
+            "dims": {"n": 1, "i": 8, "j": 8, "f": 32, "u": 3, "v": 3, "c": {"multiple_of": 4}},
+        },
+        "set": {
+            "pipeline": "ConvTileAndDecomposeExpert",
+            "tiles": {
+                "distribution": {"n": 1, "i": 8, "j": 8, "f": 32},
+                "vector_common_parallel": {"n": 1, "i": 1, "j": 4, "f": 16},
+                "vector_reduction": {"u": 1, "v": 1, "c": 4},
+            },
+        },
+    },
+    "attention": {
+        "match": {
+            "op": "attention",
+            "compute": "o[b, m, n] = attention(q[b, m, d], k[b, s, d], v[b, s, n])",
+            "types": {"q": "f32", "k": "f32", "v": "f32", "o": "f32"},
+            "dims": {"m": {"multiple_of": 32}, "d": 32},
+        },
+        "set": {
+            "pipeline": "LinalgExtTileAndVectorize",
+            "tiles": {
+                "distribution": {"b": 1, "m": 16, "n": 32},
+                "vector_common_parallel": {"b": 1, "m": 4, "n": 32},
+                "vector_reduction": {"s": 16},
+            },
+            "decomposition": {
+                "qk": {"tiles": {"vector_common_parallel": {"b": 1, "m": 4, "s": 16}}},
+                "pv": {"tiles": {"vector_common_parallel": {"b": 1, "m": 4, "n": 16}}},
+            },
+        },
+    },
+}  # fmt: skip
+
+
+def made(name: str, **changes: Any) -> ConfigRule:
+    """One of the rules above, as a checked rule."""
+    data = {
+        "rule": f"{name}-cpu", "kind": "config", "summary": "A rule of a test.",
+        "reason": "A test needs it.", "targets": ["cpu"], **RULES[name], **changes,
+    }  # fmt: skip
+    generic = [{"name": "the op", "input": GENERIC},
+               {"name": "another", "unchanged": GENERIC, "because": "dims.j"}]  # fmt: skip
+    data["tests"] = generic if data["match"]["op"] == "generic" else example_tests(data)
+    return load_config(f"{name}.yaml", json.dumps(data), facts=targetfacts.facts)
+
+
+def example(rule: ConfigRule) -> str:
+    """The program of a rule's positive test."""
+    return next(t.input for t in rule.tests if t.input is not None)
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda p: p.stem)
+def test_shipped_rules_hold(file: Path) -> None:
+    (rule,) = config_set([file])
+    for test in rule.tests:
+        result = run_config_test(rule, test, devices=[])
+        assert result.passed, "\n".join(result.problems)
+
+
+@pytest.mark.parametrize("file", FAULTY, ids=lambda p: p.stem)
+def test_faulty_rules_are_refused_where_they_are_wrong(file: Path) -> None:
+    found = re.match(r"# EXPECT: (\d+):(\d+) ([\w-]+): (.*)", file.read_text())
+    assert found is not None
+    fault = load_source(str(file)).faults[0]
+    place = (str(fault.span.line), str(fault.span.column), fault.code, fault.message)
+    assert place == found.groups()
+    assert fault.span.source_line
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_entry_hits_and_numbers_stay(name: str) -> None:
+    rule = made(name)
+    for test in rule.tests:
+        numbers = {"run": {"low": -1.0, "high": 1.0, "rtol": 1e-3, "atol": 1e-3}}
+        checked = test if test.input is None else test.model_validate(
+            {**test.model_dump(exclude_defaults=True), **numbers, "hits": 1}
+        )  # fmt: skip
+        result = run_config_test(rule, checked)
+        assert result.passed, "\n".join(result.problems)
+
+
+def test_every_class_reads_back_as_itself() -> None:
+    assert round_trip([made(name) for name in RULES]) == []
+    assert round_trip([rule for file in SHIPPED for rule in config_set([file])]) == []
+
+
+def test_written_rules_read_back() -> None:
+    for rule in [made(name) for name in RULES] + config_set(["configs"]):
+        assert load_config("again.yaml", write_config(rule.doc)).doc == rule.doc
+
+
+GENERIC = """
+func.func @f(%x: tensor<64x256xf16>) -> tensor<64xf32> {
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<64xf32>
+  %i = linalg.fill ins(%z : f32) outs(%e : tensor<64xf32>) -> tensor<64xf32>
+  %r = linalg.generic {indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (i)>],
+      iterator_types = ["parallel", "reduction"]}
+      ins(%x : tensor<64x256xf16>) outs(%i : tensor<64xf32>) {
+  ^bb0(%a: f16, %acc: f32):
+    %w = arith.extf %a : f16 to f32
+    %t = arith.mulf %w, %w : f32
+    %s = arith.addf ORDER : f32
+    linalg.yield %s : f32
+  } -> tensor<64xf32>
+  return %r : tensor<64xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("order", ["%t, %acc", "%acc, %t"])
+def test_generic_is_found_in_either_order(order: str) -> None:
+    rule = made("mm", match={
+        "op": "generic", "compute": "s[i] += x[i, j] * x[i, j]",
+        "types": {"x": "f16", "s": "f32"}, "dims": {"j": {"multiple_of": 64}},
+    }, set={
+        "pipeline": "DoubleTilingExpert",
+        "tiles": {"distribution": {"i": 16}, "vector_common_parallel": {"i": 4},
+                  "vector_reduction": {"j": 32}},
+    })  # fmt: skip
+    report = configure(GENERIC.replace("ORDER", order), CPU, [rule])
+    assert [hit.op.op for hit in report.hits] == ["linalg.generic"]
+
+
+def test_what_should_have_hit_and_did_not_is_a_fault(tmp_path: Path) -> None:
+    rule = made("mm")
+    compiler.lower_to(
+        example(rule), CPU, "executable-configurations", flags=[f"{configs.DUMP}={tmp_path}"]
+    )
+    with pytest.raises(NotApplied, match=r"mm\.yaml:1:\d+: .*did not hit this op") as caught:
+        prove(tmp_path, [rule], CPU)
+    (fault,) = caught.value.faults
+    assert "distribution" in fault.message, "says what configuration it has instead"
+
+
+def test_another_configuration_than_the_rule_says_is_a_fault(tmp_path: Path) -> None:
+    rule = made("mm")
+    spec = tmp_path / "spec.mlir"
+    spec.write_text(tuning.tuning_spec([rule]).replace("[32, 32, 0]", "[16, 32, 0]"))
+    dump = tmp_path / "dump"
+    flags = [f"{configs.DUMP}={dump}", configs.hook(CPU, spec)]
+    compiler.lower_to(example(rule), CPU, "executable-configurations", flags=flags)
+    with pytest.raises(NotApplied, match=r"lowering config is .*\[16, 32, 0\].*not.*\[32, 32, 0\]"):
+        prove(dump, [rule], CPU)
+
+
+def test_the_first_of_two_rules_wins() -> None:
+    first, second = made("mm"), made("mm", rule="mm-other")
+    report = configure(example(first), CPU, [second, first])
+    assert [hit.rule.name for hit in report.hits] == ["mm-other"]
+    assert [rule.name for rule in report.unused] == ["mm-cpu"]
+
+
+def test_a_configuration_that_does_not_compile_is_the_rules_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mlirules.rules.configrule.MAX_NATIVE_VECTORS", 1 << 20)
+    tiles = {"distribution": {"m": 64, "n": 128}, "vector_common_parallel": {"m": 64, "n": 128}}
+    match = {**RULES["mm"]["match"], "dims": {"m": 64, "n": 128}}
+    rule = made("mm", match=match, set={"pipeline": "DoubleTilingExpert", "tiles": tiles})
+    with pytest.raises(compiler.CompileError) as caught:
+        compile_with(example(rule), CPU, [rule])
+    (fault,) = caught.value.faults
+    assert (fault.code, fault.span.path) == ("config-fails", "mm.yaml")
+    assert "large vector sizes" in fault.message
+
+
+def test_rules_for_other_targets_are_refused() -> None:
+    with pytest.raises(MlirulesError, match="none of the 1 config rules is for vulkan"):
+        configs.for_target([made("mm")], Target.parse("vulkan"))
+
+
+def test_facts_come_from_the_compiler() -> None:
+    hip, cuda = targetfacts.facts("hip:gfx942"), targetfacts.facts("cuda:sm_80")
+    assert "MFMA_F32_16x16x16_F16" in hip.mma_kinds
+    assert "NV_MMA_SYNC_F32_16x8x16_F16" in cuda.mma_kinds
+    assert (hip.subgroup_sizes, cuda.subgroup_sizes) == ((64,), (32,))
+    assert hip.shared_bytes == 65536
+    for name in hip.mma_kinds | cuda.mma_kinds:
+        assert mma_of(name) is not None, name
+
+
+def test_pipeline_stage_configures_and_expects(tmp_path: Path) -> None:
+    rule = made("mm")
+    (tmp_path / "rule.yaml").write_text(write_config(rule.doc))
+    stage = {"phase": "configuration", "rules": [str(tmp_path / "rule.yaml")]}
+
+    def line(**expect: Any) -> Pipeline:
+        return Pipeline.model_validate({
+            "pipeline": "configured", "summary": "For a test.", "targets": ["cpu"],
+            "stages": [{**stage, **expect}],
+        })  # fmt: skip
+
+    _, done = compile_program(example(rule), CPU, line(expect={"applied": 1}))
+    assert done.configs is not None
+    assert done.configs.count("mm-cpu") == 1
+    with pytest.raises(ExpectationError, match="rule mm-cpu must apply at least 2 times"):
+        compile_program(example(rule), CPU, line(expect_rules={"mm-cpu": {"min": 2}}))
+
+
+def test_folders_may_hold_rules_of_both_kinds(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(write_config(made("mm").doc))
+    relu = rule_set(("torch/to-linalg/elementwise/relu",))[0]
+    (tmp_path / "relu.yaml").write_text(Path(relu.path).read_text())
+    assert [r.name for r in load_rules([tmp_path])] == [relu.name]
+    assert [r.name for r in config_set([tmp_path])] == ["mm-cpu"]
+    with pytest.raises(MlirulesError, match="a config rule rewrites nothing"):
+        load_rules([tmp_path / "config.yaml"])
+    with pytest.raises(MlirulesError, match="takes rules of `kind: config`"):
+        config_set([tmp_path / "relu.yaml"])
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def test_compile_and_generate_commands(tmp_path: Path) -> None:
+    rule = made("mm")
+    (tmp_path / "rule.yaml").write_text(write_config(rule.doc))
+    (tmp_path / "mm.mlir").write_text(example(rule))
+    done = run("compile", tmp_path / "mm.mlir", "--configs", tmp_path / "rule.yaml", "-o",
+               tmp_path / "mm.vmfb", "--json")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    (hit,) = json.loads(done.stdout)["configs"]["hits"]
+    assert hit["rule"] == "mm-cpu"
+    assert "distribution = [32, 32, 0]" in hit["lowering_config"]
+    done = run("generate", tmp_path / "rule.yaml", "--to", "tuning-spec", "-o", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    (written,) = (tmp_path / "out").rglob("*.mlir")
+    assert load_source(str(written)).faults == []
+
+
+def test_measured_speedup_is_told_in_the_spec() -> None:
+    measured = {"device": "a device", "compiler": "3.13.0", "default_ms": 3.0, "tuned_ms": 2.0,
+                "spread": 0.02}  # fmt: skip
+    text = tuning.tuning_spec([made("mm", measured=measured)])
+    assert "// 1.50 times as fast as the default: 2 ms for 3 ms, spread 2.0%, on a device" in text
+
+
+def test_examples_of_collapsible_ops_stand_alone() -> None:
+    match = {
+        "op": "contraction", "compute": "c[b0, b1, m, n] += a[b0, b1, m, k] * b[b0, b1, k, n]",
+        "types": {"a": "f32", "b": "f32", "c": "f32"},
+    }  # fmt: skip
+    text = program(match, dict.fromkeys(["b0", "b1", "m", "n", "k"], 8))
+    assert "flow.dispatch.workgroups" in text
+    report = configure(text, CPU)
+    (product,) = [op for op in report.ops if op.op == "linalg.generic"]
+    assert product.shape.startswith("tensor<8x8x8x8xf32>, ")
