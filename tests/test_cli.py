@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 HELLO = ROOT / "examples" / "hello_nn_world.mlir"
 COMMANDS = [
-    "apply", "check", "compile", "demo", "docs", "explain", "generate", "import", "new", "run",
+    "apply", "check", "compile", "demo", "docs", "explain", "generate", "import", "lsp", "new", "run",
     "test", "version",
 ]  # fmt: skip
 

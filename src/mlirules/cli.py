@@ -23,6 +23,7 @@ from mlirules.commands import (
     explain,
     generate,
     importing,
+    lsp,
     new,
     profile,
     running,
@@ -76,6 +77,7 @@ for _module, _name in (
     (diff, "diff"),
     (importing, "import"),
     (docs, "docs"),
+    (lsp, "lsp"),
     (demo, "demo"),
     (version, "version"),
 ):
