@@ -1028,12 +1028,12 @@ class Matcher:
                 if value is None:
                     raise Refused(f"{name} is not a value of the match")
                 if fn == "inside":
-                    outside = [u.owner for u in value.uses if u.owner.operation not in within]
+                    outside = [u for u in _live_users(value) if u.operation not in within]
                     said = f"{name} has {_users(outside[: MAX_USERS + 1])} outside the match"
                     if outside:
                         return False, said
                     continue
-                users = [use.owner for use in itertools.islice(value.uses, MAX_USERS + 1)]
+                users = list(itertools.islice(_live_users(value), MAX_USERS + 1))
                 said = f"{name} has {_users(users)}"
                 if len(users) != wanted:
                     return False, said
@@ -1110,6 +1110,21 @@ def _brought(value: Any, anchor: Any, moved: list[Any]) -> bool:
 
 def _program_order(a: Any, b: Any) -> int:
     return 0 if a == b else -1 if a.is_before_in_block(b) else 1
+
+
+def _live_users(value: Any) -> Iterator[Any]:
+    """The ops that use a value, without what earlier applications left dead."""
+    return (use.owner for use in value.uses if not _dead(use.owner.operation))
+
+
+def _dead(op: Any) -> bool:
+    """Whether nothing that lives uses the results of an op that only computes."""
+    return op.name.startswith(_PURE) and all(
+        _dead(use.owner.operation) for value in op.results for use in value.uses
+    )
+
+
+_PURE = ("torch.aten.", "torch.prims.", "linalg.", "tensor.")
 
 
 def _used(op: Any) -> bool:
