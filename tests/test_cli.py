@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HELLO = ROOT / "examples" / "hello_nn_world.mlir"
 COMMANDS = [
     "apply", "check", "compile", "demo", "docs", "explain", "generate", "import", "lsp", "new", "run",
-    "test", "version",
+    "spec check", "spec coverage", "spec import", "spec link", "test", "version",
 ]  # fmt: skip
 
 
@@ -29,7 +29,7 @@ def mlirules(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_an_example(command: str) -> None:
-    done = mlirules(command, "--help")
+    done = mlirules(*command.split(), "--help")
     assert done.returncode == 0, done.stderr
     assert f"Example: mlirules {command}" in done.stdout
 
