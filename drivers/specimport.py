@@ -609,7 +609,7 @@ def _used(affine: Any) -> list[set[int]]:
 
 def _groups_by_number(op_class: str, maps: Sequence[Any]) -> list[list[int]]:
     """The loops by what they do, in the order in which the matcher returns their sizes."""
-    reads = [set().union(*_used(m)) if _used(m) else set() for m in maps]
+    reads = [{d for together in _used(m) for d in together} for m in maps]
     rank = maps[0].n_dims
     if op_class == "contraction":
         wanted: list[tuple[bool, ...]] = [
@@ -628,25 +628,20 @@ def _groups_by_number(op_class: str, maps: Sequence[Any]) -> list[list[int]]:
 
 
 def _convolution_groups(maps: Sequence[Any], rank: int) -> list[list[int]]:
-    image, taps, plain = [], [], set()
-    out_reads = set().union(*_used(maps[2]))
-    filter_reads = set().union(*_used(maps[1]))
-    for together in _used(maps[0]):
-        if len(together) > 1:
-            image += [d for d in together if d in out_reads]
-            taps += [d for d in together if d not in out_reads]
-        else:
-            plain |= together
-    kinds = {
-        "batch": lambda d: d in plain and d in out_reads and d not in filter_reads,
-        "image": lambda d: d in image,
-        "output_channel": lambda d: d not in plain and d in out_reads and d in filter_reads
-        and d not in image,
-        "filter": lambda d: d in taps,
-        "input_channel": lambda d: d in plain and d in filter_reads and d not in out_reads,
-        "depth": lambda d: d in plain and d in filter_reads and d in out_reads,
-    }  # fmt: skip
-    return [[d for d in range(rank) if test(d)] for test in kinds.values()]
+    read = _used(maps[0])
+    plain = {d for together in read if len(together) == 1 for d in together}
+    summed = {d for together in read if len(together) > 1 for d in together}
+    weights = {d for together in _used(maps[1]) for d in together}
+    out = {d for together in _used(maps[2]) for d in together}
+    groups = [
+        (plain & out) - weights,  # batch
+        summed & out,  # image
+        (out & weights) - plain - summed,  # output channels
+        summed - out,  # filter
+        (plain & weights) - out,  # input channels
+        plain & weights & out,  # depth
+    ]
+    return [[d for d in range(rank) if d in group] for group in groups]
 
 
 def _groups(op_class: str, maps: Sequence[Any], names: Sequence[str]) -> list[list[str]]:

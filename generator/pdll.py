@@ -22,6 +22,7 @@ from pathlib import Path
 import jinja2
 from jinja2.sandbox import SandboxedEnvironment
 
+from mlirules.rules.configrule import ConfigRule
 from mlirules.rules.faults import Fault, MlirulesError, Span
 from mlirules.rules.notation import ast
 from mlirules.rules.rule import BodyText, Rule, nested_calls
@@ -99,7 +100,7 @@ def _location(path: str, line: int) -> str:
     return f"{parts[-1] if parts else path}:{line}"
 
 
-def location(rule: Rule) -> str:
+def location(rule: Rule | ConfigRule) -> str:
     """Where a rule stands, the same on every machine: ``rules/torch/to-linalg/mm.yaml:2``."""
     return _location(rule.path, rule.span.line)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlirules.generator import generic
+from mlirules.generator import generic, pdll
 from mlirules.rules.config import (
     Basis,
     MmaKind,
@@ -39,7 +39,7 @@ def tuning_spec(
     kind = kind or min(rules[0].kinds)
     lines = [
         "// A tuning spec. Do not edit: change the rules and generate again.",
-        *(f"// {rule.name}: generated from {rule.path}:{rule.span.line}" for rule in rules),
+        *(f"// {rule.name}: generated from {pdll.location(rule)}" for rule in rules),
         f"module @{name} attributes {{ transform.with_named_sequence, "
         "iree_codegen.tuning_spec_with_default_entrypoint } {",
         *_actions(rules),

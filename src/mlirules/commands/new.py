@@ -20,10 +20,12 @@ class Kind(StrEnum):
 
     CONVERSION = "conversion"
     FUSION = "fusion"
+    CONFIG = "config"
 
 
 def command(
-    kind: Annotated[Kind, typer.Argument(help="conversion: op to op. fusion: DAG to DAG.")],
+    kind: Annotated[Kind, typer.Argument(help="conversion: op to op. fusion: DAG to DAG. "
+                                                 "config: how an op is compiled.")],
     name: Annotated[str, typer.Argument(help="The rule's name: lower-case words joined by '-'.")],
     folder: Annotated[Path, typer.Option("--output", "-o", help="The folder.")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,

@@ -23,8 +23,9 @@ from mlirules.commands.common import (
 from mlirules.rules.faults import EXIT_CHECK_FAILED, EXIT_INPUT_WRONG, Fault, MlirulesError
 
 if TYPE_CHECKING:
-    from mlirules.drivers.configs import ConfiguredOp
+    from mlirules.drivers.configs import ConfigReport, ConfiguredOp
     from mlirules.drivers.speccheck import Source
+    from mlirules.rules.configrule import ConfigRule
 
 EXAMPLE = "mlirules spec check my-spec.mlir configs --target hip:gfx942"
 
@@ -212,7 +213,7 @@ def coverage(
     Exits with 1 when an entry hits no op, or when one that should hit does not.
     """
     from mlirules.drivers.configs import configure
-    from mlirules.drivers.pipeline import Pipeline, default_for, read_program, transform
+    from mlirules.drivers.pipeline import Pipeline, default_for, program_at, read_program
     from mlirules.drivers.speccheck import link
     from mlirules.drivers.targets import Target
 
@@ -222,14 +223,22 @@ def coverage(
         source.faults = [f for f in source.faults if f.code != "overlap" or not precedence]
     _refuse_errors(loaded)
     linked = link(loaded, precedence=precedence) if loaded else None
+    unused: list[str] = []
+    kept: list[ConfigReport] = []  # what the ops live in
     line = Pipeline.load(pipeline) if pipeline else default_for(chosen.kind)
     with working(f"configuring {model} for {chosen}"):
-        text = transform(read_program(model), line, path=str(model)).text
-        before = configure(text, chosen, flags=line.flags, path=str(model))
-        rules = linked.rules if linked else []
-        after = configure(text, chosen, rules, flags=line.flags, path=str(model))
-    rows = _rows(before.ops, after.ops)
-    unused = [rule.name for rule in after.unused]
+        reached = "preprocessing"
+        text = program_at(read_program(model), chosen, reached, line, path=str(model))
+
+        def configured(rules: list[ConfigRule]) -> list[ConfiguredOp]:
+            report = configure(
+                text, chosen, rules, flags=line.flags, path=str(model), compile_from=reached
+            )
+            unused.extend(rule.name for rule in report.unused)
+            kept.append(report)
+            return report.ops
+
+        rows = _rows(configured([]), configured(linked.rules if linked else []))
     if as_json:
         say_json({"model": str(model), "target": chosen.name, "dispatches": rows,
                   "hit_nothing": unused})  # fmt: skip
