@@ -77,6 +77,20 @@ def run_tests(
     return results
 
 
+def example(rule: Rule) -> tuple[Test, str] | None:
+    """The rule's first positive test and what the rule makes of its program, as MLIR text.
+
+    Raises :class:`MlirulesError` when the program is wrong or the rule does not apply to it.
+    """
+    for test in rule.tests:
+        if test.input is not None:
+            module = _parse(test.input, rule, test)
+            if not _apply(rule, module):
+                raise MlirulesError.at(rule.path, f"does not apply to {test.name!r}", code="test")
+            return test, str(module)
+    return None
+
+
 def _parse(text: str, rule: Rule, test: Test) -> Any:
     index = rule.tests.index(test)
     key = "unchanged" if test.unchanged is not None else "input"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from mlirules.generator import pdll
 from mlirules.generator.scalars import SIMPLE
 from mlirules.rules import schema as rule_schema
 from mlirules.rules.evaluate import FUNCTIONS
-from mlirules.rules.rule import Rule
+from mlirules.rules.source import SourceFile
 
 
 def schema() -> str:
@@ -39,11 +42,49 @@ def _sentence(text: str) -> str:
     return " ".join(text.split())
 
 
-def page(rule: Rule) -> str:
-    """One rule's page, in Markdown."""
-    return pdll.render("page.md.j2", rule=rule, doc=rule.doc, location=pdll.location(rule))
+@dataclass(frozen=True)
+class Page:
+    """One rule's page: where it stands and what the index says of it."""
+
+    name: str
+    folder: str
+    file: str
+    kind: str
+    summary: str
+    text: str
 
 
-def index(rules: Sequence[Rule]) -> str:
-    """The list of all pages, in Markdown."""
-    return pdll.render("index.md.j2", rules=sorted(rules, key=lambda r: r.origin))
+def page(source: SourceFile, doc: Any, origin: str, example: Sequence[str] = ()) -> Page:
+    """One rule's page, in Markdown.
+
+    ``origin`` is the rule's path in the library; ``example`` a program's name, and it before and
+    after the rule.
+    """
+    folder, _, _ = origin.rpartition("/")
+    text = pdll.render(
+        "page.md.j2", doc=doc, origin=origin, example=example, definition=_definition(source),
+        location=Path(source.path).name,
+    )  # fmt: skip
+    return Page(doc.rule, folder or ".", f"{doc.rule}.md", doc.kind, doc.summary, text)
+
+
+#: What the page says in other places.
+_ELSEWHERE = ("rule", "kind", "summary", "reason", "tags", "targets", "benefit", "tests", "notes")
+
+
+def _definition(source: SourceFile) -> str:
+    """The lines of the file that say what the rule does."""
+    marks = {path[0]: mark.line for path, mark in source.key_marks.items() if len(path) == 1}
+    lines = source.text.split("\n")
+    starts = sorted(marks.items(), key=lambda item: item[1])
+    kept: list[str] = []
+    for (key, first), (_, last) in zip(starts, [*starts[1:], ("", len(lines) + 1)], strict=True):
+        if key not in _ELSEWHERE:
+            kept += lines[first - 1 : last - 1]
+    return "\n".join(kept).rstrip()
+
+
+def index(pages: Sequence[Page]) -> str:
+    """The list of all pages, by folder, in Markdown."""
+    ordered = sorted(pages, key=lambda page: (page.folder, page.name))
+    return pdll.render("index.md.j2", pages=ordered)

@@ -57,14 +57,29 @@ def _functions(as_json: bool) -> None:
 
 
 def _pages(paths: list[str], output: Path) -> dict[str, bool]:
-    from mlirules.drivers.pipeline import rule_set
+    from mlirules.drivers.configtest import any_rules
     from mlirules.generator import pages, pdll
     from mlirules.rules.loader import LIBRARY
 
-    rules: Any = rule_set(tuple(p or str(LIBRARY) for p in paths))
-    files = {"schema/rule.json": pages.schema(), "index.md": pages.index(rules)}
+    rules = any_rules([p or str(LIBRARY) for p in paths])
+    made = []
     with progress("pages", len(rules)) as step:
         for rule in rules:
             step(rule.name)
-            files[f"rules/{rule.name}.md"] = pages.page(rule)
+            made.append(rule_page(rule))
+    files = {"schema/rule.json": pages.schema(), "rules/index.md": pages.index(made)}
+    files |= {f"rules/{page.file}": page.text for page in made}
     return {name: pdll.write_atomically(output / name, text) for name, text in files.items()}
+
+
+def rule_page(rule: Any) -> Any:
+    """The page of a rule of any kind, with what it really does to its first example."""
+    from mlirules.drivers.ruletest import example
+    from mlirules.generator import pages
+    from mlirules.rules.rule import Rule
+
+    shown: tuple[str, ...] = ()
+    if isinstance(rule, Rule) and (found := example(rule)) is not None:
+        test, after = found
+        shown = (test.name, (test.input or "").rstrip(), after.rstrip())
+    return pages.page(rule.source, rule.doc, rule.origin, shown)
