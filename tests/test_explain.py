@@ -95,6 +95,26 @@ def test_why_not_tells_of_every_rule(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "1 more rules start at ops that the program does not hold" in capsys.readouterr().err
 
 
+def test_a_config_rule_is_held_against_dispatches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "small.mlir"
+    program.write_text(
+        "func.func @f(%a: tensor<4x8xf16>, %b: tensor<16x8xf16>, %c: tensor<4x16xf32>)"
+        " -> tensor<4x16xf32> {\n"
+        "  %d = linalg.matmul indexing_maps = [affine_map<(m, n, k) -> (m, k)>,"
+        " affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>]"
+        " ins(%a, %b : tensor<4x8xf16>, tensor<16x8xf16>) outs(%c : tensor<4x16xf32>)"
+        " -> tensor<4x16xf32>\n  return %d : tensor<4x16xf32>\n}\n"
+    )
+    main_exit(["explain", "mmt-2048x1280x5120-f16-cpu", str(program), "--json"])
+    first = json.loads(capsys.readouterr().out)[0]
+    assert (first["op"], first["line"], first["applies"]) == ("linalg.matmul", "dims.m", False)
+    assert first["message"] == "m is 4, not 2048"
+    main_exit(["explain", "mmt-2048x1280x5120-f16-cpu", str(program), "--target", "cpu"])
+    assert "dims: {m: 2048" in capsys.readouterr().out
+
+
 def main_exit(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main(arguments)

@@ -21,13 +21,17 @@ def command(
     at: Annotated[
         str | None, typer.Option(help="Only ops whose location holds this: a line or FILE:LINE.")
     ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Config rules: whose dispatches; default: the rule's first.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Show so many different answers.")] = 20,
     as_json: Json = False,
 ) -> None:
     """For each op that the rule could start at: whether it applies, or the line that says no.
 
     The op at which the rule comes nearest to applying stands first. Ops with the same answer are
-    shown once, with their number.
+    shown once, with their number. A config rule is held against the dispatches that the compiler
+    makes of the program.
     """
     from mlirules.drivers import compiler
     from mlirules.drivers.explaining import diagnoses
@@ -38,6 +42,12 @@ def command(
         shared_context,
     )  # fmt: skip
 
+    config = _config(rule)
+    if config is not None:
+        _explain_config(config, model, target, at, limit, as_json)
+        return
+    if target is not None:
+        raise typer.BadParameter("--target is for config rules")
     chosen = _rule(rule)
     text = read_program(model)
     module = compiler.parse(inline_integer_resources(text), str(model), shared_context())
@@ -78,6 +88,48 @@ def _rule(name: str) -> Any:
         Fault(Span(name), "no-rule", "is neither a rule file nor a shipped rule",
               did_you_mean(name, known))
     )  # fmt: skip
+
+
+def _config(name: str) -> Path | None:
+    """The file of a config rule, by path or by the name of a shipped one; None for another rule."""
+    from mlirules.rules.loader import LIBRARY, holds_config
+
+    files = [Path(name), LIBRARY / f"{name}.yaml", LIBRARY / "configs" / f"{name}.yaml"]
+    return next((f for f in files if f.is_file() and holds_config(f)), None)
+
+
+def _explain_config(
+    file: Path, model: Path, target: str | None, at: str | None, limit: int, as_json: bool
+) -> None:
+    from mlirules.drivers.configexplain import diagnoses
+    from mlirules.drivers.configs import config_set
+    from mlirules.drivers.pipeline import read_program
+    from mlirules.drivers.targets import Target
+
+    (rule,) = config_set([file])
+    chosen = Target.parse(target or rule.doc.targets[0])
+    found = diagnoses(rule, read_program(model), chosen, path=str(model))
+    if at is not None:
+        found = [d for d in found if at in d.op.dispatch]
+    if as_json:
+        say_json([
+            {"dispatch": d.op.dispatch, "op": d.op.op, "operands": d.op.shape,
+             "applies": d.refusal is None, "target": str(chosen),
+             "line": d.refusal and d.refusal.because, "place": d.fault and str(d.fault.span),
+             "message": d.refusal and d.refusal.message}
+            for d in found
+        ])  # fmt: skip
+        return
+    if not found:
+        where = f" at {at}" if at else ""
+        warn(f"{model} gives no dispatch that the compiler configures{where}")
+    for d in found[:limit]:
+        out.print(Text(f"{d.op.dispatch}: {d.op.op} of {d.op.shape}", style="bold"), soft_wrap=True)
+        if d.fault is None:
+            out.print(Text(f"  {rule.name} is for this op on {chosen}", style="green"))
+            continue
+        for line in d.fault.render().splitlines():
+            out.print(Text("  " + line), soft_wrap=True)
 
 
 def place(op: Any, path: Path) -> str:
