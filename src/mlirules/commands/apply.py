@@ -23,6 +23,7 @@ from mlirules.commands.common import (
     warn,
     write_bytes,
 )  # fmt: skip
+from mlirules.commands.explain import show_why_not, why_not_data
 from mlirules.rules.faults import CheckFailed, MlirulesError
 
 EXAMPLE = "mlirules apply model.mlir --rules torch/to-linalg --driver walk --diff"
@@ -73,6 +74,10 @@ def command(
     trace: Annotated[
         Path | None, typer.Option(help="Write every application as a line of JSON.")
     ] = None,
+    why_not: Annotated[
+        bool,
+        typer.Option("--why-not", help="Say of each rule that left ops alone which line refused."),
+    ] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Applications and time by rule.")] = False,
     diff: Annotated[
         bool, typer.Option("--diff", help="Show the structural difference, not the program.")
@@ -105,6 +110,7 @@ def command(
         write_trace(trace, done.outcome.applications)
     if output is not None:
         write_bytes(output, done.text.encode())
+    reasons = _why_not(text, done, stages, model) if why_not else None
     found: Any = _difference(text, done, model) if diff or html is not None else None
     if html is not None:
         from mlirules.drivers.irdiff import page
@@ -112,7 +118,8 @@ def command(
         page.write(html, found, title=f"{model}: what the rules changed")
         note(f"{html} written")
     if as_json:
-        say_json(_report(done) | ({"diff": found.as_json()} if diff else {}))
+        data = _report(done) | ({"diff": found.as_json()} if diff else {})
+        say_json(data if reasons is None else {**data, "why_not": why_not_data(reasons, model)})
     elif diff:
         diffview.show(found, side_by_side=side_by_side)
         diffview.summary(found)
@@ -120,6 +127,8 @@ def command(
         say(done.text)
     if stats and not as_json:
         err.print(applications_table(done.outcome))
+    if reasons is not None and not as_json:
+        show_why_not(reasons, model, text)
     _judge(done, model, max_rewrites, expect, expect_min)
 
 
@@ -131,6 +140,24 @@ def _difference(text: str, done: Any, model: Path) -> Any:
         text, done.text, names=(f"{model} (before)", f"{model} (after)"),
         provenance=Provenance.of(vars(a) for a in done.outcome.applications),
     )  # fmt: skip
+
+
+def _why_not(text: str, done: Any, stages: list[Any], model: Path) -> list[Any]:
+    from mlirules.drivers import compiler
+    from mlirules.drivers.explaining import why_not
+    from mlirules.drivers.pipeline import (
+        engine_for,
+        inline_integer_resources,
+        shared_context,
+        stage_rules,
+    )  # fmt: skip
+
+    before = compiler.parse(inline_integer_resources(text), str(model), shared_context())
+    after = compiler.parse(inline_integer_resources(done.text), str(model), shared_context())
+    matchers: dict[str, Any] = {}
+    for stage in stages:
+        matchers |= engine_for(stage_rules(stage)).matchers
+    return why_not(list(matchers.values()), before, after, done.outcome)
 
 
 def _stages(
