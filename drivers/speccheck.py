@@ -29,6 +29,8 @@ class Source:
     path: str
     rules: list[ConfigRule] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    #: Why entries could not be read, where that is no fault of theirs.
+    unread: list[Fault] = field(default_factory=list)
 
     @property
     def errors(self) -> list[Fault]:
@@ -94,7 +96,13 @@ def check_spec(path: str, text: str | None = None, *, target: str | None = None)
     made.faults += _structure(spec)
     imported = import_entries(spec, target=target, facts=targetfacts.facts)
     for one in imported:
-        made.faults += _entry_faults(spec, one)
+        for fault in _entry_faults(spec, one):
+            if fault.code == "spec-op":  # the compiler may well understand it
+                made.unread.append(fault)
+                fault = replace(
+                    fault, severity="warning", message=fault.message + "; the entry is not checked"
+                )
+            made.faults.append(fault)
         if one.rule is not None:
             made.rules.append(one.rule)
     uses = {one.rule.name: one.entry.use for one in imported if one.rule is not None}

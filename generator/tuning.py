@@ -353,22 +353,22 @@ def _attention(rule: ConfigRule) -> list[str]:
     Its maximum and sum are indexed as the result without the values' dims. The typed matcher knows
     no mask: with one, the operation's name, operand types and the dims' sizes have to do.
     """
-    roles = attention_roles(rule)
+    types, out = rule.match.types, rule.operands[-1]
     if len(rule.operands) == 5:
         return [
             'transform.match.operation_name %op ["iree_linalg_ext.online_attention"] '
             ": !transform.any_op",
             *_operand_types({
-                i: _tensor(o) for i, o in zip(MASKED, rule.operands[:4], strict=True)
+                **{i: _tensor(o) for i, o in zip(MASKED, rule.operands[:4], strict=True)},
+                # Without a mask there is no eighth operand.
+                7: _tensor(Operand("", tuple(_running(rule)), types.get("sum", out.element))),
             }),
         ]  # fmt: skip
-    query, key, value, out = rule.operands
-    running = [i for i in out.indices if isinstance(i, ast.Name) and i.id not in roles["n"]]
-    types = rule.match.types
+    query, key, value = rule.operands[:3]
     maps = [
         affine_map(rule, query), affine_map(rule, key), affine_map(rule, value),
         f"affine_map<({', '.join(rule.loops)}) -> ()>", affine_map(rule, out),
-        *[affine_map(rule, Operand("", tuple(running)))] * 2,
+        *[affine_map(rule, Operand("", tuple(_running(rule))))] * 2,
     ]  # fmt: skip
     return [
         "%batch, %m, %n, %k1, %k2 = transform.iree.match.online_attention %op,",
@@ -380,6 +380,12 @@ def _attention(rule: ConfigRule) -> list[str]:
         *_joined([f"    {m}" for m in maps]),
         "  ] : !transform.any_op -> !transform.param<i64>",
     ]
+
+
+def _running(rule: ConfigRule) -> list[ast.Expr]:
+    """What the running maximum and sum are indexed by: the result's dims but the values' own."""
+    own = attention_roles(rule)["n"]
+    return [i for i in rule.operands[-1].indices if isinstance(i, ast.Name) and i.id not in own]
 
 
 #: Where a masked online attention has its queries, keys, values and mask (3 is the scale).

@@ -802,6 +802,13 @@ class _Checker:
                 if n > most:
                     self.fault(("set", "workgroup_size", i), "workgroup-size",
                                f"{n} threads along one side; {facts.name} has at most {most}")
+        options = settings.pipeline_options
+        if rule.match.op == "convolution" and options is not None and (
+            options.use_igemm_convolution
+        ):  # fmt: skip
+            self.fault(("set", "pipeline_options", "use_igemm_convolution"), "set-key",
+                       "as a matrix product the convolution has other loops than `compute`",
+                       "leave it out", key=True)
         self.basis(rule, settings.subgroup_basis, ("set", "subgroup_basis"))
         self.basis(rule, settings.lane_basis, ("set", "lane_basis"))
         if settings.subgroup_basis is not None and size and settings.subgroup_size:

@@ -128,6 +128,19 @@ def test_entry_hits_and_numbers_stay(name: str) -> None:
         assert result.passed, "\n".join(result.problems)
 
 
+def test_a_mask_tells_attentions_apart() -> None:
+    plain = made("attention")
+    match = {
+        **RULES["attention"]["match"],
+        "compute": "o[b, m, n] = attention(q[b, m, d], k[b, s, d], v[b, s, n], w[b, m, s])",
+        "types": dict.fromkeys("qkvwo", "f32"),
+    }
+    masked = made("attention", rule="masked-cpu", match=match)
+    for rule in (plain, masked):
+        report = configure(example(rule), CPU, [plain, masked])
+        assert [hit.rule.name for hit in report.hits] == [rule.name]
+
+
 def test_every_class_reads_back_as_itself() -> None:
     assert round_trip([made(name) for name in RULES]) == []
     assert round_trip([rule for file in SHIPPED for rule in config_set([file])]) == []

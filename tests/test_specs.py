@@ -183,6 +183,21 @@ def _program(config: ConfigRule) -> str:
     return next(t.input for t in config.tests if t.input is not None)
 
 
+def test_an_entry_that_is_not_understood_is_never_lost(tmp_path: Path) -> None:
+    text = FAULTY[4].read_text().replace("vector_commmon", "vector_common")
+    odd = "    transform.match.operation_empty %op : !transform.any_op\n    %batch, %m"
+    (tmp_path / "odd.mlir").write_text(text.replace("    %batch, %m", odd, 1))
+    done = run("spec", "check", tmp_path / "odd.mlir", "--json")
+    assert done.exit_code == 0, done.output
+    (fault,) = json.loads(done.stdout)["faults"]
+    assert (fault["severity"], fault["code"]) == ("warning", "spec-op")
+    for command in ("link", "import"):
+        out = tmp_path / command
+        done = run("spec", command, tmp_path / "odd.mlir", "-o", out)
+        assert done.exit_code in (1, 2), command
+        assert not out.is_file()
+
+
 def test_coverage_tells_default_entry_and_what_hits_nothing(tmp_path: Path) -> None:
     config = rule("one", m=64)
     (tmp_path / "model.mlir").write_text(_program(config))

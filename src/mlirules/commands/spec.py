@@ -59,7 +59,8 @@ def _load(paths: list[str], target: str | None) -> list[Source]:
 
 
 def _refuse_errors(sources: list[Source]) -> None:
-    errors = [fault for source in sources for fault in source.errors]
+    """Stop where something is wrong, or where an entry would be lost."""
+    errors = [fault for source in sources for fault in (*source.errors, *source.unread)]
     if errors:
         raise MlirulesError(errors)
 
@@ -308,7 +309,7 @@ def import_command(
     folder.mkdir(parents=True, exist_ok=True)
     for path, rule in files.items():
         write_bytes(path, write_config(rule.doc).encode())
-    errors = [f for f in source.errors if f.code != "overlap"]
+    errors = [*(f for f in source.errors if f.code != "overlap"), *source.unread]
     if as_json:
         say_json({
             "written": [str(path) for path in files],
