@@ -130,12 +130,18 @@ def _entries(rule: Rule, program: Any) -> Iterator[Entry]:
         line = next(p.line for p in rule.match if p.op.startswith(("torch.", "torch_c.")))
         raise _refuse(line, rule, "a spec is applied when no torch op is left",
                       "use --to pdl with iree-opt, or a pipeline stage")  # fmt: skip
+    if rule.other_roots:
+        raise _refuse(rule.match[rule.other_roots[0]].line, rule, "a spec replaces one op and what "
+                      "only it reads")  # fmt: skip
     structural, plain = _structural(rule)
     if program is not None:
         yield from _from_program(replace(rule, where=plain), program, structural)
         return
     if rule.equation is None:
         raise _refuse(rule.match[-1].line, rule, "an op with its attributes is known from a "
+                      "program only", "give the program: --for FILE")  # fmt: skip
+    if len(rule.index_match) > 1:
+        raise _refuse(rule.index_match[0][0], rule, "a chain of equations is known from a "
                       "program only", "give the program: --for FILE")  # fmt: skip
     guards, kept = _guards(rule, plain)
     yield from _from_equation(replace(rule, where=kept), guards, structural)
