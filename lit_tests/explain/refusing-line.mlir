@@ -7,7 +7,7 @@
 // CHECK-NEXT: torch-mm-to-linalg applies here
 // CHECK: refusing-line.mlir:19:{{.*}}torch.aten.mm
 // CHECK-NEXT: mm.yaml:{{.*}}error[no-match]
-// CHECK-NEXT: | {{.*}}- T != i1
+// CHECK-NEXT: | {{.*}}T != i1
 // AT-NOT: applies here
 // AT: T != i1
 // JSON: "applies": true
