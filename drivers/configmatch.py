@@ -44,9 +44,9 @@ def refusal(rule: ConfigRule, op: Any) -> Refusal | None:
         return Refusal("compute", "its indexing maps differ")
     if rule.match.op == "generic":
         assert rule.equation is not None
-        found = match_equation(rule.equation, op)
-        # Where the accumulation starts is not part of what is configured.
-        if isinstance(found, Miss) and "start from its identity" not in found.message:
+        # Where an accumulation starts is not part of what is configured.
+        found = match_equation(rule.equation, op, any_start=True)
+        if isinstance(found, Miss):
             return Refusal("compute", found.message)
     for i, operand in enumerate(rule.operands):
         element = _element(op.operands[position_of(rule, i)].type)

@@ -227,8 +227,12 @@ def prove(folder: Path, rules: Sequence[ConfigRule], target: Target) -> ConfigRe
                 faults += [_fault(hit, op, p) for p in problems]
             elif due is not None:
                 config = op.lowering_config or "none"
+                spelt = (
+                    "; its body computes the same in another spelling, which the compiler does not "
+                    "recognise" if due.match.op == "generic" else ""
+                )  # fmt: skip
                 faults.append(
-                    _fault(due, op, f"the entry did not hit this op, which it is for; its "
+                    _fault(due, op, f"the entry did not hit this op, which it is for{spelt}; its "
                            f"configuration is {config}")
                 )  # fmt: skip
     if faults:

@@ -75,13 +75,20 @@ class _Furthest:
             self.miss = Miss(message, _AGREED + len(env), expected, found)
 
 
-def match_equation(equation: ast.IndexEquation, op: Any) -> Found | Miss:
-    """Match one op. The op's results are the equation's target."""
-    found = all_matches(equation, op)
+def match_equation(
+    equation: ast.IndexEquation, op: Any, *, any_start: bool = False
+) -> Found | Miss:
+    """Match one op. The op's results are the equation's target.
+
+    ``any_start``: a reduction may go on from any value, not only from its identity.
+    """
+    found = all_matches(equation, op, any_start=any_start)
     return found if isinstance(found, Miss) else found[0]
 
 
-def all_matches(equation: ast.IndexEquation, op: Any) -> list[Found] | Miss:
+def all_matches(
+    equation: ast.IndexEquation, op: Any, *, any_start: bool = False
+) -> list[Found] | Miss:
     """Every way in which one op computes the equation: factors may stand in either order."""
     maps = indexing_maps(op)
     if maps is None:
@@ -118,7 +125,7 @@ def all_matches(equation: ast.IndexEquation, op: Any) -> list[Found] | Miss:
                 candidates.append(b)
         if not candidates:
             return Miss("the body does not accumulate into the result", 2)
-        identity = _identity_fill(operands[out], equation.op)
+        identity = any_start or _identity_fill(operands[out], equation.op)
         if not identity:
             return Miss("the reduction does not start from its identity", 3,
                         f"a linalg.fill with the identity of {equation.op}",

@@ -170,9 +170,9 @@ func.func @f(%x: tensor<64x256xf16>) -> tensor<64xf32> {
 """
 
 
-@pytest.mark.parametrize("order", ["%t, %acc", "%acc, %t"])
-def test_generic_is_found_in_either_order(order: str) -> None:
-    rule = made("mm", match={
+def squares() -> ConfigRule:
+    """A rule for sums of squares."""
+    return made("mm", match={
         "op": "generic", "compute": "s[i] += x[i, j] * x[i, j]",
         "types": {"x": "f16", "s": "f32"}, "dims": {"j": {"multiple_of": 64}},
     }, set={
@@ -180,8 +180,21 @@ def test_generic_is_found_in_either_order(order: str) -> None:
         "tiles": {"distribution": {"i": 16}, "vector_common_parallel": {"i": 4},
                   "vector_reduction": {"j": 32}},
     })  # fmt: skip
-    report = configure(GENERIC.replace("ORDER", order), CPU, [rule])
+
+
+@pytest.mark.parametrize("order", ["%t, %acc", "%acc, %t"])
+def test_generic_is_found_in_either_order(order: str) -> None:
+    report = configure(GENERIC.replace("ORDER", order), CPU, [squares()])
     assert [hit.op.op for hit in report.hits] == ["linalg.generic"]
+
+
+def test_generic_that_computes_something_else_is_left_alone() -> None:
+    from_input = GENERIC.replace("%x: tensor<64x256xf16>)", "%x: tensor<64x256xf16>, "
+                                 "%i: tensor<64xf32>)")  # fmt: skip
+    from_input = re.sub(r"  %[zei] = .*\n", "", from_input).replace("ORDER", "%t, %acc")
+    assert configure(from_input, CPU, [squares()]).hits, "it may go on from any value"
+    cubes = from_input.replace("%w, %w : f32", "%w, %acc : f32")
+    assert not configure(cubes, CPU, [squares()]).hits
 
 
 def test_what_should_have_hit_and_did_not_is_a_fault(tmp_path: Path) -> None:
