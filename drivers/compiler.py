@@ -331,6 +331,10 @@ def flags_for(
     flags = list(target.flags)
     if compile_from is None and re.search(r"!torch\.|\btorch(?:_c)?\.\w", text):
         flags.append("--iree-input-type=torch")
+    if target.kind == "vulkan" and targets_of(text):
+        # Tensors in one buffer come with offsets, which SPIR-V code generation only understands in
+        # types that it has made itself: a kernel's buffers begin where its tensors do.
+        flags.append("--iree-scheduling-optimize-bindings=false")
     # `!torch.float` is an f64 too, once converted.
     if any(re.search(r"f64|!torch\.float\b", head) for head in _public_signatures(text)):
         flags.append("--iree-input-demote-f64-to-f32=false")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+import platform
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from mlirules.generator.lower import Argument, Lowered, float_text
+from mlirules.generator.lower import Argument, Lowered, LoweringError, float_text
+from mlirules.generator.objects import ObjectError, object_of
 from mlirules.generator.pdll import identifier
 from mlirules.rules.evaluate import Evaluator, Refused, describe, truth
 from mlirules.rules.kernel import MAX_GRID, MAX_THREADS, PLACES, KernelDoc, Variant
@@ -20,6 +23,7 @@ from mlirules.rules.values import DType, Tensor
 
 #: The attribute of an executable that says for which kind of target its kernel is written.
 TARGET = "mlirules.target"
+_CPU = f'#hal.executable.target<"llvm-cpu", "embedded-elf-{platform.machine()}">'
 
 
 def lower_kernel(
@@ -147,7 +151,7 @@ class _Kernel:
         rows, returned = [], []
         made = ", ".join(f"%out_{t.name}" for t in self.outputs)
         rows.append(
-            f"{made} = flow.dispatch @{symbol}::@kernel({', '.join(a.ssa for a in arguments)}) : "
+            f"{made} = flow.dispatch @{symbol}::@{symbol}({', '.join(a.ssa for a in arguments)}) : "
             f"({', '.join(a.type for a in arguments)}) -> {_group(map(_builtin, self.outputs))}"
         )
         for tensor, type_ in zip(self.outputs, types, strict=True):
@@ -160,20 +164,38 @@ class _Kernel:
         rows.append(f"return {', '.join(returned)} : {', '.join(types)}")
         text = f"func.func @rewrite({args}) -> ({', '.join(types)}) {{\n"
         text += "".join(f"  {row}\n" for row in rows) + "}\n"
-        text += self.executable(symbol, inside)
+        # Executables are linked together: their functions need names of their own.
+        text += self.executable(symbol, inside.replace("@KERNEL(", f"@{symbol}(", 1))
         return Lowered(text, arguments, [], env)
 
     def executable(self, symbol: str, inside: str) -> str:
         # The rule's name and target stay in the program: a compilation for another is refused.
         marks = f'{TARGET} = "{self.target}", mlirules.rule = "{self.rule.name}"'
+        if self.variant.doc.object is not None:
+            # Objects inside the attribute are not written out right by the compiler: name the file.
+            held = f'#hal.executable.object<{{path = "{self.object()}"}}>'
+            marks += f", hal.executable.objects = #hal.executable.objects<{{{_CPU} = [{held}]}}>"
         grid = [*self.sizes["#grid"], 1, 1][:3]
         counts = "".join(f"    %n{i} = arith.constant {n} : index\n" for i, n in enumerate(grid))
         return (
             f"stream.executable private @{symbol} attributes {{{marks}}} {{\n"
-            "  stream.executable.export public @kernel workgroups() -> (index, index, index) {\n"
+            f"  stream.executable.export public @{symbol} workgroups() -> (index, index, index) "
+            "{\n"
             f"{counts}    stream.return %n0, %n1, %n2 : index, index, index\n  }}\n"
             f"  builtin.module {{\n{inside}  }}\n}}\n"
         )
+
+    def object(self) -> Path:
+        """The object file of the variant's C file."""
+        made = self.variant.doc.object
+        assert made is not None
+        assert self.variant.body is not None
+        try:
+            return object_of(Path(self.rule.path).parent / made.source)
+        except ObjectError as error:
+            if error.missing:
+                raise NoMatch(self.variant.body, f"{made.source}: {error}") from None
+            raise LoweringError(self.variant.body, str(error)) from None
 
     def inside(self, body: str) -> str:
         threads = self.sizes["#workgroup"]
@@ -188,7 +210,7 @@ class _Kernel:
             for name, type_ in functions.items()
         )
         return (
-            f"{declared}func.func @kernel({args}) attributes {{translation_info = {info}}} {{\n"
+            f"{declared}func.func @KERNEL({args}) attributes {{translation_info = {info}}} {{\n"
             f"{heads}{body.rstrip()}\n  return\n}}\n"
         )
 
@@ -217,6 +239,10 @@ class _Kernel:
             if name in PLACES:
                 self.heads[name] = f"%{name} = {PLACES[name]}"
                 continue
+            base, _, part = name.rpartition("_")
+            if base in self.tensors and part in ("base", "offset"):
+                self.heads[f"{base} parts"] = _parts(self.tensors[base])
+                continue
             value = self.sizes.get(name)
             if isinstance(value, int) and not isinstance(value, bool):
                 self.heads[name] = f"%{name} = arith.constant {value} : index"
@@ -238,6 +264,21 @@ class _Kernel:
             case float():
                 return float_text(value)
         raise NoMatch(line, f"${source} is {describe(value)}, which has no spelling in a kernel")
+
+
+def _parts(tensor: Tensor) -> str:
+    """A buffer as what C functions take: where it begins, and how far into that."""
+    name, rank = tensor.name, tensor.rank
+    assert tensor.dtype is not None
+    pointer = f"memref<{tensor.dtype.mlir}>"
+    made, types = [f"%{name}_base", f"%{name}_offset"], [pointer, "index"]
+    if rank:
+        made += [f"%{name}_sizes:{rank}", f"%{name}_strides:{rank}"]
+        types += ["index"] * (2 * rank)
+    return (
+        f"{', '.join(made)} = iree_codegen.extract_strided_metadata %{name} : {_memref(tensor)} "
+        f"-> {', '.join(types)}"
+    )
 
 
 def _builtin(tensor: Tensor) -> str:

@@ -37,9 +37,9 @@ class KernelObject(Strict):
     )  # fmt: skip
     functions: dict[Symbol, Equation] = Field(
         min_length=1, max_length=50,
-        description="The functions that the body calls, with their types. A memref of rank 0 is a "
+        description="The functions that the body calls, with the types they take. A memref of rank 0 is a "
         "pointer (then pass the offset as well), index is size_t.",
-        examples=[{"rows": "(memref<f32>, index, memref<f32>, index, index) -> ()"}],
+        examples=[{"rows": "(memref<f32>, index, memref<f32>, index, index)"}],
     )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ class KernelVariant(Strict):
     )  # fmt: skip
     object: KernelObject | None = Field(
         default=None, description="A C file to link in.",
-        examples=[{"source": "softmax.c", "functions": {"rows": "(memref<f32>, index) -> ()"}}],
+        examples=[{"source": "softmax.c", "functions": {"rows": "(memref<f32>, index)"}}],
     )  # fmt: skip
     body: str = Field(
         min_length=1, max_length=40000,

@@ -123,9 +123,11 @@ def _kernel_body(
     assert line is not None
     text = line.text.value
     functions = variant.doc.object.functions if variant.doc.object is not None else {}
-    checker.body(line, text, scope | set(PLACES), set(results))
+    parts = {f"{name}_{part}" for name in (*doc.kernel.inputs, *results)
+             for part in ("base", "offset")}  # fmt: skip
+    checker.body(line, text, scope | set(PLACES) | parts, set(results))
     plain = blanked(text)
-    named = set(re.findall(r"%([A-Za-z_]\w*)", plain))
+    named = set(re.findall(r"%([A-Za-z_]\w*?)(?:_base)?\b", plain))
     for name in (*doc.kernel.inputs, *results):
         if name not in named:
             role = "written: %" if name in results else "read: %"

@@ -1,0 +1,226 @@
+"""Kernel rules: what is refused when they are read and when they meet a program; what they make.
+
+The numbers of the shipped kernels on cpu and vulkan are checked by their inline tests.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlirules.drivers import compiler, runtime
+from mlirules.drivers.compiler import lower_to
+from mlirules.drivers.pipeline import Pipeline, compile_program, rule_set, transform
+from mlirules.drivers.ruletest import run_test
+from mlirules.drivers.targets import Target
+from mlirules.generator import objects
+from mlirules.rules.faults import MlirulesError
+from mlirules.rules.loader import load_rule
+from mlirules.rules.rule import Rule
+from mlirules.specs.pipeline import Stage
+
+HERE = Path(__file__).parent
+EXAMPLE = HERE.parent / "examples" / "kernels"
+GEMM = next(r for r in rule_set(("kernels",)) if r.name == "kernel-gemm")
+FOUR = ["cpu", "vulkan", "cuda:sm_80", "hip:gfx942"]
+
+
+def applied(program: str, kind: str, rules: str = "kernels") -> str:
+    stages = [Stage(phase="torch", rules=[rules], driver="greedy")]
+    done = transform(program, stages=stages, kind=kind)
+    assert done.outcome.total == 1
+    return done.text
+
+
+def gemm(m: int, n: int, k: int) -> str:
+    a, b, c = (f"!torch.vtensor<[{s}],f32>" for s in (f"{m},{k}", f"{k},{n}", f"{m},{n}"))
+    return (f"func.func @main(%a: {a}, %b: {b}) -> {c} {{\n"
+            f"  %c = torch.aten.mm %a, %b : {a}, {b} -> {c}\n  return %c : {c}\n}}\n")  # fmt: skip
+
+
+def test_one_executable_for_equal_shapes() -> None:
+    program = gemm(64, 64, 64).replace("  return", "  %d = torch.aten.mm %c, %b : "
+        "!torch.vtensor<[64,64],f32>, !torch.vtensor<[64,64],f32> -> !torch.vtensor<[64,64],f32>\n"
+        "  return").replace("return %c", "return %d")  # fmt: skip
+    stages = [Stage(phase="torch", rules=["kernels"], driver="greedy")]
+    done = transform(program, stages=stages)
+    assert done.outcome.total == 2
+    assert len(re.findall("stream.executable private", done.text)) == 1
+    assert len(re.findall("flow.dispatch @", done.text)) == 2
+
+
+@pytest.mark.parametrize("driver", ["greedy", "walk", "conversion"])
+def test_every_driver(driver: str) -> None:
+    stages = [Stage(phase="torch", rules=["kernels"], driver=driver)]
+    done = transform(gemm(32, 64, 16), stages=stages)
+    assert done.outcome.total == 1
+    assert "stream.executable private" in done.text
+
+
+def test_the_target_chooses_the_kernel_and_no_other_target_takes_it() -> None:
+    program = gemm(64, 64, 64)
+    assert "gpu.barrier" not in applied(program, "cpu")
+    text = applied(program, "vulkan")
+    assert "gpu.barrier" in text
+    assert 'mlirules.target = "vulkan"' in text
+    with pytest.raises(MlirulesError, match="the program holds kernels written for vulkan"):
+        compiler.compile_module(text, Target.parse("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "line", "message"),
+    [
+        ("cpu", (5, 64, 64), "divisible(M, TM)", "M = 5"),
+        ("vulkan", (64, 32, 64), "divisible(N, TN)", "N = 32"),
+        ("vulkan", (64, 64, 8), "divisible(K, TK)", "K = 8"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_at_their_line(
+    kind: str, sizes: tuple[int, int, int], line: str, message: str
+) -> None:
+    from mlirules.drivers.engine import Engine, Options
+
+    module = compiler.parse(gemm(*sizes))
+    engine = Engine([GEMM], module.context)
+    assert engine.run(module, Options(target=kind)).total == 0
+    op = module.body.operations[0].regions[0].blocks[0].operations[0].operation
+    refusal = engine.explain(GEMM, op)
+    assert refusal is not None
+    assert str(refusal.line) == line
+    assert message in refusal.message
+    assert refusal.fault(GEMM).span.line
+
+
+def changed(tmp_path: Path, old: str, new: str, source: Path | None = None) -> Path:
+    text = (source or Path(GEMM.path)).read_text()
+    assert old in text
+    path = tmp_path / f"{len(list(tmp_path.iterdir()))}.yaml"
+    path.write_text(text.replace(old, new, 1))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("grid: [N // TN, M // BM]", "grid: [N // TN, M // BX]", "'BX' stands nowhere"),
+        ("grid: [N // TN, M // BM]", "grid: [0, M // BM]", "from 1 to 2147483647 workgroups"),
+        ("workgroup: [16, 8, 1]", "workgroup: [64, 64, 1]", "4096 threads in a workgroup are more"),
+        ("      workgroup: [16, 8, 1]\n", "", "does not say how many threads"),
+        ("      grid: [N // TN, M // BM]\n",
+         "      grid: [N // TN, M // BM]\n      workgroup: [4]\n", "a CPU has no threads"),
+        ("inputs: [a, b]", "inputs: [a, z]", "'z' stands nowhere in the match"),
+        ("inputs: [a, b]", "inputs: [a, c]", "is a result: the kernel writes it"),
+        ("%n0 = arith.muli %block_x, %TN", "%n0 = arith.muli %block_q, %TN", "%block_q"),
+        ("- divisible(M, TM)", "- divisible(M, TQ)", "'TQ' stands nowhere"),
+        ("kind: kernel", "kind: fusion", "belongs to a rule of `kind: kernel`"),
+        ("      grid: [N // TN, M // BM]\n", "", "the key 'grid' is missing"),
+        ("%va = memref.load %a[%m, %ka] : $a", "%va = memref.lode %a[%m, %ka] : $a",
+         "no op 'memref.lode'"),
+    ],
+)  # fmt: skip
+def test_faults_in_the_file(old: str, new: str, said: str, tmp_path: Path) -> None:
+    path = changed(tmp_path, old, new)
+    with pytest.raises(MlirulesError) as caught:
+        load_rule(path, ops=compiler.op_oracle)
+    found = [f for f in caught.value.faults if said in f.message]
+    assert found, str(caught.value)
+    assert found[0].span.line > 1
+    assert found[0].span.source_line
+
+
+def test_a_grid_that_is_too_large_for_a_match(tmp_path: Path) -> None:
+    path = changed(tmp_path, "grid: [N // TN, M // BM]", "grid: [N // TN, M * 2000]")
+    (result,) = [run_test(rule, rule.tests[0], devices=[]) for rule in rule_set((str(path),))]
+    assert "M * 2000 is 128000: from 1 to 65535 workgroups can stand here" in result.problems[0]
+
+
+def test_a_body_that_does_not_verify_names_the_rule(tmp_path: Path) -> None:
+    path = changed(tmp_path, "vector.transfer_write %t#0, %c[%m0, %n0]",
+                   "vector.transfer_write %t#0, %c[%m0]")  # fmt: skip
+    (result,) = [run_test(rule, rule.tests[0], devices=[]) for rule in rule_set((str(path),))]
+    assert "the rewrite gives MLIR that does not verify" in result.problems[0]
+    assert path.name in result.problems[0]
+
+
+needs_cc = pytest.mark.skipif(objects.c_compiler() is None, reason="no C compiler is here")
+
+
+@needs_cc
+def test_a_function_in_c() -> None:
+    (rule,) = rule_set((str(HERE / "kernel_rules"),))
+    for test in rule.tests:
+        result = run_test(rule, test, devices=["cpu"])
+        assert result.passed, result.problems
+        assert not result.skipped
+
+
+@needs_cc
+def test_c_that_does_not_compile_is_the_rules_fault(tmp_path: Path) -> None:
+    shutil.copytree(HERE / "kernel_rules", tmp_path / "set")
+    source = tmp_path / "set" / "matvec.c"
+    source.write_text(source.read_text().replace("sum +=", "sun +="))
+    (rule,) = rule_set((str(tmp_path / "set"),))
+    result = run_test(rule, rule.tests[0], devices=[])
+    assert "matvec.c does not compile" in result.problems[0]
+
+
+def test_without_a_c_compiler_the_rule_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(objects, "c_compiler", lambda: None)
+    shutil.copytree(HERE / "kernel_rules", tmp_path / "set")
+    (rule,) = rule_set((str(tmp_path / "set"),))
+    result = run_test(rule, rule.tests[0], devices=[])
+    assert "no C compiler is here" in result.problems[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["cuda:sm_80", "hip:gfx942"])
+@pytest.mark.parametrize("rule", rule_set(("kernels",)), ids=lambda r: r.name)
+def test_every_kernel_compiles_for(rule: Rule, target: str) -> None:
+    program = rule.tests[0].input or ""
+    wanted = Target.parse(target)
+    text = applied(program, wanted.kind)
+    assert compiler.compile_module(text, wanted)
+    sources = lower_to(text, wanted, "executable-sources")
+    assert "translation_info<pipeline = #iree_codegen.no_pipeline" in sources
+
+
+@pytest.mark.slow
+def test_attention_on_vulkan(vulkan: str) -> None:
+    rule = next(r for r in rule_set(("kernels",)) if r.name == "kernel-flash-attention")
+    wanted = Target.parse(vulkan)
+    binary = compiler.compile_module(applied(rule.tests[0].input or "", "vulkan"), wanted)
+    random = np.random.default_rng(0)
+    q = random.normal(size=(1, 2, 16, 64)).astype(np.float32)
+    k, v = random.normal(size=(2, 1, 2, 48, 64)).astype(np.float32)
+    scores = q @ k.swapaxes(2, 3) / 8
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    (found,) = runtime.run(binary, [q, k, v], wanted)
+    np.testing.assert_allclose(
+        found, (weights / weights.sum(-1, keepdims=True)) @ v, rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FOUR)
+def test_the_example_model(name: str) -> None:
+    """The model of examples/kernels: every kernel in it, equal to PyTorch where a device is."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    from mlirules.drivers.torch_import import import_model
+
+    imported = import_model(f"{EXAMPLE / 'model.py'}:Layer", decompose=False)
+    pipeline = Pipeline.load(EXAMPLE / "pipeline.yaml")
+    target = Target.parse(name)
+    binary, done = compile_program(imported.text, target, pipeline)
+    assert done.applications["kernel-gemm"] == 2
+    assert done.applications["kernel-flash-attention"] == 1
+    assert done.applications["kernel-softmax"] == 1
+    if target.kind in ("cuda", "hip") or target.available() is not None:
+        return
+    (found,) = runtime.run(binary, imported.inputs, target)
+    np.testing.assert_allclose(found, imported.results[0], rtol=1e-4, atol=1e-6)
