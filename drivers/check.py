@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mlirules.drivers import compiler, targetfacts
+from mlirules.drivers.configs import unmatchable
 from mlirules.drivers.targets import Target
 from mlirules.rules.configrule import config_of
 from mlirules.rules.faults import Fault, MlirulesError, did_you_mean
@@ -46,7 +47,7 @@ def check_rule(path: str | Path, text: str | None = None) -> list[Fault]:
     faults: list[Fault] = []
     try:
         if kind_of(source) == "config":
-            config_of(source, facts=targetfacts.facts)
+            faults += unmatchable(config_of(source, facts=targetfacts.facts))
         else:
             rule_of(source, ops=compiler.op_oracle)
     except MlirulesError as error:

@@ -75,8 +75,24 @@ class ConfigReport:
 
 
 def config_set(paths: Sequence[str | Path]) -> list[ConfigRule]:
-    """Config rules by name or path, checked against what their targets can do."""
-    return load_configs(paths, facts=targetfacts.facts)
+    """Config rules by name or path, checked against what their targets can do.
+
+    Raises :class:`MlirulesError`, also for what cannot be matched by the compiler's means.
+    """
+    rules = load_configs(paths, facts=targetfacts.facts)
+    faults = [fault for rule in rules for fault in unmatchable(rule)]
+    if faults:
+        raise MlirulesError(faults)
+    return rules
+
+
+def unmatchable(rule: ConfigRule) -> list[Fault]:
+    """Why no entry can be written for a rule; empty when one can."""
+    try:
+        tuning.matchers(rule, min(rule.kinds))
+    except MlirulesError as error:
+        return error.faults
+    return []
 
 
 def hook(target: Target, spec: str | Path) -> str:

@@ -74,6 +74,8 @@ def _tree(rule: ConfigRule, node: ast.Expr) -> _Node:
             return _Node(fn, (_tree(rule, one),))
         case ast.Call(fn=("max" | "min") as fn, args=(one, two)):
             return _Node(fn, (_tree(rule, one), _tree(rule, two)))
+        case ast.Literal():
+            raise _refused(rule, "constants stand outside of the op, where nothing compares")
     raise _refused(rule, "a part of it is no arithmetic over operands")
 
 
