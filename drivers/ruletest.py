@@ -65,7 +65,7 @@ def run_tests(
     cpu = Target.parse("cpu")
     wanted = {cpu: plain}
     for result, target, made in runs:
-        if not result.rule.variants:  # executables do not go together
+        if not getattr(result.rule, "variants", ()):  # executables do not go together
             wanted.setdefault(target, []).append(made)
     for target, texts in wanted.items():
         numerics.compile_together(texts, target, shared_context())

@@ -69,20 +69,22 @@ class _Uses:
 
 
 def transform_spec(
-    rules: Sequence[Rule], name: str, *, program: Any = None, require: bool = True
+    rules: Sequence[Rule], name: str, *, program: Any = None, require: bool = True,
+    kind: str = "cpu",
 ) -> Spec:
     """The rules as one spec, called ``name``.
 
-    ``program`` is a module at the preprocessing phase to write the spec for; without it the spec
-    holds for any program. With ``require`` a compilation in which nothing applied fails. Rules
-    that cannot be said are in ``refused``; the text is empty when none can be.
+    ``kind`` is the kind of target that kernels are chosen for. ``program`` is a module at the
+    preprocessing phase to write the spec for; without it the spec holds for any program. With
+    ``require`` a compilation in which nothing applied fails. Rules that cannot be said are in
+    ``refused``; the text is empty when none can be.
     """
     spec = Spec("")
     entries: list[Entry] = []
     ordered = sorted(rules, key=lambda r: (-r.benefit, r.order))
     for rule in ordered:
         try:
-            found = list(dict.fromkeys(_entries(rule, program)))
+            found = list(dict.fromkeys(_entries(rule, program, kind)))
         except MlirulesError as error:
             spec.refused += error.faults
             continue
@@ -102,10 +104,11 @@ def read_for(path: Path, target: str) -> Any:
 
 
 def artefacts(
-    rules: Sequence[Rule], name: str, folder: Path, *, program: Any = None, require: bool = True
+    rules: Sequence[Rule], name: str, folder: Path, *, program: Any = None, require: bool = True,
+    kind: str = "cpu",
 ) -> Artefacts:
     """The rules' transform spec ``NAME.transform.mlir`` and its flags, as files for ``folder``."""
-    spec = transform_spec(rules, name, program=program, require=require)
+    spec = transform_spec(rules, name, program=program, require=require, kind=kind)
     made = Artefacts(refused=[("transform", fault) for fault in spec.refused])
     if spec.text:
         file = f"{name}.transform.mlir"
@@ -125,7 +128,7 @@ def _refuse(line: Line | None, rule: Rule, why: str, hint: str = "") -> Mlirules
 # ---------------------------------------------------------------- which ops to match
 
 
-def _entries(rule: Rule, program: Any) -> Iterator[Entry]:
+def _entries(rule: Rule, program: Any, kind: str) -> Iterator[Entry]:
     if rule.match and any(op.startswith(("torch.", "torch_c.")) for op in rule.op_names):
         line = next(p.line for p in rule.match if p.op.startswith(("torch.", "torch_c.")))
         raise _refuse(line, rule, "a spec is applied when no torch op is left",
@@ -135,7 +138,7 @@ def _entries(rule: Rule, program: Any) -> Iterator[Entry]:
                       "only it reads")  # fmt: skip
     structural, plain = _structural(rule)
     if program is not None:
-        yield from _from_program(replace(rule, where=plain), program, structural)
+        yield from _from_program(replace(rule, where=plain), program, structural, kind)
         return
     if rule.equation is None:
         raise _refuse(rule.match[-1].line, rule, "an op with its attributes is known from a "
@@ -210,8 +213,11 @@ def _guard(line: Line, expr: ast.Expr, dims: set[str]) -> list[_Guard] | None:
     return found if all(g.symbol in dims for g in found) else None
 
 
-def _from_program(rule: Rule, program: Any, uses: list[_Uses]) -> Iterator[Entry]:
+def _from_program(
+    rule: Rule, program: Any, uses: list[_Uses], kind: str
+) -> Iterator[Entry]:
     matcher = Matcher(rule, program.context)
+    matcher.target = kind
     refusals: list[Refusal] = []
     found = False
     for op in ops_of(program.operation):
@@ -401,23 +407,26 @@ def _entry(
                           "constants of bodies there), and no match op follows it")  # fmt: skip
     lowered = match.template.lowered
     if lowered.slots:
-        raise _refuse(rule.rewrite[0][0], rule, "a constant of the program cannot be passed on")
+        raise _refuse(rule.made_by, rule, "a constant of the program cannot be passed on")
     by_path = {a.path: a for a in lowered.arguments}
     head, renamed = [], {}
     for i, value in enumerate(dag.inputs):
         used = [by_path[n] for n in dag.bound.get(value, ()) if n in by_path]
         for argument in used:
             if argument.form != "raw":
-                raise _refuse(rule.rewrite[0][0], rule, f"{argument.path} is not a builtin tensor")
+                raise _refuse(rule.made_by, rule, f"{argument.path} is not a builtin tensor")
         head.append(f"{used[0].ssa if used else f'%unused_{i}'}: {value.type}")
         renamed.update({a.ssa: used[0].ssa for a in used[1:]})
     inner = {n for n, v in match.values.items() if isinstance(v, ir.Value)
              and v.owner in match.inner}  # fmt: skip
     for path in by_path:
         if path in inner:
-            raise _refuse(rule.rewrite[0][0], rule,
+            raise _refuse(rule.made_by, rule,
                           f"the rewrite reads {path}, which the match computes inside")
-    rows = lowered.text.rstrip().splitlines()
+    function, mark, executable = lowered.text.partition("\nstream.executable ")
+    name = re.search(r"@(\w+)", executable)
+    kernel = (name[1], "stream.executable " + executable.rstrip()) if name and mark else None
+    rows = function.rstrip().splitlines()
     types = re.match(r"func\.func @rewrite\(.*\) -> (\(.*\)) \{$", rows[0])
     assert types is not None
     body = "\n".join(rows[1:-1])
@@ -428,7 +437,7 @@ def _entry(
     return Entry(
         rule, dag.text(), _guard_lines(rule, match, dag, guards),
         _use_lines(rule, match, dag, uses, op),
-        f"({', '.join(head)}) -> {results}", body,
+        f"({', '.join(head)}) -> {results}", body, kernel,
     )  # fmt: skip
 
 

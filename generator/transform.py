@@ -30,12 +30,15 @@ class Entry:
     uses: tuple[str, ...]
     head: str
     body: str
+    #: An executable that the function dispatches: its name and its text.
+    executable: tuple[str, str] | None = None
 
 
 def spec_text(entries: Sequence[Entry], name: str, require: bool) -> str:
     """The spec called ``name``; with ``require`` it fails where nothing applied."""
     functions: dict[tuple[str, str, str], str] = {}
     counts: Counter[str] = Counter()
+    dispatched: set[str] = set()
     parts: list[str] = []
     pairs = []
     for entry in entries:
@@ -44,6 +47,9 @@ def spec_text(entries: Sequence[Entry], name: str, require: bool) -> str:
         if key not in functions:
             counts[stem] += 1
             functions[key] = f"mlirules_{stem}_{counts[stem]}"
+            if entry.executable is not None and entry.executable[0] not in dispatched:
+                dispatched.add(entry.executable[0])
+                parts.append(entry.executable[1])
             parts += _function(entry, functions[key], name)
             parts += _action(entry, functions[key])
         counts[f"match {stem}"] += 1
@@ -90,6 +96,11 @@ def _action(entry: Entry, symbol: str) -> list[str]:
         f"%table = transform.util.get_nearest_symbol_table %root : ({ANY}) -> {ANY}",
         f"%function = transform.util.import_symbol @{symbol} into %table if undefined : "
         f"({ANY}) -> {ANY}",
+        *(
+            [f"%executable = transform.util.import_symbol @{entry.executable[0]} into %table "
+             f"if undefined : ({ANY}) -> {ANY}"]
+            if entry.executable is not None else []
+        ),
         # Before the root, so that what the rule makes is not walked again.
         "transform.util.cast_and_call inline_call %function(%ins) -> %outs before %root {",
         "  transform.type_conversion.tensor.cast_shape_dynamic_dims",

@@ -37,8 +37,8 @@ class KernelObject(Strict):
     )  # fmt: skip
     functions: dict[Symbol, Equation] = Field(
         min_length=1, max_length=50,
-        description="The functions that the body calls, with the types they take. A memref of rank 0 is a "
-        "pointer (then pass the offset as well), index is size_t.",
+        description="The functions that the body calls, with the types they take. A memref of rank "
+        "0 is a pointer (then pass the offset as well), index is size_t.",
         examples=[{"rows": "(memref<f32>, index, memref<f32>, index, index)"}],
     )  # fmt: skip
 

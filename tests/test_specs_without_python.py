@@ -34,8 +34,14 @@ def normal(text: str) -> str:
     """The program without dead code, casts folded, every op as late as its first user allows."""
     module = compiler.parse(text)
     compiler.run_passes(module, NORMAL)
-    for function in module.body.operations:
-        for region in function.operation.regions:
+    for function in list(module.body.operations):
+        operation = function.operation
+        if operation.name == "stream.executable":
+            last = list(module.body.operations)[-1].operation
+            if last != operation:
+                operation.move_after(last)
+            continue
+        for region in operation.regions:
             for block in region.blocks:
                 in_order(block)
     return str(module)

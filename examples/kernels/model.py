@@ -1,7 +1,7 @@
 """A layer whose products, attention and softmax run as kernels written by hand.
 
-The rules of ``rules/kernels`` replace them in the graph, and ``pipeline.yaml`` fails the compilation
-when one of them did not: two products, one attention, one softmax.
+The rules of ``rules/kernels`` replace them in the graph, and ``pipeline.yaml`` fails the
+compilation when one of them did not: two products, one attention, one softmax.
 
     mlirules import examples/kernels/model.py:Layer --no-decompose -o layer.mlir --golden layer.npz
     for target in cpu vulkan cuda:sm_80 hip:gfx942; do

@@ -78,7 +78,8 @@ def command(
                 )  # fmt: skip
                 if "transform" in chosen:
                     parts.append(transformspec.artefacts(
-                        loaded, forms.stem_of(path), output, program=module, require=not may_idle
+                        loaded, forms.stem_of(path), output, program=module, require=not may_idle,
+                        kind=target.partition(":")[0],
                     ))  # fmt: skip
             for one in parts:
                 written |= forms.write(one, output)
