@@ -85,8 +85,9 @@ class Diagnosis:
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Sorts the nearest first."""
-        return (len(self.refusals), -self.passed / max(1, self.total))
+        """Sorts the nearest first. What cannot be judged may refuse as well: it counts."""
+        unknown = sum(holds is None for _, holds in self.lines)
+        return (len(self.refusals) + unknown, -self.passed / max(1, self.total))
 
 
 # The inner ops of a match whose operands are tensors alone: none can have become dead.
