@@ -38,6 +38,7 @@ __all__ = [
     "PassManager",
     "compile_here",
     "compile_module",
+    "constraints_of",
     "context",
     "flags_for",
     "fx_import",
@@ -53,6 +54,7 @@ __all__ = [
     "run_passes",
     "run_tool",
     "single_threaded",
+    "smtlib",
     "tool_path",
     "version",
 ]
@@ -732,3 +734,23 @@ def is_convolution(op: ir.Operation) -> bool:
     from iree.compiler.dialects import linalg
 
     return bool(linalg.isa_convolution_op(op))
+
+
+def constraints_of(module: ir.Module) -> Iterator[ir.Operation]:
+    """The ops of a module in which the compiler states what configurations must satisfy."""
+
+    def walk(op: ir.Operation) -> Iterator[ir.Operation]:
+        for region in op.regions:
+            for block in region.blocks:
+                for inner in block.operations:
+                    yield inner.operation
+                    yield from walk(inner.operation)
+
+    yield from (op for op in walk(module.operation) if op.name == "iree_codegen.smt.constraints")
+
+
+def smtlib(op: ir.Operation) -> str:
+    """What an op of :func:`constraints_of` states, as SMT-LIB text."""
+    from iree.compiler.dialects import iree_codegen
+
+    return str(iree_codegen.convert_constraints_op_to_smtlib(op))

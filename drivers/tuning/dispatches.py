@@ -208,8 +208,12 @@ def _dispatch(
     outputs = tuple(_value(k) for k in results)
     entry = f"@{_symbol(executable)}::@{name}"
     tied = str(call.attributes["tied_operands"]) if "tied_operands" in call.attributes else ""
-    if any(int(t) >= 0 for t in re.findall(r"-?\d+(?= : index)", tied)):
-        raise _SkippedError("it writes into its inputs")
+    ties = [int(t) for t in re.findall(r"-?\d+(?= : index)", tied)]
+    # What a dispatch writes into one of its inputs is written as that input's new value.
+    returned = [
+        f"%t{ties[i]}" if i < len(ties) and ties[i] >= 0 else kind
+        for i, kind in enumerate(results)
+    ]
     views = ", ".join(f"%a{i}: !hal.buffer_view" for i in range(len(kinds)))
     body = [
         f'    %t{i} = hal.tensor.import %a{i} "input{i}" : !hal.buffer_view -> {kind}'
@@ -219,7 +223,7 @@ def _dispatch(
     made = ", ".join(f"%r{i}" for i in range(len(results)))
     body.append(
         f"    {made} = flow.dispatch {entry}({names}) : ({', '.join(kinds)}) -> "
-        + (results[0] if len(results) == 1 else f"({', '.join(results)})")
+        + (returned[0] if len(returned) == 1 else f"({', '.join(returned)})")
     )
     body += [
         f'    %v{i} = hal.tensor.export %r{i} "output{i}" : {kind} -> !hal.buffer_view'
@@ -491,7 +495,11 @@ def program(root: Root, changed: dict[str, int] | None = None) -> str:
     results = kinds[cut_at:]
     joined = ", ".join(f"affine_map<({', '.join(root.loops)}) -> ({', '.join(es)})>"
                        for es in root.indices)  # fmt: skip
-    listed = ", ".join(f"{n}: {k}" for n, k in zip(names, kinds, strict=True))
+    # An attention reads nothing of what it writes.
+    given = len(names) if root.kind != "attention" else cut_at
+    listed = ", ".join(f"{n}: {k}" for n, k in zip(names[:given], kinds[:given], strict=True))
+    empty = [f"  {n} = tensor.empty() : {k}" for n, k in zip(names[given:], kinds[given:],
+                                                             strict=True)]  # fmt: skip
     result = results[0] if len(results) == 1 else f"({', '.join(results)})"
     if root.kind == "attention":
         head = f"iree_linalg_ext.attention <indexing_maps = [{joined}]>"
@@ -508,6 +516,7 @@ def program(root: Root, changed: dict[str, int] | None = None) -> str:
         [
             f"func.func @main({listed}) -> {result} {{",
             *([f"  {line}" for line in root.captured.split("\n")] if root.captured else []),
+            *empty,
             f"  %r{f':{root.results}' if root.results > 1 else ''} = {head}{inputs} "
             f"outs({', '.join(names[cut_at:])} : {', '.join(results)}) {body} -> {result}",
             "  return "

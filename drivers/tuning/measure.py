@@ -14,6 +14,7 @@ import fcntl
 import functools
 import hashlib
 import json
+import math
 import os
 import platform
 import select
@@ -185,7 +186,7 @@ def device_name(target: str) -> str:
         return f"{model}, {os.cpu_count()} cores"
     from mlirules.drivers import runtime
 
-    names = [d.name for d in runtime.devices() if str(d.uri).startswith(kind)]
+    names = [d.uri for d in runtime.devices() if d.driver == kind]
     return names[0] if names else kind
 
 
@@ -257,7 +258,8 @@ class Runner:
             process.wait()
             for stream in (process.stdin, process.stdout):
                 if stream is not None:
-                    stream.close()
+                    with contextlib.suppress(BrokenPipeError):  # what it was not told any more
+                        stream.close()
 
     def _start(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -415,3 +417,8 @@ def spread_of(values: Sequence[float]) -> float:
         return 0.0
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
     return (high - low) / 2 / statistics.median(values)
+
+
+def uncertainty_of(ratios: Sequence[float]) -> float:
+    """How far the median of ``ratios`` may be off, relatively: their spread over sqrt(n)."""
+    return spread_of(ratios) / math.sqrt(max(1, len(ratios)))

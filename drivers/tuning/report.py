@@ -224,7 +224,8 @@ def _dispatch(t: Tuned, outcome: Outcome) -> str:
         states[m.result.state] = states.get(m.result.state, 0) + 1
     listed = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     parts.append(f'<p class="note">{len(t.measured)} candidates: {html.escape(listed)}.</p>')
-    best = sorted((m for m in timed if m.result.state == "ok"), key=lambda m: -m.result.ratio)[:8]
+    working = [m for m in timed if m.result.state == "ok"]
+    best = sorted(working, key=lambda m: -(m.result.ratio or 0))[:8]
     if best:
         parts.append(_table(
             ["configuration", "space", "times as fast#", "spread#"],
@@ -250,7 +251,8 @@ def _progress(t: Tuned) -> str:
         _Axis(0, max(len(t.measured), 1)), _Axis(low * 0.9, max(top, 1.0) * 1.1, log=True),
         "candidates tried", "times as fast as the default", "best so far by candidate",
     )  # fmt: skip
-    best, line = 0.0, []
+    best = 0.0
+    line: list[tuple[float, float]] = []
     for i, ratio, m in ratios:
         plot.dot(i, ratio, _GREY, f"{m.candidate.label}: {ratio:.2f}", 2.2)
         if ratio > best and m.result.state == "ok":

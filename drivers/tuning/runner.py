@@ -33,6 +33,10 @@ TOLERANCE = {"f64": (1e-9, 1e-9), "f32": (1e-4, 2e-5), "f16": (2e-2, 5e-3), "bf1
 ADOPT = 1.3
 
 
+#: A candidate whose first call takes this many times as long as the reference is not called again.
+FAR = 5.0
+
+
 class _State:
     default: Program
     inputs: list[Any]
@@ -88,10 +92,18 @@ def _baseline(state: _State, request: dict[str, Any]) -> dict[str, Any]:
 
 def _time(state: _State, request: dict[str, Any]) -> dict[str, Any]:
     program = state.program(request["binary"])
-    difference = compare(program.results(), state.expected)
+    began = time.perf_counter()
+    found = program.results()
+    first = time.perf_counter() - began
+    difference = compare(found, state.expected)
     answer: dict[str, Any] = {"difference": difference, "hopeless": False}
     if difference:
         return answer
+    pace = state.seconds / state.factor
+    if first > FAR * pace:
+        return {
+            **answer, "tuned": [first], "default": [pace * state.factor], "hopeless": True
+        }  # fmt: skip
     tuned, reference = _once(program), _once(state.reference)
     if tuned > request["hopeless"] * reference:
         tuned = min(tuned, _once(program))  # a hiccup of the machine is no verdict
@@ -100,7 +112,7 @@ def _time(state: _State, request: dict[str, Any]) -> dict[str, Any]:
             **answer, "tuned": [tuned], "default": [reference * state.factor], "hopeless": True
         }  # fmt: skip
     made = timing.paired(
-        {"reference": state.reference, "tuned": program}, rounds=request["rounds"], seconds=6
+        {"reference": state.reference, "tuned": program}, rounds=request["rounds"], seconds=4
     )
     scaled = [s * state.factor for s in made["reference"].samples]
     gain = made.ratio("tuned").median

@@ -104,10 +104,13 @@ class Store:
             )
 
     def add(self, task: str, candidate: Candidate, result: Result) -> None:
-        """Remember a result; it is on the disk when this returns."""
+        """Remember a result; it is on the disk when this returns. A later one takes its place."""
         with self._transaction() as db:
             db.execute(
-                "INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO results VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET state = excluded.state, ratio = excluded.ratio, "
+                "default_ms = excluded.default_ms, tuned_ms = excluded.tuned_ms, "
+                "spread = excluded.spread, rounds = excluded.rounds, note = excluded.note",
                 (task, candidate.key, result.device, result.state, result.default_ms,
                  result.tuned_ms, result.ratio, result.spread, result.rounds, result.binary,
                  result.note, result.compile_s, json.dumps(candidate.as_json()), _now()),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlirules.drivers import compiler, configs
 from mlirules.drivers import profile as profiling
 from mlirules.drivers.targets import Target
-from mlirules.drivers.tuning import dispatches, measure, ordering, results, space
+from mlirules.drivers.tuning import constraints, dispatches, measure, ordering, results, space
 from mlirules.drivers.tuning.dispatches import Dispatch, Value
 from mlirules.drivers.tuning.measure import Result, Runner, RunnerDied, Task
 from mlirules.drivers.tuning.results import Winner
@@ -25,16 +26,21 @@ from mlirules.rules.faults import CheckFailed, MlirulesError, did_you_mean
 NOISE_FACTOR = 2.0
 MIN_GAIN = 0.03
 
+#: At most this many configurations are asked of the constraint solver.
+MOST_SOLVED = 512
+
 #: The best candidates are timed again, with more turns, before one of them wins.
 FINALISTS = 3
+MOST_FINALS = 3
 
 
 @dataclass(frozen=True)
 class Options:
     """How to search.
 
-    ``budget`` limits the candidates for one dispatch, ``seconds`` the time for all of them
-    (0: no limit). Dispatches that take at least ``share`` of the program's time are tuned, at most
+    ``budget`` limits the candidates for one dispatch, stored ones included; ``seconds`` limits the
+    time for all of them (0: no limit). Dispatches that take at least ``share`` of the program's
+    time are tuned, at most
     ``most`` of them; ``only`` names dispatches instead.
     """
 
@@ -206,11 +212,23 @@ def _chosen(
             yield first, totals[key]
 
 
+def candidates_of(
+    dispatch: Dispatch, options: Options, spaces: Sequence[Space]
+) -> list[Candidate]:
+    """The valid configurations of a dispatch: the compiler's own space, else declared ones."""
+    # More than the budget, so that an order has something to choose from.
+    wanted = min(4 * options.budget, MOST_SOLVED)
+    stated = constraints.candidates(
+        dispatch, options.target, wanted, seed=options.seed, flags=options.flags
+    )
+    return stated or space.enumerate_candidates(dispatch.root, options.target, spaces)
+
+
 def _one(
     dispatch: Dispatch, share: float, options: Options, store: Store, pool: Workers,
     spaces: Sequence[Space], outcome: Outcome, watch: Watch, deadline: float | None,
 ) -> None:  # fmt: skip
-    candidates = space.enumerate_candidates(dispatch.root, options.target, spaces)
+    candidates = candidates_of(dispatch, options, spaces)
     if not candidates:
         outcome.skipped[dispatch.name] = (
             f"no space for {dispatch.root.kind} on {options.target.kind} fits it"
@@ -230,7 +248,7 @@ def _one(
     finally:
         drifted = _baseline(task, tuned, store)
         tuned.drift = drifted
-    _decide(task, tuned, options)
+    _decide(task, tuned, options, store)
 
 
 def _baseline(task: Task, tuned: Tuned, store: Store) -> float:
@@ -240,7 +258,9 @@ def _baseline(task: Task, tuned: Tuned, store: Store) -> float:
     middle = statistics.median(samples)
     if not tuned.default_ms:
         tuned.default_ms = 1e3 * middle
-    tuned.noise = max(tuned.noise, measure.spread_of(samples))
+    # Neighbours in time: what slows the machine down for long slows both.
+    neighbours = [a / b for a, b in itertools.pairwise(samples)]
+    tuned.noise = max(tuned.noise, measure.uncertainty_of(neighbours))
     return 1e3 * middle / tuned.default_ms
 
 
@@ -254,20 +274,14 @@ def _search(
     )  # fmt: skip
     binaries = {m.result.binary: m.candidate.key for m in measured.values()
                 if m.result.binary and m.result.state != "same"}  # fmt: skip
-    done, total = 0, min(len(candidates), options.budget)
+    for known in measured.values():
+        line.tell(known.candidate, known.result)
+    done, total = len(measured), min(len(candidates), options.budget)
     while done < total and (deadline is None or time.monotonic() < deadline):
-        batch = line.take(min(pool.width, total - done))
+        batch = line.take(pool.width)
         if not batch:
             break
-        fresh = []
-        for candidate in batch:
-            known = measured.get(candidate.key)
-            if known is None:
-                fresh.append(candidate)
-                continue
-            done += 1
-            line.tell(candidate, known.result)
-            watch(Event("result", "", tuned, known, done, total))
+        fresh = [c for c in batch if c.key not in measured][: total - done]
         for candidate, result in pool.evaluate(task, fresh, binaries, options.rounds):
             made = Measured(candidate, result)
             store.add(task.key, candidate, result)
@@ -280,50 +294,88 @@ def _search(
             watch(Event("result", "", tuned, made, done, total))
 
 
-def _decide(task: Task, tuned: Tuned, options: Options) -> None:
-    """Time the best candidates again against the default; the best of them wins if it gains."""
-    working = sorted(
-        (m for m in tuned.measured if m.result.state == "ok"), key=lambda m: -(m.result.ratio or 0)
-    )
-    if not working:
-        tuned.why_not = "no configuration of the space worked"
-        return
-    finalists = working[:FINALISTS]
-    binaries = {m.candidate.key: measure.compile_candidate(task, m.candidate) for m in finalists}
-    try:
-        answer = measure.runner_for(task).contest(binaries, rounds=2 * options.rounds + 1)
-    except RunnerDied as died:
-        tuned.why_not = f"the best configurations failed when timed again ({died})"
-        return
-    samples = answer["samples"]
-    default = samples["default"]
-    tuned.noise = max(tuned.noise, measure.spread_of(default))
-    margin = max(MIN_GAIN, NOISE_FACTOR * tuned.noise)
-    best: tuple[float, Measured] | None = None
-    for m in finalists:
-        key = m.candidate.key
-        if answer["differences"][key]:
-            tuned.why_not = f"wrong numbers: {answer['differences'][key]}"
-            continue
-        ratio = statistics.median(d / t for d, t in zip(default, samples[key], strict=True))
-        if best is None or ratio > best[0]:
-            best = (ratio, m)
+@dataclass(frozen=True)
+class _Final:
+    """A candidate timed again, with more turns."""
+
+    measured: Measured
+    ratio: float
+    unsure: float
+    samples: list[float]
+
+
+def _decide(task: Task, tuned: Tuned, options: Options, store: Store) -> None:
+    """Time the best candidates again against the default; the best of them wins if it gains.
+
+    What seemed good by chance falls back then, and the next best are timed again, too.
+    """
+    finals: dict[str, _Final] = {}
+    for _ in range(MOST_FINALS):
+        working = sorted(
+            (m for m in tuned.measured if m.result.state == "ok"),
+            key=lambda m: -(m.result.ratio or 0),
+        )
+        if not working:
+            tuned.why_not = "no configuration of the space worked"
+            return
+        if working[0].candidate.key in finals:
+            break
+        fresh = [m for m in working[: FINALISTS] if m.candidate.key not in finals]
+        try:
+            finals |= _again(task, tuned, fresh, options, store)
+        except RunnerDied as died:
+            tuned.why_not = f"the best configurations failed when timed again ({died})"
+            return
+    best = max(finals.values(), key=lambda f: f.ratio, default=None)
     if best is None:
+        tuned.why_not = tuned.why_not or "nothing was left when timed again"
         return
-    ratio, m = best
-    if ratio < 1 + margin:
+    margin = max(MIN_GAIN, NOISE_FACTOR * max(tuned.noise, best.unsure))
+    if best.ratio < 1 + margin:
         tuned.why_not = (
-            f"the best is {ratio:.3f} times as fast, less than the margin of {margin:.1%} "
+            f"the best is {best.ratio:.3f} times as fast, less than the margin of {margin:.1%} "
             f"that the noise asks for"
         )
         return
-    own = samples[m.candidate.key]
+    own = 1e3 * statistics.median(best.samples)
     tuned.why_not = ""
     tuned.winner = Winner(
-        task.root, m.candidate.settings, 1e3 * statistics.median(default),
-        1e3 * statistics.median(own), measure.spread_of(own), len(own),
-        measure.device_name(task.target), tuned.noise, len(tuned.measured), options.flags,
+        task.root, best.measured.candidate.settings, own * best.ratio, own, best.unsure,
+        len(best.samples), measure.device_name(task.target), tuned.noise, len(tuned.measured),
+        options.flags,
     )  # fmt: skip
+
+
+def _again(
+    task: Task, tuned: Tuned, fresh: Sequence[Measured], options: Options, store: Store
+) -> dict[str, _Final]:
+    """Time candidates again, and the default against itself: that is what noise means."""
+    binaries = {m.candidate.key: measure.compile_candidate(task, m.candidate) for m in fresh}
+    answer = measure.runner_for(task).contest(
+        {**binaries, "again": task.default}, rounds=4 * options.rounds + 1
+    )
+    samples = answer["samples"]
+    default = samples["default"]
+    itself = [d / a for d, a in zip(default, samples["again"], strict=True)]
+    tuned.noise = max(abs(statistics.median(itself) - 1), measure.uncertainty_of(itself))
+    made = {}
+    for m in fresh:
+        key, own = m.candidate.key, samples[m.candidate.key]
+        ratios = [d / t for d, t in zip(default, own, strict=True)]
+        ratio, wrong = statistics.median(ratios), answer["differences"][key]
+        result = replace(
+            m.result, state="wrong" if wrong else "ok", note=wrong or m.result.note, ratio=ratio,
+            default_ms=1e3 * statistics.median(default), tuned_ms=1e3 * statistics.median(own),
+            spread=measure.spread_of(ratios), rounds=len(ratios),
+        )  # fmt: skip
+        now = Measured(m.candidate, result)
+        tuned.measured[tuned.measured.index(m)] = now
+        store.add(task.key, m.candidate, result)
+        if wrong:
+            tuned.why_not = f"wrong numbers: {wrong}"
+        else:
+            made[key] = _Final(now, ratio, measure.uncertainty_of(ratios), own)
+    return made
 
 
 # ---- the winners in the whole program ------------------------------------------------------
@@ -404,7 +456,6 @@ def _verdict(answer: dict[str, Any], name: str) -> _Verdict:
     default, own = answer["samples"]["default"], answer["samples"][name]
     ratios = [d / o for d, o in zip(default, own, strict=True)]
     ratio = statistics.median(ratios)
-    noise = measure.spread_of(default)
     whole = Whole(
         1e3 * statistics.median(default), 1e3 * statistics.median(own), ratio,
         measure.spread_of(ratios), answer["differences"][name],
@@ -412,7 +463,7 @@ def _verdict(answer: dict[str, Any], name: str) -> _Verdict:
     why = ""
     if whole.difference:
         why = f"wrong numbers in the whole program: {whole.difference}"
-    elif ratio < 1 - max(0.01, noise):
+    elif ratio < 1 - max(0.01, NOISE_FACTOR * measure.uncertainty_of(ratios)):
         why = f"the whole program takes {1 / ratio:.3f} times as long"
     return _Verdict(whole, why)
 
@@ -452,7 +503,7 @@ def compile_only(
     known = list(spaces) if spaces is not None else space.load_spaces()
     out: dict[str, list[tuple[Candidate, Result]]] = {}
     for dispatch in dispatches.cut(program, options.target, flags=options.flags, path=path).found:
-        candidates = space.enumerate_candidates(dispatch.root, options.target, known)
+        candidates = candidates_of(dispatch, options, known)
         if not candidates:
             continue
         task = measure.prepare(dispatch, options.target, flags=options.flags)

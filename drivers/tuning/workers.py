@@ -103,14 +103,17 @@ class _Dask:
 
     def __init__(self, address: str) -> None:
         try:
-            from distributed import Client
+            import distributed
         except ImportError:
             raise MlirulesError.at(
                 "--workers", "a Dask cluster needs dask.distributed", code="extra",
                 suggestion="pip install 'mlirules[tune]', here and where the workers run",
             ) from None  # fmt: skip
         try:
-            self._client = Client(f"tcp://{address}", timeout=10, set_as_default=False)
+            # The package is typed in part.
+            library: Any = distributed
+            self._client = library.Client(f"tcp://{address}", timeout=10, set_as_default=False)
+            self._as_completed = library.as_completed
         except (OSError, ValueError) as error:
             raise MlirulesError.at(
                 "--workers", f"no Dask scheduler at {address}: {error}", code="workers",
@@ -122,8 +125,6 @@ class _Dask:
     def evaluate(
         self, task: Task, candidates: Sequence[Candidate], known: dict[str, str], rounds: int
     ) -> Iterator[tuple[Candidate, Result]]:
-        from distributed import as_completed
-
         if task.key not in self._scattered:
             # Every worker gets it: one that dies must not take the only copy along.
             self._scattered = {task.key: self._client.scatter(task, broadcast=True)}
@@ -136,7 +137,7 @@ class _Dask:
             for c in candidates
         }  # fmt: skip
         try:
-            for future in as_completed(list(futures)):
+            for future in self._as_completed(list(futures)):
                 candidate = futures[future]
                 error = future.exception()
                 if error is not None:
