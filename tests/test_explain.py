@@ -17,7 +17,7 @@ from mlirules.cli import main
 from mlirules.drivers import compiler
 from mlirules.drivers.explaining import diagnoses
 from mlirules.drivers.matching import Matcher
-from mlirules.drivers.pipeline import shared_context
+from mlirules.drivers.pipeline import inline_integer_resources, rule_set, shared_context
 from mlirules.rules.loader import load_rule
 
 PAIRS = sorted((Path(__file__).parent / "explain").iterdir())
@@ -113,6 +113,26 @@ def test_a_config_rule_is_held_against_dispatches(
     assert first["message"] == "m is 4, not 2048"
     main_exit(["explain", "mmt-2048x1280x5120-f16-cpu", str(program), "--target", "cpu"])
     assert "dims: {m: 2048" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_explanations_agree_with_every_inline_test_that_ships() -> None:
+    wrong = []
+    for rule in rule_set(("torch", "linalg")):
+        matcher = Matcher(rule, shared_context())
+        for test in rule.tests:
+            module = parsed(inline_integer_resources(test.input or test.unchanged or ""))
+            found = diagnoses(matcher, module)
+            if test.input is not None:
+                right = any(d.applies for d in found)
+            else:
+                said = {str(d.refusals[0].line).strip() for d in found if d.refusals}
+                right = not any(d.applies for d in found) and (
+                    test.because is None or test.because.strip() in said
+                )
+            if not right:
+                wrong.append((rule.name, test.name))
+    assert not wrong
 
 
 def main_exit(arguments: list[str]) -> None:
