@@ -102,16 +102,24 @@ def _synthesise(
     rules = [r for r in select(given, split(only), split(skip)) if isinstance(r, Rule)]
     numbers = devices is None or "cpu" in _devices(split(devices))
     reports = []
+    interrupted = False
     with progress("making programs", len(rules)) as step:
         for rule in rules:
             step(rule.name)
-            reports.append(measure(rule, numbers=numbers))
+            try:
+                reports.append(measure(rule, numbers=numbers))
+            except KeyboardInterrupt:  # what is done is told
+                interrupted = True
+                break
+            if not as_json:
+                _show_report(reports[-1], verbose)
     if as_json:
         say_json([_report(r) for r in reports])
     else:
-        for report in reports:
-            _show_report(report, verbose)
         _sum_up(reports, len(given) - len(rules))
+    if interrupted:
+        note(f"interrupted after {len(reports)} of {len(rules)} rules")
+        raise KeyboardInterrupt
     if any(r.problems for r in reports):
         raise typer.Exit(EXIT_CHECK_FAILED)
 
