@@ -20,11 +20,13 @@ class Kind(StrEnum):
 
     CONVERSION = "conversion"
     FUSION = "fusion"
+    KERNEL = "kernel"
     CONFIG = "config"
 
 
 def command(
     kind: Annotated[Kind, typer.Argument(help="conversion: op to op. fusion: DAG to DAG. "
+                                                 "kernel: DAG to a kernel written by hand. "
                                                  "config: how an op is compiled.")],
     name: Annotated[str, typer.Argument(help="The rule's name: lower-case words joined by '-'.")],
     folder: Annotated[Path, typer.Option("--output", "-o", help="The folder.")] = Path(),
