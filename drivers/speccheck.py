@@ -80,7 +80,7 @@ def load_source(path: str, *, target: str | None = None) -> Source:
 def check_spec(path: str, text: str | None = None, *, target: str | None = None) -> Source:
     """Read and check one ``.mlir`` spec; without ``target`` its kind is told from its attributes.
 
-    Entries that overlap within the spec are faults, too: only the first one takes effect.
+    An entry that can never hit because an earlier one takes its ops is a fault, too.
     """
     made = Source(path)
     try:
@@ -112,7 +112,8 @@ def check_spec(path: str, text: str | None = None, *, target: str | None = None)
                   + ("" if overlap.agrees else "; they set different configurations, and only "
                      "the first takes effect"),
                   "keep one of them, or make their sizes exclude each other",
-                  "warning" if overlap.agrees else "error")
+                  # A special case before the general one is meant; the other way round it is lost.
+                  "error" if overlap.dead and not overlap.agrees else "warning")
         )  # fmt: skip
     made.faults = sorted(
         dict.fromkeys(made.faults), key=lambda f: (f.span.line, f.span.column, f.code)
@@ -242,7 +243,8 @@ def link(
 
     ``precedence`` is ``first`` or ``last``: whose rule wins where two are for the same op.
     ``prefer`` names rules that win over all others, in order. Without either, rules that are for
-    the same op and set different configurations are refused, unless the sizes exclude each other.
+    the same op and set different configurations are refused, unless they stand in one spec, the
+    special case before the general one.
 
     Raises :class:`MlirulesError` with every such pair.
     """
@@ -261,6 +263,7 @@ def link(
     open_ones = [
         o for o in found
         if not o.agrees and precedence is None and o.first.name not in prefer
+        and (o.dead or o.first.path != o.second.path)  # in one spec their order is said
     ]  # fmt: skip
     if open_ones:
         raise MlirulesError([
