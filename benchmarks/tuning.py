@@ -148,6 +148,9 @@ def export(seed: int, count: int) -> None:
             "random", space.enumerate_candidates(root, CPU, spaces), root, seed=seed
         )
         sample = [known[c.key] for c in line.take(count) if c.key in known]
+        if len(sample) < count:
+            print(f"{root.title}: {len(sample)} of {count} measured, left out")
+            continue
         rows.append({
             "root": {**_plain(root), "region": "", "captured": ""},
             "space_size": len(space.enumerate_candidates(root, CPU, spaces)),

@@ -495,11 +495,16 @@ def program(root: Root, changed: dict[str, int] | None = None) -> str:
     results = kinds[cut_at:]
     joined = ", ".join(f"affine_map<({', '.join(root.loops)}) -> ({', '.join(es)})>"
                        for es in root.indices)  # fmt: skip
-    # An attention reads nothing of what it writes.
-    given = len(names) if root.kind != "attention" else cut_at
-    listed = ", ".join(f"{n}: {k}" for n, k in zip(names[:given], kinds[:given], strict=True))
-    empty = [f"  {n} = tensor.empty() : {k}" for n, k in zip(names[given:], kinds[given:],
-                                                             strict=True)]  # fmt: skip
+    # An attention reads nothing of what it writes, and its scale is a constant.
+    own = list(zip(names, kinds, strict=True))
+    given = own
+    made: list[str] = []
+    if root.kind == "attention":
+        given = [(n, k) for n, k in own[:cut_at] if k.startswith("tensor")]
+        made = [f"  {n} = arith.constant 0.125 : {k}" for n, k in own[:cut_at]
+                if not k.startswith("tensor")]  # fmt: skip
+        made += [f"  {n} = tensor.empty() : {k}" for n, k in own[cut_at:]]
+    listed = ", ".join(f"{n}: {k}" for n, k in given)
     result = results[0] if len(results) == 1 else f"({', '.join(results)})"
     if root.kind == "attention":
         head = f"iree_linalg_ext.attention <indexing_maps = [{joined}]>"
@@ -516,7 +521,7 @@ def program(root: Root, changed: dict[str, int] | None = None) -> str:
         [
             f"func.func @main({listed}) -> {result} {{",
             *([f"  {line}" for line in root.captured.split("\n")] if root.captured else []),
-            *empty,
+            *made,
             f"  %r{f':{root.results}' if root.results > 1 else ''} = {head}{inputs} "
             f"outs({', '.join(names[cut_at:])} : {', '.join(results)}) {body} -> {result}",
             "  return "
