@@ -22,6 +22,7 @@ from typing import Any
 from mlirules.drivers.compiler import ir, parse
 from mlirules.generator.lower import Lowered
 
+Block = ir.Block
 _HOISTABLE = frozenset(
     ["arith.constant", "tensor.empty", "linalg.fill", "complex.constant", "torch.constant.int",
      "torch.constant.float", "torch.constant.bool", "torch.constant.none", "torch.constant.str"]
@@ -144,7 +145,7 @@ def _fill(step: _Step, arguments: range, returned: list[int]) -> _Fill:
 class _Stock:
     """Copies of one template for one function: more at a time the more were needed before."""
 
-    __slots__ = ("_copies", "_following", "_function", "_left", "_size", "fills", "slots")
+    __slots__ = ("_copies", "_function", "_size", "fills", "following", "left", "slots")
 
     def __init__(self, copies: _Copies, slots: list[Any]) -> None:
         self.fills = copies.fills
@@ -152,18 +153,14 @@ class _Stock:
         self.slots = slots
         self._copies = copies
         self._size = 0
-        self._left = 0
         self._function: Any = None
-        self._following: Callable[[], Any] = int
+        #: How many copies are left.
+        self.left = 0
+        #: Gives the ops of the copies, one a call; a copy that is begun must be taken whole.
+        self.following: Callable[[], Any] = int
 
-    def take(self) -> Callable[[], Any]:
-        """A function that gives the ops of one copy, one a call: all of them must be taken."""
-        if not self._left:
-            self._refill()
-        self._left -= 1
-        return self._following
-
-    def _refill(self) -> None:
+    def refill(self) -> None:
+        """Make new copies, when none is left."""
         self._function = self._copies.block(self._size)
         body = self._function.regions[0].blocks[0]
         shared = self._copies.shared
@@ -171,8 +168,8 @@ class _Stock:
         for slot, argument in zip(shared, arguments, strict=True):
             argument.replace_all_uses_with(self.slots[slot])
         # Not to be passed on as an iterator: `iter` would copy it, with its place.
-        self._following = iter(body.operations).__next__
-        self._left = 1 << self._size
+        self.following = iter(body.operations).__next__
+        self.left = 1 << self._size
         self._size = min(self._size + 1, _Copies.LARGEST)
 
 
@@ -290,8 +287,8 @@ class Instantiator:
         self.converted: dict[Any, Any] = {}
         #: Where constants, fills and casts are shared; None: they are not.
         self.scope: Scope | None = None
-        #: Casts back to torch that the last application read past.
-        self.passed: list[Any] = []
+        # Casts back to torch that the last application read past, with their results.
+        self._passed: list[tuple[Any, Any]] = []
         self._functions: dict[Any, tuple[dict[Any, list[Any]], dict[Template, _Stock]]] = {}
         self._stocks: dict[Template, _Stock] = {}
 
@@ -335,7 +332,10 @@ class Instantiator:
             slots[slot] = value
         mark = self.mark
         created = []
-        following = stock.take()
+        if not stock.left:
+            stock.refill()
+        stock.left -= 1
+        following = stock.following
         for operands, result, rest in stock.fills:
             op = following().operation
             if operands:
@@ -366,11 +366,11 @@ class Instantiator:
             if known is not None and known.type == type_:
                 return known
         owner = value.owner
-        if not isinstance(owner, ir.Block) and owner.name == back:
+        if not isinstance(owner, Block) and owner.name == back:
             source = owner.operands[0]
             if source.type == type_:
                 if scope is not None:
-                    self.passed.append(value)
+                    self._passed.append((value, owner))
                 return source
         if scope is not None:
             for casts in scope.casts:
@@ -387,12 +387,15 @@ class Instantiator:
 
     def erase_passed(self) -> None:
         """Erase the casts that the last application read past and that nobody else uses."""
-        for value in dict.fromkeys(self.passed) if len(self.passed) > 1 else self.passed:
-            for _ in value.uses:
-                break
-            else:
-                value.owner.erase()
-        self.passed.clear()
+        passed = self._passed
+        if passed:
+            # One cast may have been read twice.
+            for value, cast in passed if len(passed) == 1 else dict(passed).items():
+                for _ in value.uses:
+                    break
+                else:
+                    cast.erase()
+            passed.clear()
 
     def _stock(self, template: Template) -> _Stock:
         """The first copies of ``template``, with the shared ops' results in place."""

@@ -46,6 +46,9 @@ class _Site:
     may_nest: bool
     #: By the types of operands and result: the plan, or None where no rule applies.
     plans: dict[Any, _Plan | None] = field(default_factory=dict)
+    #: The types looked up last, and what was found: comparing costs less than hashing.
+    last_key: list[Any] = field(default_factory=list)
+    last_plan: _Plan | None = None
 
 
 class Walk:
@@ -119,36 +122,42 @@ class Walk:
 
     def _look_up(self, site: _Site, op: Any) -> None:
         """Like :meth:`_match`, for rules that types alone decide: one look into a table."""
+        # A comprehension would be one more call.
         operands = op.operands
-        values = [operands[n] for n in range(len(operands))]
-        key = [value.type for value in values]
+        values = []
+        key = []
+        for n in range(len(operands)):
+            value = operands[n]
+            values.append(value)
+            key.append(value.type)
         try:
             result = op.result
         except ValueError:  # several results, or none, where the rules have one
             self._match(site, op)
             return
         key.append(result.type)
-        whole = tuple(key)
-        plan = site.plans.get(whole)
-        if plan is None:
-            if whole in site.plans:
-                return
+        if key == site.last_key:
+            plan = site.last_plan
+        else:
             if not only_tensors(key):
                 self._match(site, op)
                 return
-            plan = self._plan(site, op)
-            if self.run.stop:
-                return
-            site.plans[whole] = plan
-            if plan is None:
-                return
+            whole = tuple(key)
+            if whole not in site.plans:
+                found = self._plan(site, op)
+                if self.run.stop:
+                    return
+                site.plans[whole] = found
+            plan = site.last_plan = site.plans[whole]
+            site.last_key = key
+        if plan is None:
+            return
         started = time.perf_counter()
         instantiator = self.instantiator
         slots = instantiator.place(plan.template, plan.reads, values, op)
         result.replace_all_uses_with(slots[plan.result])
         op.erase()
-        if instantiator.passed:
-            instantiator.erase_passed()
+        instantiator.erase_passed()
         plan.count += 1
         plan.seconds += time.perf_counter() - started
 
