@@ -34,6 +34,7 @@ from mlirules.rules.faults import Fault, MlirulesError, Span, did_you_mean
 
 __all__ = [
     "PHASES",
+    "WHOLE_BUFFERS",
     "CompileError",
     "PassManager",
     "compile_here",
@@ -78,6 +79,9 @@ PHASES = (
     "vm",
     "end",
 )
+
+#: What a program with kernels of its own needs on Vulkan.
+WHOLE_BUFFERS = "--iree-scheduling-optimize-bindings=false"
 
 _LIBS = Path(next(iter(iree.compiler.__path__))) / "_mlir_libs"
 _STDIN = "<stdin>"
@@ -336,7 +340,7 @@ def flags_for(
     if target.kind == "vulkan" and targets_of(text):
         # Tensors in one buffer come with offsets, which SPIR-V code generation only understands in
         # types that it has made itself: a kernel's buffers begin where its tensors do.
-        flags.append("--iree-scheduling-optimize-bindings=false")
+        flags.append(WHOLE_BUFFERS)
     # `!torch.float` is an f64 too, once converted.
     if any(re.search(r"f64|!torch\.float\b", head) for head in _public_signatures(text)):
         flags.append("--iree-input-demote-f64-to-f32=false")

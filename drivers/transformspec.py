@@ -28,6 +28,7 @@ from mlirules.drivers.pipeline import read_program
 from mlirules.drivers.spelling import environments, ops_of, root_of, spellings
 from mlirules.drivers.targets import Target
 from mlirules.generator.artefacts import Artefacts, flags_file
+from mlirules.generator.kernel import targets_of
 from mlirules.generator.transform import ANY, VALUE, Entry, spec_text
 from mlirules.rules.evaluate import FUNCTIONS
 from mlirules.rules.faults import Fault, MlirulesError
@@ -113,7 +114,10 @@ def artefacts(
     if spec.text:
         file = f"{name}.transform.mlir"
         made.files[file] = spec.text
-        made.files[f"{name}.transform.flags"] = flags_file("transform", folder / file)
+        flags = flags_file("transform", folder / file)
+        if "vulkan" in targets_of(spec.text):
+            flags += f"{compiler.WHOLE_BUFFERS}\n"
+        made.files[f"{name}.transform.flags"] = flags
     return made
 
 

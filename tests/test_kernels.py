@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlirules.drivers import compiler, runtime
+from mlirules.drivers import compiler, runtime, transformspec
 from mlirules.drivers.compiler import lower_to
 from mlirules.drivers.pipeline import Pipeline, compile_program, rule_set, transform
 from mlirules.drivers.ruletest import run_test
 from mlirules.drivers.targets import Target
+from mlirules.generator import artefacts as forms
 from mlirules.generator import objects
 from mlirules.rules.faults import MlirulesError
 from mlirules.rules.loader import load_rule
@@ -188,6 +189,27 @@ def test_every_kernel_compiles_for(rule: Rule, target: str) -> None:
     assert compiler.compile_module(text, wanted)
     sources = lower_to(text, wanted, "executable-sources")
     assert "translation_info<pipeline = #iree_codegen.no_pipeline" in sources
+
+
+@pytest.mark.slow
+def test_a_spec_with_a_kernel_in_a_plain_iree_compile(tmp_path: Path) -> None:
+    """A linalg product becomes the kernel's dispatch without Python, and the numbers are right."""
+    (rule,) = rule_set((str(HERE / "spec_rules" / "gemm-kernel.yaml"),))
+    source = rule.tests[0].input or ""
+    (tmp_path / "model.mlir").write_text(source)
+    target = Target.parse("cpu")
+    made = transformspec.artefacts(
+        [rule], "rules", tmp_path, program=transformspec.read_for(tmp_path / "model.mlir", "cpu")
+    )
+    forms.write(made, tmp_path)
+    flags = (tmp_path / "rules.transform.flags").read_text().split()
+    binary = compiler.compile_module(source, target, flags=flags)
+    random = np.random.default_rng(0)
+    a = random.normal(size=(64, 48)).astype(np.float32)
+    b = random.normal(size=(48, 128)).astype(np.float32)
+    (c,) = runtime.run(binary, [a, b], target)
+    np.testing.assert_allclose(c, a @ b, rtol=1e-4, atol=1e-4)
+    assert "flow.dispatch @mlirules_" in lower_to(source, target, "preprocessing", flags=flags)
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 // that needs more is refused with the line that asks for it.
 // RUN: rm -rf %t
 // RUN: %mlirules generate %S/rules/relu-of-relu.yaml --to pdl -o %t | %filecheck %s --check-prefix=WROTE
-// RUN: %iree-opt --pass-pipeline='builtin.module(iree-preprocessing-apply-pdl-patterns{patterns-file=%t/rules-relu-of-relu/standalone/relu-of-relu.pdl.mlir})' %s | %filecheck %s
+// RUN: %iree-opt @%t/rules-relu-of-relu/standalone/relu-of-relu.iree-opt.flags %s | %filecheck %s
 // RUN: %mlirules generate torch/to-linalg/elementwise/relu --to pdl -o %t 2>&1 | %filecheck %s --check-prefix=REFUSED
 // RUN: %exits 1 %mlirules generate torch/to-linalg/elementwise/relu --to transform -o %t 2>&1 | %filecheck %s --check-prefix=TRANSFORM
 // RUN: %exits 2 %mlirules generate torch/to-linalg/elementwise/relu --to pdal -o %t 2>&1 | %filecheck %s --check-prefix=FORM
