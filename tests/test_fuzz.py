@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 
 from mlirules.drivers.check import check_rule
 from mlirules.drivers.compiler import op_oracle
+from mlirules.drivers.targetfacts import facts
+from mlirules.rules.configrule import ConfigRule, config_of
 from mlirules.rules.faults import MlirulesError
-from mlirules.rules.loader import LIBRARY, load_rule
+from mlirules.rules.loader import LIBRARY, holds_config, kind_of, rule_of
 from mlirules.rules.rule import Rule
+from mlirules.rules.source import load_yaml
 
 CORPUS = Path(__file__).parent / "malformed"
 SECONDS = 10.0  # for one file, on a slow and busy machine; most take milliseconds
@@ -23,8 +26,9 @@ SECONDS = 10.0  # for one file, on a slow and busy machine; most take millisecon
 SEEDS: list[str] = [
     path.read_text(encoding="utf-8")
     for path in sorted(LIBRARY.rglob("*.yaml"))
-    if path.stat().st_size < 4000
+    if path.stat().st_size < 4000 and not holds_config(path)
 ][:8]
+SEEDS += [next((LIBRARY / "configs").glob("*gfx942.yaml")).read_text(encoding="utf-8")]
 # Files with one fault each are near other paths of the reader.
 SEEDS += [
     path.read_bytes().decode("utf-8", errors="replace")
@@ -41,13 +45,20 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def only_faults(text: str | bytes, path: Path) -> Rule | MlirulesError:
+def _load(path: Path) -> Rule | ConfigRule:
+    source = load_yaml(path)
+    if kind_of(source) == "config":
+        return config_of(source, facts=facts)
+    return rule_of(source, ops=op_oracle)
+
+
+def only_faults(text: str | bytes, path: Path) -> Rule | ConfigRule | MlirulesError:
     """Load and check; anything but a rule or located faults is a failure of the caller's test."""
     started = time.perf_counter()
     path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
-    outcome: Rule | MlirulesError
+    outcome: Rule | ConfigRule | MlirulesError
     try:
-        outcome = load_rule(path, ops=op_oracle)
+        outcome = _load(path)
     except MlirulesError as error:
         outcome = error
     faults = check_rule(path)
