@@ -6,8 +6,8 @@ engine parses the same text and lowers each mm to `tensor.empty`, `linalg.fill` 
 types ask for:
 
     walk, greedy, conversion
-          mlirules' drivers with the shipped rules for these two ops; constants, empty tensors and
-          fills are shared by `walk`, as its templates do, and dead casts are gone at the end
+          mlirules' drivers with the shipped rules for these two ops; constants, empty tensors,
+          fills and casts are shared by `walk`, and dead casts are gone at the end
     cpp   IREE's own `convert-torch-to-linalg`, through its pass manager
     cpp-unverified
           the same without the verifier that the pass manager runs after a pass
