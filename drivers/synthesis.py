@@ -628,7 +628,7 @@ def extracted(rule: Rule, by_result: dict[str, tuple[int, int]], root: Any) -> P
             operand(f"{path}/{i}", arg, operands[i])
         results[path] = tuple(_typed(v.type) for v in found.results)
         shown = [
-            f"{name} = {found.attributes[name]}" for name in (n.name for n in found.attributes)
+            f"{name} = {found.attributes[name]}" for name in _attribute_names(found)
         ]
         if shown:
             attributes[path] = "{" + ", ".join(shown) + "}"
@@ -638,6 +638,11 @@ def extracted(rule: Rule, by_result: dict[str, tuple[int, int]], root: Any) -> P
     except (AttributeError, IndexError, KeyError):
         return None
     return Program(values, results, attributes)
+
+
+def _attribute_names(op: Any) -> list[str]:
+    # Releases of the bindings differ in what they iterate over.
+    return [found if isinstance(found, str) else str(found.name) for found in op.attributes]
 
 
 def leaf_of(value: Any) -> Leaf:

@@ -54,12 +54,12 @@ def bind(
         try:
             env[name] = Evaluator(env).eval(expr)
         except Refused as refused:
-            no = NoMatch(let_line, refused.message, expected=str(let_line), node=refused.node)
+            missed = NoMatch(let_line, refused.message, expected=str(let_line), node=refused.node)
             if misses is None:
-                raise no from None
+                raise missed from None
             asked = {n.id for n in walk_expression(expr) if isinstance(n, ast.Name)}
             if not asked & unfit and all(n in env or dtype_named(n) is not None for n in asked):
-                misses.append(no)
+                misses.append(missed)
     return env
 
 

@@ -81,7 +81,6 @@ def source(node: ast.Expr) -> str:
             return f"{_operand(left, op)} {op} {_operand(right, op)}"
         case ast.Conditional(condition=c, then=a, otherwise=b):
             return f"{source(a)} if {source(c)} else {source(b)}"
-    return "?"
 
 
 _LEVELS = {"or": 1, "and": 2, "*": 5, "/": 5, "//": 5, "%": 5, "+": 4, "-": 4}
