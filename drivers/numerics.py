@@ -100,7 +100,7 @@ def difference(found: Array, expected: Array, rtol: float, atol: float) -> str:
     wrong = np.argwhere(~close)
     first = tuple(int(i) for i in wrong[0])
     with np.errstate(all="ignore"):
-        worst = float(np.nanmax(np.abs(a - b))) if a.size else 0.0
+        worst = float(np.max(np.nan_to_num(np.abs(a - b), nan=0.0), initial=0.0))
     return (
         f"{len(wrong)} of {a.size} elements differ, first at {list(first)}: {found[first]} "
         f"instead of {expected[first]}; largest difference {worst:.3g}"
@@ -160,6 +160,15 @@ def binary(text: str, target: Target) -> Binary:
     return _binaries[text, target]
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """A program before and after rewriting (or the binary of that), and how to compare them."""
+
+    before: str
+    after: str | bytes
+    spec: RunSpec
+
+
 def compare(before: str, after: str | bytes, spec: RunSpec, target: Target) -> list[str]:
     """Compile and run a program before and after rewriting on the same inputs.
 
@@ -169,39 +178,84 @@ def compare(before: str, after: str | bytes, spec: RunSpec, target: Target) -> l
     conversion cannot compile some programs and gets others wrong. ``spec.expect`` replaces the
     unrewritten program's results. Returns problems, empty when the results agree.
     """
-    name, arguments = signature(before)
-    problems: list[str] = []
-    reference = Target.parse("cpu")
-    try:
-        rewritten = Binary(after, name) if isinstance(after, bytes) else binary(after, target)
-        original = binary(before, reference) if spec.expect is None else None
-    except MlirulesError as error:
-        return [f"{target}: {error}"]
-    for sizes in spec.sizes or [[]]:
-        if spec.inputs is not None:
-            inputs = [
-                np.asarray(v, dtype=_NUMPY[element])
-                for v, (_, element) in zip(spec.inputs, arguments, strict=True)
-            ]
-        else:
-            inputs = random_inputs(
-                arguments, sizes, seed=spec.seed, low=spec.low, high=spec.high
-            )
-        shown = f"{target}, sizes {sizes}" if sizes else str(target)
-        try:
-            found = runtime.run(rewritten.vmfb, inputs, target, rewritten.function)
-            if original is None:
-                expected = [np.asarray(v) for v in spec.expect or ()]
-            else:
-                expected = runtime.run(original.vmfb, inputs, reference, original.function)
-        except MlirulesError as error:
-            problems.append(f"{shown}: {error}")
-            continue
-        if len(found) != len(expected):
-            problems.append(f"{shown}: {len(found)} results, not {len(expected)}")
-            continue
-        for i, (a, b) in enumerate(zip(found, expected, strict=True)):
-            message = difference(np.asarray(a), np.asarray(b), spec.rtol, spec.atol)
-            if message:
-                problems.append(f"{shown}, result {i}: {message}")
+    (problems,) = compare_all([Comparison(before, after, spec)], target)
     return problems
+
+
+def compare_all(comparisons: Sequence[Comparison], target: Target) -> list[list[str]]:
+    """Like :func:`compare`, for several programs; calls of one binary share a process."""
+    problems: list[list[str]] = [[] for _ in comparisons]
+    reference = Target.parse("cpu")
+    found, expected = _Calls(target), _Calls(reference)
+    runs: list[tuple[int, str, int, int | None]] = []
+    for number, (one, said) in enumerate(zip(comparisons, problems, strict=True)):
+        name, arguments = signature(one.before)
+        try:
+            rewritten = (
+                Binary(one.after, name) if isinstance(one.after, bytes)
+                else binary(one.after, target)
+            )  # fmt: skip
+            original = binary(one.before, reference) if one.spec.expect is None else None
+        except MlirulesError as error:
+            said.append(f"{target}: {error}")
+            continue
+        for sizes in one.spec.sizes or [[]]:
+            inputs = _inputs(one.spec, arguments, sizes)
+            shown = f"{target}, sizes {sizes}" if sizes else str(target)
+            wanted = None if original is None else expected.add(original, inputs)
+            runs.append((number, shown, found.add(rewritten, inputs), wanted))
+    for number, shown, call, wanted in runs:
+        one, said = comparisons[number], problems[number]
+        have = found.result(call)
+        want: list[Array] | MlirulesError = (
+            [np.asarray(v) for v in one.spec.expect or ()] if wanted is None
+            else expected.result(wanted)
+        )  # fmt: skip
+        error = next((r for r in (have, want) if isinstance(r, MlirulesError)), None)
+        if isinstance(have, MlirulesError) or isinstance(want, MlirulesError):
+            said.append(f"{shown}: {error}")
+        elif len(have) != len(want):
+            said.append(f"{shown}: {len(have)} results, not {len(want)}")
+        else:
+            for i, (a, b) in enumerate(zip(have, want, strict=True)):
+                message = difference(np.asarray(a), np.asarray(b), one.spec.rtol, one.spec.atol)
+                if message:
+                    said.append(f"{shown}, result {i}: {message}")
+    return problems
+
+
+def _inputs(
+    spec: RunSpec, arguments: Sequence[tuple[Sequence[int | None], str]], sizes: Sequence[int]
+) -> list[Array]:
+    if spec.inputs is None:
+        return random_inputs(arguments, sizes, seed=spec.seed, low=spec.low, high=spec.high)
+    return [
+        np.asarray(v, dtype=_NUMPY[element])
+        for v, (_, element) in zip(spec.inputs, arguments, strict=True)
+    ]
+
+
+class _Calls:
+    """Calls on one target, run when the first result is asked for."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.calls: list[tuple[Binary, list[Array]]] = []
+        self.results: dict[int, list[Array] | MlirulesError] = {}
+
+    def add(self, binary: Binary, inputs: list[Array]) -> int:
+        """Ask for a call; returns its number."""
+        self.calls.append((binary, inputs))
+        return len(self.calls) - 1
+
+    def result(self, number: int) -> list[Array] | MlirulesError:
+        """What a call gave."""
+        if not self.results:
+            together: dict[bytes, list[int]] = {}
+            for index, (binary, _) in enumerate(self.calls):
+                together.setdefault(binary.vmfb, []).append(index)
+            for vmfb, members in together.items():
+                calls = [(self.calls[i][0].function, self.calls[i][1]) for i in members]
+                given = runtime.run_each(vmfb, calls, self.target)
+                self.results.update(zip(members, given, strict=True))
+        return self.results[number]

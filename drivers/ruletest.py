@@ -67,13 +67,19 @@ def run_tests(
     for result, target, made in runs:
         if not getattr(result.rule, "variants", ()):  # executables do not go together
             wanted.setdefault(target, []).append(made)
+        else:
+            wanted.setdefault(target, [])
     for target, texts in wanted.items():
         numerics.compile_together(texts, target, shared_context())
-    for result, target, made in runs:
-        assert result.test.run is not None
-        result.problems += numerics.compare(
-            result.test.input or "", made, result.test.run, target
-        )
+    for target in wanted:
+        here = [(result, made) for result, chosen, made in runs if chosen == target]
+        comparisons = [
+            numerics.Comparison(r.test.input or "", made, r.test.run)
+            for r, made in here if r.test.run is not None
+        ]  # fmt: skip
+        compared = numerics.compare_all(comparisons, target)
+        for (result, _), problems in zip(here, compared, strict=True):
+            result.problems += problems
     return results
 
 

@@ -50,6 +50,7 @@ __all__ = [
     "load_npz",
     "parse_input",
     "run",
+    "run_each",
     "store_arrays",
     "tool_path",
     "version",
@@ -184,10 +185,35 @@ def run(
     if isolated is None:
         isolated = target.kind != "cpu" or timeout is not None
     if isolated:
-        return _run_isolated(vmfb, arrays, uri, function, timeout)
+        (result,) = _run_isolated(vmfb, [(function, arrays)], uri, timeout)
+        if isinstance(result, MlirulesError):
+            raise result
+        return result
     if timeout is not None:
         raise ValueError("a timeout needs isolated=True")
     return _run_here(vmfb, arrays, uri, function)
+
+
+def run_each(
+    vmfb: bytes, calls: Sequence[tuple[str, Sequence[npt.ArrayLike]]], target: Target
+) -> list[list[Array] | MlirulesError]:
+    """The results of several calls, each a function and its inputs; an error where one fails.
+
+    Where a child process is needed all calls share it: starting one costs far more than a call.
+    Raises MlirulesError when no device is here.
+    """
+    if target.kind != "cpu":
+        if (reason := target.available()) is not None:
+            raise MlirulesError.at("--target", reason, code="device")
+        arrays = [(name, [np.asarray(value) for value in inputs]) for name, inputs in calls]
+        return _run_isolated(vmfb, arrays, target.device, None)
+    results: list[list[Array] | MlirulesError] = []
+    for name, inputs in calls:
+        try:
+            results.append(run(vmfb, inputs, target, name))
+        except MlirulesError as error:
+            results.append(error)
+    return results
 
 
 def entries(vmfb: bytes) -> list[Entry]:
@@ -377,57 +403,78 @@ _CHILD = "import sys; sys.path[:] = {path!r}; import mlirules.drivers.runtime as
 
 
 def _run_isolated(
-    vmfb: bytes, inputs: Sequence[Array], uri: str, function: str, timeout: float | None
-) -> list[Array]:
+    vmfb: bytes, calls: Sequence[tuple[str, Sequence[Array]]], uri: str, timeout: float | None
+) -> list[list[Array] | MlirulesError]:
     with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
         folder = Path(directory)
         (folder / "module.vmfb").write_bytes(vmfb)
-        store_arrays(folder / "inputs", inputs)
-        command = [sys.executable, "-c", _CHILD.format(path=sys.path), directory, uri, function]
+        for index, (_, inputs) in enumerate(calls):
+            store_arrays(folder / f"inputs{index}", inputs)
+        names = [name for name, _ in calls]
+        command = [sys.executable, "-c", _CHILD.format(path=sys.path), directory, uri, *names]
         try:
             child = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", timeout=timeout
             )
         except subprocess.TimeoutExpired:
-            raise RunError("timeout", f"{function!r} was stopped after {timeout:g} s") from None
-        refused = folder / "refused.json"
-        if child.returncode == 0 and refused.exists():
-            _raise_again(json.loads(refused.read_text()))
-        if child.returncode < 0:
-            name = signal.Signals(-child.returncode).name
-            raise RunError("crash", f"{function!r} crashed on {uri} ({name})")
-        if child.returncode:
-            said = child.stderr.strip().splitlines()
-            message = said[-1] if said else f"exit code {child.returncode}"
-            raise RunError("crash", f"{function!r} ended its process: {message}")
-        return load_arrays(folder / "outputs")
+            fate: RunError | None = RunError(
+                "timeout", f"{', '.join(map(repr, names))} was stopped after {timeout:g} s"
+            )
+        else:
+            fate = _fate(child, uri, names)
+        results: list[list[Array] | MlirulesError] = []
+        for index in range(len(calls)):
+            refused, outputs = folder / f"refused{index}.json", folder / f"outputs{index}"
+            if refused.exists():
+                results.append(_refusal(json.loads(refused.read_text())))
+            elif (outputs / "index.json").exists():
+                results.append(load_arrays(outputs))
+            else:
+                results.append(fate or RunError("crash", f"{names[index]!r} gave no results"))
+        return results
+
+
+def _fate(
+    child: subprocess.CompletedProcess[str], uri: str, names: Sequence[str]
+) -> RunError | None:
+    """How a child process died, if it did."""
+    shown = ", ".join(map(repr, names))
+    if child.returncode < 0:
+        name = signal.Signals(-child.returncode).name
+        return RunError("crash", f"{shown} crashed on {uri} ({name})")
+    if child.returncode:
+        said = child.stderr.strip().splitlines()
+        message = said[-1] if said else f"exit code {child.returncode}"
+        return RunError("crash", f"{shown} ended its process: {message}")
+    return None
 
 
 def _child() -> None:
     """What the child process does: run what the folder named in ``argv`` holds."""
-    folder, uri, function = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-    try:
-        vmfb = (folder / "module.vmfb").read_bytes()
-        results = _run_here(vmfb, load_arrays(folder / "inputs"), uri, function)
-        store_arrays(folder / "outputs", results)
-    except RunError as error:
-        refusal: dict[str, str] = {"kind": error.kind, "message": error.message}
-        (folder / "refused.json").write_text(json.dumps(refusal))
-    except MlirulesError as error:
-        fault = error.faults[0]
-        refusal = {
-            "path": fault.span.path,
-            "code": fault.code,
-            "message": fault.message,
-            "suggestion": fault.suggestion,
-        }
-        (folder / "refused.json").write_text(json.dumps(refusal))
+    folder, uri = Path(sys.argv[1]), sys.argv[2]
+    vmfb = (folder / "module.vmfb").read_bytes()
+    for index, function in enumerate(sys.argv[3:]):
+        refused = folder / f"refused{index}.json"
+        try:
+            results = _run_here(vmfb, load_arrays(folder / f"inputs{index}"), uri, function)
+            store_arrays(folder / f"outputs{index}", results)
+        except RunError as error:
+            refused.write_text(json.dumps({"kind": error.kind, "message": error.message}))
+        except MlirulesError as error:
+            fault = error.faults[0]
+            refusal = {
+                "path": fault.span.path,
+                "code": fault.code,
+                "message": fault.message,
+                "suggestion": fault.suggestion,
+            }
+            refused.write_text(json.dumps(refusal))
 
 
-def _raise_again(refusal: dict[str, str]) -> None:
+def _refusal(refusal: dict[str, str]) -> MlirulesError:
     if "kind" in refusal:
-        raise RunError(refusal["kind"], refusal["message"])
-    raise MlirulesError.at(
+        return RunError(refusal["kind"], refusal["message"])
+    return MlirulesError.at(
         refusal["path"],
         refusal["message"],
         code=refusal["code"],
@@ -438,10 +485,10 @@ def _raise_again(refusal: dict[str, str]) -> None:
 def store_arrays(folder: Path, arrays: Sequence[Array]) -> None:
     """Write arrays as raw bytes with their types beside them: ``.npy`` cannot hold bfloat16."""
     folder.mkdir()
-    kinds = [{"dtype": a.dtype.name, "shape": list(a.shape)} for a in arrays]
-    (folder / "index.json").write_text(json.dumps(kinds))
     for index, array in enumerate(arrays):
         (folder / f"{index}.bin").write_bytes(array.tobytes())
+    kinds = [{"dtype": a.dtype.name, "shape": list(a.shape)} for a in arrays]
+    (folder / "index.json").write_text(json.dumps(kinds))  # last: what has it is whole
 
 
 def load_arrays(folder: Path) -> list[Array]:
