@@ -137,7 +137,7 @@ class _Dask:
             for c in candidates
         }  # fmt: skip
         try:
-            for future in self._as_completed(list(futures)):
+            for future in self._as_completed(list(futures), loop=self._client.loop):
                 candidate = futures[future]
                 error = future.exception()
                 if error is not None:
