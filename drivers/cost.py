@@ -24,9 +24,9 @@ import numpy as np
 
 from mlirules.drivers import compiler, measuring, numerics, roofline, tracking
 from mlirules.drivers.compiler import ir
+from mlirules.drivers.engine import Engine, Options
 from mlirules.drivers.matching import Match, Matcher
 from mlirules.drivers.targets import Target
-from mlirules.drivers.templates import Instantiator
 from mlirules.generator import pdll
 from mlirules.rules.faults import MlirulesError
 from mlirules.rules.rule import Rule
@@ -97,7 +97,8 @@ class Decision:
         what = "applied" if self.applies else "left alone"
         if self.before_ms is None or self.after_ms is None:
             return f"{self.rule} {what} at {self.location}: {self.reason}"
-        spread = "" if self.ratio_low is None else f", {self.ratio_low:.2f} to {self.ratio_high:.2f}"
+        low, high = self.ratio_low, self.ratio_high
+        spread = "" if low is None else f", {low:.2f} to {high:.2f}"
         kept = ", kept from an earlier run" if self.cached else ""
         return (
             f"{self.rule} {what} at {self.location}: {self.before_ms:.3g} ms without, "
@@ -120,9 +121,11 @@ class Judge:
         self.settings = settings
         self.decisions: list[Decision] = []
         self._verdicts: dict[tuple[str, str], Decision] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._told: set[tuple[str, str, str]] = set()
+        self._engines: dict[str, Engine] = {}
 
     def __call__(self, match: Match) -> bool:
+        """Whether to apply the rule: it pays, and no other one that matches here pays more."""
         best: Decision | None = None
         own: Decision | None = None
         for name, matcher in self.matchers.items():
@@ -141,8 +144,8 @@ class Judge:
         return own.applies
 
     def _tell(self, decision: Decision) -> None:
-        if (decision.rule, decision.location) not in self._told:
-            self._told.add((decision.rule, decision.location))
+        if (told := (decision.rule, decision.location, decision.key)) not in self._told:
+            self._told.add(told)
             self.decisions.append(decision)
 
     def _weigh(self, match: Match) -> Decision:
@@ -177,20 +180,13 @@ class Judge:
             return replace(base, reason=f"cannot be weighed: {error.faults[0].message}")
 
     def _rewritten(self, before: str, rule: Rule) -> str:
-        """The piece with the rule applied at the op that it was cut out for."""
+        """The piece with the rule applied once."""
+        engine = self._engines.get(rule.name)
+        if engine is None:
+            engine = self._engines[rule.name] = Engine([rule], self.context)
         module = compiler.parse(before, "<piece>", self.context)
-        root = _root(module)
-        match = Matcher(rule, self.context).match(root)
-        if match is None:
+        if not engine.run(module, Options(driver="greedy", max_rewrites=1)).total:
             raise NotSeparable("the rule does not match the piece on its own")
-        instantiator = Instantiator(self.context)
-        instantiator.scope = instantiator.scope_of(root.block)
-        made = instantiator.instantiate(match.template, match.values, root)
-        for old, new in zip(root.results, made, strict=True):
-            old.replace_all_uses_with(new)
-        root.erase()
-        instantiator.erase_passed()
-        _erase_dead(module)
         return _text(module)
 
     def _key(self, pair: tuple[Candidate, Candidate]) -> str:
@@ -201,28 +197,37 @@ class Judge:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
     def _model(self, base: Decision, pair: tuple[Candidate, Candidate]) -> Decision:
-        one, two = (
-            roofline.estimate(
-                filled(c.text), self.settings.target, flags=self.settings.flags, path="<piece>",
-                compile_from=c.resume, timeout=self.settings.timeout,
-            )
-            for c in pair
-        )  # fmt: skip
-        ratio = one.seconds / two.seconds if two.seconds else 1.0
-        applies = ratio > 1 + self.settings.margin
+        known = roofline.parameters(self.settings.target.kind)
+        digest = hashlib.sha256(known.model_dump_json().encode()).hexdigest()[:8]
+        path = pdll.cache_directory() / "cost" / f"{base.key}.{digest}.json"
+        found = _read(path)
+        cached = found is not None
+        if found is None:
+            one, two = (self._estimate(candidate, known) for candidate in pair)
+            found = {
+                "ratio": one.seconds / two.seconds if two.seconds else 1.0,
+                "before": one.as_json(), "after": two.as_json(),
+            }  # fmt: skip
+            pdll.write_atomically(path, json.dumps(found, indent=1) + "\n")
+        applies = found["ratio"] > 1 + self.settings.margin
         return replace(
-            base, applies=applies, model="roofline", before_ms=1e3 * one.seconds,
-            after_ms=1e3 * two.seconds, ratio=ratio, before=one.as_json(), after=two.as_json(),
-            reason=self._because(applies),
+            base, applies=applies, model="roofline", cached=cached, ratio=found["ratio"],
+            before_ms=found["before"]["ms"], after_ms=found["after"]["ms"],
+            before=found["before"], after=found["after"], reason=self._because(applies),
+        )  # fmt: skip
+
+    def _estimate(self, candidate: Candidate, known: roofline.Parameters) -> roofline.Estimate:
+        return roofline.estimate(
+            filled(candidate.text), self.settings.target, flags=self.settings.flags,
+            path="<piece>", compile_from=candidate.resume, timeout=self.settings.timeout,
+            known=known,
         )  # fmt: skip
 
     def _because(self, applies: bool) -> str:
         gain = f"{100 * self.settings.margin:g} %"
         return f"gains more than {gain}" if applies else f"does not gain more than {gain}"
 
-    def _measure(
-        self, base: Decision, before: str, pair: tuple[Candidate, Candidate]
-    ) -> Decision:
+    def _measure(self, base: Decision, before: str, pair: tuple[Candidate, Candidate]) -> Decision:
         path = pdll.cache_directory() / "cost" / f"{base.key}.json"
         found = _read(path)
         cached = found is not None
@@ -426,19 +431,6 @@ def _remap(op: Any, mapped: dict[Any, Any]) -> None:
         for block in region.blocks:
             for inner in block.operations:
                 _remap(inner.operation, mapped)
-
-
-def _root(module: Any) -> Any:
-    """The op that gives the first result of ``@main``."""
-    block = module.body.operations[0].regions[0].blocks[0]
-    return list(block.operations)[-1].operation.operands[0].owner.operation
-
-
-def _erase_dead(module: Any) -> None:
-    block = module.body.operations[0].regions[0].blocks[0]
-    for op in reversed(list(block.operations)[:-1]):
-        if not any(next(iter(v.uses), None) is not None for v in op.operation.results):
-            op.operation.erase()
 
 
 def _text(module: Any) -> str:

@@ -27,7 +27,7 @@ from mlirules.rules.evaluate import describe
 from mlirules.rules.faults import Fault, MlirulesError, Span, did_you_mean
 from mlirules.rules.rule import Rule
 
-DriverName = Literal["greedy", "walk", "conversion"]
+DriverName = Literal["greedy", "walk", "conversion", "cost"]
 Order = Literal["top-down", "bottom-up"]
 
 
@@ -48,10 +48,14 @@ class Options:
     max_rewrites: int | None = None
     #: More applications than this are taken for a loop; None: chosen by the program's size.
     bound: int | None = None
-    #: Record the IR before and after every application.
+    #: Record every application.
     record: bool = False
+    #: Record the IR before and after, too. Printing one op numbers all values of its function.
+    texts: bool = True
     #: How many applications went before: their numbers go on from there.
     first: int = 0
+    #: Cost: asked with each match whether to go ahead.
+    accept: Callable[[Match], bool] | None = None
 
 
 @dataclass
@@ -89,6 +93,8 @@ class Outcome:
     seconds: float = 0.0
     seconds_by_rule: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     stopped: bool = False
+    #: Where cost stages applied rules, and where not: :class:`mlirules.drivers.cost.Decision`.
+    decisions: list[Any] = field(default_factory=list)
 
     @property
     def total(self) -> int:
@@ -99,6 +105,7 @@ class Outcome:
         """Add a later stage's outcome."""
         self.counts.update(other.counts)
         self.applications.extend(other.applications)
+        self.decisions.extend(other.decisions)
         self.seconds += other.seconds
         for rule, seconds in other.seconds_by_rule.items():
             self.seconds_by_rule[rule] += seconds
@@ -224,6 +231,12 @@ class Engine:
             if match is None:
                 if matcher.faults:
                     run.fail(matcher.faults[0])
+                return True
+            try:
+                if run.options.accept is not None and not run.options.accept(match):
+                    return True
+            except BaseException as error:  # noqa: BLE001 - as above
+                run.fail(error)
                 return True
             run.matched[rule.name] = match
             return False
@@ -385,7 +398,8 @@ class _Run:
             if op.name not in self.inner_names and op.name.startswith("linalg."):
                 self.inner_names |= {op.name, "linalg.fill", "tensor.empty"}
         if application is not None:
-            application.after = "\n".join(str(op) for op in self.instantiator.last_created)
+            if self.options.texts:
+                application.after = "\n".join(map(_print, self.instantiator.last_created))
             self.outcome.applications.append(application)
         if match.inner is not ONLY_TENSORS:
             # Operands that are not all tensors (`_` among them) go with the op that read them, as
@@ -421,15 +435,16 @@ class _Run:
 
     def _describe(self, match: Match, root: Any) -> Application:
         bindings = {name: describe(value) for name, value in match.env.items()}
-        before = [
-            str(op) for op in reversed(match.inner) if not op.name.startswith("torch.constant.")
-        ]
-        before.append(str(root))
+        before = []
+        if self.options.texts:
+            inner = reversed(match.inner)
+            before = [_print(op) for op in inner if not op.name.startswith("torch.constant.")]
+            before.append(_print(root))
         location = str(tracking.place(root)).removeprefix("loc(").removesuffix(")")
         marks = {mark for op in [*match.inner, root] if (mark := tracking.read(op)) is not None}
         return Application(
-            self.options.first + self.applied + 1, match.rule.name, match.rule.benefit, location.replace('"', ""),
-            root.name, bindings, "\n".join(dict.fromkeys(before)), "", self.options.driver,
+            self.options.first + self.applied + 1, match.rule.name, match.rule.benefit,
+            location.replace('"', ""), root.name, bindings, "\n".join(dict.fromkeys(before)), "", self.options.driver,
             self.options.order if self.options.driver == "greedy" else "",
             consumed=sorted(n for what, n in marks if what == "op"),
             builds_on=sorted(n for what, n in marks if what == "made"),
@@ -452,6 +467,11 @@ class _Run:
     def raise_if_failed(self) -> None:
         if self.error is not None:
             raise self.error
+
+
+def _print(op: Any) -> str:
+    # Most of the time of printing an op goes into verifying the function around it.
+    return str(op.get_asm(assume_verified=True))
 
 
 # Ops whose regions compute on scalars: no torch op stands in them.
@@ -575,6 +595,9 @@ def leftovers(module: Any) -> Counter[str]:
 _METADATA = frozenset(["torch.bind_symbolic_shape", "torch.symbolic_int"])
 
 
-def write_trace(path: str | Path, applications: Sequence[Application]) -> None:
-    """Write applications as JSON lines, through a temporary file."""
-    pdll.write_atomically(Path(path), "".join(a.as_json() + "\n" for a in applications))
+def write_trace(
+    path: str | Path, applications: Sequence[Application], decisions: Sequence[Any] = ()
+) -> None:
+    """Write applications, and what cost stages decided, as JSON lines; through a temporary file."""
+    lines = [item.as_json() + "\n" for item in (*applications, *decisions)]
+    pdll.write_atomically(Path(path), "".join(lines))

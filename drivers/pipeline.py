@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mlirules.drivers import compiler, tracking
+from mlirules.drivers import compiler, cost, tracking
 from mlirules.drivers.configs import ConfigReport, compile_with, config_set
 from mlirules.drivers.engine import (
     Engine,
@@ -21,14 +21,14 @@ from mlirules.drivers.engine import (
     select,
 )
 from mlirules.drivers.targets import Target
-from mlirules.rules.faults import CheckFailed, Fault, MlirulesError, Span
+from mlirules.rules.faults import CheckFailed, Fault, MlirulesError, Span, did_you_mean
 from mlirules.rules.loader import load_rules
 from mlirules.rules.rule import Rule
 from mlirules.specs.pipeline import Expect, Pipeline, Stage, default_for
 
 __all__ = [
-    "Pipeline", "Transformed", "compile_program", "default_for", "read_program", "rule_set",
-    "transform",
+    "Pipeline", "Transformed", "compile_program", "default_for", "program_at", "read_program",
+    "rule_set", "transform",
 ]  # fmt: skip
 
 
@@ -132,25 +132,72 @@ def stage_rules(stage: Stage) -> list[Rule]:
 
 
 def _options(
-    stage: Stage, record: bool, max_rewrites: int | None, bound: int | None, first: int
+    stage: Stage, record: bool, max_rewrites: int | None, bound: int | None, first: int,
+    texts: bool,
 ) -> Options:
     return Options(
         driver=stage.driver, order=stage.order, full=stage.full, record=record,
-        max_rewrites=max_rewrites, bound=bound, first=first,
+        max_rewrites=max_rewrites, bound=bound, first=first, texts=texts,
     )  # fmt: skip
 
 
 def _run_stage(
     stage: Stage, number: int, module: Any, outcome: Outcome, record: bool,
-    max_rewrites: int | None, bound: int | None = None, kind: str = "cpu",
+    max_rewrites: int | None, bound: int | None = None, texts: bool = True,
+    rest: Sequence[Stage] = (), costs: cost.Settings | None = None, kind: str = "cpu",
 ) -> None:  # fmt: skip
     left = None if max_rewrites is None else max_rewrites - outcome.total
-    options = _options(stage, record, left, bound, outcome.total)
+    options = _options(stage, record, left, bound, outcome.total, texts)
     options.target = kind
-    done = engine_for(stage_rules(stage)).run(module, options)
+    engine = engine_for(stage_rules(stage))
+    if stage.driver == "cost":
+        options.accept = judge = _judge(stage, engine, rest, costs)
+    done = engine.run(module, options)
+    if stage.driver == "cost":
+        done.decisions = judge.decisions
     outcome.merge(done)
     if max_rewrites is None:
         _check_expectations(stage, number, done)
+
+
+def _judge(
+    stage: Stage, engine: Engine, rest: Sequence[Stage], costs: cost.Settings | None
+) -> cost.Judge:
+    """Decides for a cost stage; what it weighs goes through the ``rest`` of the stages."""
+    if costs is None:
+        raise MlirulesError.at(
+            ", ".join(stage.rules), "whether a rule pays depends on the target, and none is given",
+            code="cost", suggestion="give --target",
+        )  # fmt: skip
+    if stage.margin is not None:
+        costs = replace(costs, margin=stage.margin)
+    # What other cost stages would do is left out: weighing it here would not end.
+    plain = [s for s in rest if s.driver != "cost"]
+    torch = [s for s in plain if s.phase == "torch"]
+    later = Pipeline(
+        pipeline="rest", summary="the rest", targets=[costs.target.kind],
+        stages=[s for s in plain if s.phase in ("input", "preprocessing")],
+    )  # fmt: skip
+
+    def finish(text: str) -> cost.Candidate:
+        done = transform(
+            text, path="<piece>", stages=[_unexpecting(s) for s in torch], kind=costs.target.kind
+        )
+        if not later.stages:
+            return cost.Candidate(done.text)
+        return cost.Candidate(
+            *_later_stages(
+                replace(done, text=cost.filled(done.text)), later, costs.target, costs.flags,
+                "<piece>", costs.timeout,
+            )
+        )  # fmt: skip
+
+    return cost.Judge(engine.matchers, engine.context, costs, finish)
+
+
+def _unexpecting(stage: Stage) -> Stage:
+    """A stage that need not apply: a piece of a program has few of its ops."""
+    return stage.model_copy(update={"expect": None, "expect_rules": {}})
 
 
 def _check_expectations(stage: Stage, number: int, done: Outcome) -> None:
@@ -186,16 +233,21 @@ def transform(
     *,
     path: str = "<string>",
     record: bool = False,
+    texts: bool = True,
     max_rewrites: int | None = None,
     bound: int | None = None,
     stages: Iterable[Stage] | None = None,
-    kind: str = "cpu",
+    costs: cost.Settings | None = None,
+    kind: str = "",
 ) -> Transformed:
     """Run a program through a pipeline's torch stages.
 
-    ``kind`` is the kind of target that kernels are chosen for.
+    ``kind`` is the kind of target that kernels are chosen for (default: that of ``costs``, else
+    the cpu).
+
+    ``record`` keeps every application, and ``texts`` with it the IR before and after each.
     ``max_rewrites`` ends the work after so many applications; more than ``bound`` in one stage are
-    taken for a loop (default: by the program's size).
+    taken for a loop (default: by the program's size). ``costs`` is what cost stages decide by.
 
     Raises :class:`MlirulesError` for a program or rule that is wrong, and
     :class:`ExpectationError` when a rule that must apply did not.
@@ -203,14 +255,19 @@ def transform(
     if isinstance(pipeline, str):
         pipeline = Pipeline.load(pipeline)
     if stages is None:
-        pipeline = pipeline or default_for("cpu")
-        stages = [s for s in pipeline.stages if s.phase == "torch"]
+        stages = (pipeline or default_for("cpu")).stages
+    stages = list(stages)
+    kind = kind or (costs.target.kind if costs is not None else "cpu")
     module = compiler.parse(inline_integer_resources(text), path, shared_context())
     outcome = Outcome()
     if record:
         tracking.number(module)
     for number, stage in enumerate(stages, 1):
-        _run_stage(stage, number, module, outcome, record, max_rewrites, bound, kind)
+        if stage.phase == "torch":
+            _run_stage(
+                stage, number, module, outcome, record, max_rewrites, bound, texts,
+                stages[number:], costs, kind,
+            )  # fmt: skip
     for application in outcome.applications:
         application.location = located(application.location, path)
     if max_rewrites is None:
@@ -236,10 +293,12 @@ def compile_program(
     record: bool = False,
     timeout: float | None = None,
     configs: Sequence[str | Path] = (),
+    costs: cost.Settings | None = None,
 ) -> tuple[bytes, Transformed]:
     """The whole way: torch stages, IREE's phases with further stages between them, binary.
 
     ``configs`` are sets of config rules, tried before those of the pipeline's configuration stages.
+    ``costs`` is what cost stages decide by (default: the roofline model for the target).
 
     Raises :class:`LeftoverError` when ``fallback`` is False and torch ops are left, and
     :class:`~mlirules.drivers.configs.NotApplied` when a config rule did not take effect.
@@ -251,26 +310,17 @@ def compile_program(
                   f"the pipeline is for {', '.join(pipeline.targets)}, not {target}",
                   f"--pipeline {target.kind} is the one shipped for {target.kind}")
         )  # fmt: skip
-    done = transform(text, pipeline, path=path, record=record, kind=target.kind)
+    flags = (*pipeline.flags, *flags)
+    costs = replace(costs or cost.Settings(target), target=target, flags=flags)
+    done = transform(
+        text, pipeline, path=path, record=record, costs=costs, kind=target.kind
+    )
     if not fallback and done.leftovers:
         listed = "\n".join(f"  {n:>4} x {name}" for name, n in done.leftover_counts.most_common())
         raise LeftoverError(f"{path}: no rule converts these ops:\n{listed}")
-    flags = (*pipeline.flags, *flags)
-    current = done.text
-    resume: str | None = None
-    for phase in ("input", "preprocessing"):
-        stages = [s for s in pipeline.stages if s.phase == phase]
-        if not stages:
-            continue
-        current = compiler.lower_to(
-            current, target, phase, flags=flags, path=path, compile_from=resume, timeout=timeout
-        )
-        resume = phase
-        module = compiler.parse(current, f"{path} after {phase}", shared_context())
-        before = len(pipeline.stages) - len(stages)
-        for number, stage in enumerate(stages, before + 1):
-            _run_stage(stage, number, module, done.outcome, record, None, kind=target.kind)
-        current = str(module)
+    current, resume = _later_stages(
+        done, pipeline, target, flags, path, timeout, record, costs=costs
+    )
     done = replace(done, text=current if resume is None else done.text)
     stages = [s for s in pipeline.stages if s.phase == "configuration"]
     sets = [*configs, *(name for stage in stages for name in stage.rules)]
@@ -301,3 +351,64 @@ def _check_config_expectations(stage: Stage, report: ConfigReport) -> None:
         problems += _unmet(expect, report.count(name), f"rule {name}")
     if problems:
         raise ExpectationError("\n".join(problems))
+
+
+def _later_stages(
+    done: Transformed, pipeline: Pipeline, target: Target, flags: Sequence[str], path: str,
+    timeout: float | None, record: bool = False, last: str = "preprocessing",
+    costs: cost.Settings | None = None,
+) -> tuple[str, str | None]:  # fmt: skip
+    """The program after the stages that follow phases of the compiler, and the last such phase."""
+    current = done.text
+    resume: str | None = None
+    for phase in ("input", "preprocessing"):
+        stages = [s for s in pipeline.stages if s.phase == phase]
+        if not stages or compiler.PHASES.index(phase) > compiler.PHASES.index(last):
+            continue
+        current = compiler.lower_to(
+            current, target, phase, flags=flags, path=path, compile_from=resume, timeout=timeout
+        )
+        resume = phase
+        module = compiler.parse(current, f"{path} after {phase}", shared_context())
+        before = len(pipeline.stages) - len(stages)
+        for number, stage in enumerate(stages, before + 1):
+            rest = pipeline.stages[pipeline.stages.index(stage) + 1 :]
+            _run_stage(
+                stage, number, module, done.outcome, record, None, rest=rest, costs=costs,
+                kind=target.kind,
+            )  # fmt: skip
+        current = str(module)
+    return current, resume
+
+
+def program_at(
+    text: str, target: Target, phase: str, pipeline: Pipeline | None = None, *,
+    path: str = "<string>", flags: Sequence[str] = (), timeout: float | None = None,
+) -> str:  # fmt: skip
+    """The program as it is at a phase of compilation.
+
+    ``source`` is the program itself, ``torch`` what the pipeline's torch stages make of it, the
+    others are those of the compiler, after the pipeline's stages for them.
+    """
+    if phase == "source":
+        return text
+    pipeline = pipeline or default_for(target.kind)
+    flags = (*pipeline.flags, *flags)
+    costs = cost.Settings(target, flags=tuple(flags))
+    done = transform(text, pipeline, path=path, costs=costs, kind=target.kind)
+    if phase == "torch":
+        return done.text
+    if phase not in compiler.PHASES:
+        known = ("source", "torch", *compiler.PHASES)
+        raise MlirulesError.at(
+            "--phases", f"unknown phase {phase!r}", code="phase",
+            suggestion=did_you_mean(phase, known) or "known: " + ", ".join(known),
+        )  # fmt: skip
+    current, resume = _later_stages(
+        done, pipeline, target, flags, path, timeout, last=phase, costs=costs
+    )
+    if resume == phase:
+        return current
+    return compiler.lower_to(
+        current, target, phase, flags=flags, path=path, compile_from=resume, timeout=timeout
+    )

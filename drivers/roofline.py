@@ -6,6 +6,8 @@ launch takes
 
     launch + max(sum over ops of flops / (peak * efficiency of the op's class), bytes / bandwidth)
 
+where what fits in a cache moves faster, and memory that is new to the process slower.
+
 Everything about the target comes from ``specs/targets/KIND.yaml``: see :class:`Parameters`.
 """
 
@@ -57,6 +59,17 @@ class Parameters(BaseModel):
     special_flops: Positive = Field(
         description="How many operations an exponential, a logarithm, an erf ... stands for."
     )
+    cache_mb: Annotated[float, Field(ge=0)] = Field(
+        description="What a dispatch touches up to this size counts as in a cache, 10^6 bytes."
+    )
+    cache_gbs: Positive = Field(description="Traffic with that cache, 10^9 bytes a second.")
+    fresh_mb: Annotated[float, Field(ge=0)] | None = Field(
+        default=None,
+        description="A result above this size is memory that the process gets anew in each call.",
+    )
+    fresh_gbs: Positive | None = Field(
+        default=None, description="How fast such memory is written the first time."
+    )
 
     @pydantic.model_validator(mode="after")
     def _whole(self) -> Parameters:
@@ -65,7 +78,18 @@ class Parameters(BaseModel):
             raise ValueError(f"efficiency of {', '.join(missing)} is missing")
         if "f32" not in self.peak_gflops:
             raise ValueError("peak_gflops of f32 is missing")
+        if (self.fresh_mb is None) != (self.fresh_gbs is None):
+            raise ValueError("fresh_mb and fresh_gbs go together")
         return self
+
+    def memory(self, moved: float, results: Sequence[float]) -> float:
+        """Seconds for ``moved`` bytes, of which results of these sizes are written."""
+        cached = moved <= 1e6 * self.cache_mb
+        seconds = moved / (1e9 * (self.cache_gbs if cached else self.bandwidth_gbs))
+        if self.fresh_mb is not None and self.fresh_gbs is not None:
+            fresh = sum(size for size in results if size > 1e6 * self.fresh_mb)
+            seconds += fresh / (1e9 * self.fresh_gbs)
+        return seconds
 
     def peak(self, element: str) -> float:
         """Operations a second for an element type; other types count as f32."""
@@ -174,7 +198,7 @@ def of_flow(text: str, target: Target, known: Parameters) -> Estimate:
         if op.name == "flow.dispatch":
             # Of several entry points the first: they are variants of one kernel.
             name = re.findall(r"@([^\s,\]:]+)", str(op.attributes["entry_points"]))[1]
-            launches[name] = launches.get(name, 0) + 1
+            launches[name] = launches.get(name, 0) + _turns(op)
         elif op.name == "func.func":
             kernels[ir.StringAttr(op.attributes["sym_name"]).value] = op
     found = [
@@ -183,6 +207,25 @@ def of_flow(text: str, target: Target, known: Parameters) -> Estimate:
         if name in kernels
     ]
     return Estimate(target.name, tuple(found))
+
+
+def _turns(op: Any) -> int:
+    """How often an op runs: the turns of the loops around it; 1 for those of unknown length."""
+    turns, around = 1, op.parent
+    while around is not None and around.name not in ("util.func", "builtin.module"):
+        if around.operation.name == "scf.for":
+            low, high, step = (_constant(around.operands[n]) for n in range(3))
+            if low is not None and high is not None and step:
+                turns *= max(0, -(-(high - low) // step))
+        around = around.parent
+    return turns
+
+
+def _constant(value: Any) -> int | None:
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != "arith.constant":
+        return None
+    return int(ir.IntegerAttr(owner.attributes["value"]).value)
 
 
 def _ops(operation: Any, skip: Sequence[str] = ()) -> Iterator[Any]:
@@ -198,11 +241,13 @@ def _ops(operation: Any, skip: Sequence[str] = ()) -> Iterator[Any]:
 def _kernel(name: str, function: Any, known: Parameters) -> Dispatch:
     flops = moved = compute = 0.0
     longest, kind = -1.0, "other"
+    results: list[float] = []
     for op in _ops(function, ("linalg.", "iree_linalg_ext.")):
         if op.name.endswith("dispatch.tensor.load"):
             moved += _bytes(op.results[0].type)
         elif op.name.endswith("dispatch.tensor.store"):
-            moved += _bytes(op.operands[0].type)
+            results.append(_bytes(op.operands[0].type))
+            moved += results[-1]
         elif op.name.startswith(("linalg.", "iree_linalg_ext.")) and op.results:
             work = _work(op, known)
             if work is None:
@@ -213,7 +258,7 @@ def _kernel(name: str, function: Any, known: Parameters) -> Dispatch:
             compute += seconds
             if seconds > longest:
                 longest, kind = seconds, which
-    memory = moved / (1e9 * known.bandwidth_gbs)
+    memory = known.memory(moved, results)
     took = 1e-6 * known.launch_us + max(compute, memory)
     return Dispatch(name, 1, flops, moved, kind, compute, memory, took)
 
@@ -274,7 +319,18 @@ def _work(op: Any, known: Parameters) -> tuple[float, Class, str] | None:
     adds = names & {"arith.addf", "arith.addi", "complex.add"}
     if not (multiplies and adds and len(maps) >= 3):
         return operations, "reduction", element
-    return operations, _product(maps), element
+    kind = _product(maps)
+    if kind == "contraction" and any(_steps(value) for value in op.operands):
+        kind = "strided-contraction"
+    return operations, kind, element
+
+
+def _steps(value: Any) -> bool:
+    """Whether a value is read from memory with gaps."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or not owner.name.endswith("dispatch.tensor.load"):
+        return False
+    return any(step > 1 for step in ir.DenseI64ArrayAttr(owner.attributes["static_strides"]))
 
 
 def _reduces(maps: Sequence[Any], loops: int) -> bool:

@@ -596,6 +596,10 @@ class _Lowering(Evaluator):
             if found:
                 assigned |= {p.strip().lstrip("%").split(":")[0] for p in found.group(1).split(",")}
         blocks = set(re.findall(r"%(\w+)\s*:", "\n".join(re.findall(r"\^\w+\(([^)]*)\)", text))))
+        # What a loop counts, and what it carries from one turn to the next.
+        blocks |= set(re.findall(r"\bscf\.for\s+%(\w+)", text))
+        carried = "\n".join(re.findall(r"\biter_args\(([^)]*)\)", text))
+        blocks |= set(re.findall(r"%(\w+)\s*=", carried))
         renamed: dict[str, str] = {}
 
         def percent(found: re.Match[str]) -> str:

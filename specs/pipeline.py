@@ -38,7 +38,12 @@ class Stage(_Strict):
         min_length=1,
         description="Rule sets: paths beside the pipeline file, shipped names, or other paths.",
     )
-    driver: Literal["greedy", "walk", "conversion"] = "greedy"
+    driver: Literal["greedy", "walk", "conversion", "cost"] = Field(
+        default="greedy", description="cost: greedy, where a cost model says that a rule pays."
+    )
+    margin: float | None = Field(
+        default=None, ge=0, le=10, description="Cost: the gain that must be exceeded; 0.03 is 3 %."
+    )
     order: Literal["top-down", "bottom-up"] = "top-down"
     full: bool = Field(default=False, description="Conversion: nothing illegal may remain.")
     only: list[str] = Field(default=[], description="Filters: globs, tag:TAG, kind:KIND.")

@@ -15,6 +15,8 @@ import typer
 
 from mlirules.commands import (
     apply,
+    bench,
+    bisect,
     check,
     compiling,
     demo,
@@ -30,6 +32,7 @@ from mlirules.commands import (
     spec,
     testing,
     tune,
+    verify,
     version,
 )
 from mlirules.commands.common import EXIT_INTERNAL, err, say
@@ -70,11 +73,14 @@ for _module, _name in (
     (generate, "generate"),
     (apply, "apply"),
     (compiling, "compile"),
+    (bench, "bench"),
     (running, "run"),
     (profile, "profile"),
     (tune, "tune"),
     (explain, "explain"),
     (diff, "diff"),
+    (verify, "verify"),
+    (bisect, "bisect"),
     (importing, "import"),
     (docs, "docs"),
     (lsp, "lsp"),

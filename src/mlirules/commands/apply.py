@@ -11,14 +11,19 @@ import typer
 from mlirules.commands import diffview
 from mlirules.commands.common import (
     Json,
+    Measure,
     Only,
     Rules,
     Skip,
+    Target,
     applications_table,
+    cost_settings,
+    decisions_as_json,
     err,
     note,
     say,
     say_json,
+    show_decisions,
     split,
     warn,
     write_bytes,
@@ -35,6 +40,7 @@ class Driver(StrEnum):
     GREEDY = "greedy"
     WALK = "walk"
     CONVERSION = "conversion"
+    COST = "cost"
 
 
 class Order(StrEnum):
@@ -57,6 +63,8 @@ def command(
     pipeline: Annotated[
         str, typer.Option("--pipeline", "-p", help="Without --rules: whose torch stages to run.")
     ] = "cpu",
+    target: Target = "cpu",
+    measure: Measure = False,
     only: Only = None,
     skip: Skip = None,
     max_rewrites: Annotated[
@@ -105,9 +113,11 @@ def command(
     done = transform(
         text, path=str(model), record=trace is not None or diff or html is not None,
         texts=trace is not None, max_rewrites=max_rewrites, bound=bound, stages=stages,
+        costs=cost_settings(target, measure),
     )  # fmt: skip
     if trace is not None:
-        write_trace(trace, done.outcome.applications)
+        write_trace(trace, done.outcome.applications, done.outcome.decisions)
+    show_decisions(done.outcome.decisions)
     if output is not None:
         write_bytes(output, done.text.encode())
     reasons = _why_not(text, done, stages, model) if why_not else None
@@ -213,6 +223,7 @@ def _report(done: Any) -> dict[str, object]:
         "applied": done.outcome.total, "applications": dict(done.applications),
         "seconds": done.outcome.seconds, "stopped": done.outcome.stopped,
         "leftovers": dict(done.leftover_counts),
+        **decisions_as_json(done.outcome.decisions),
     }  # fmt: skip
 
 

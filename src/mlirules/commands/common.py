@@ -30,6 +30,14 @@ Only = Annotated[
     list[str] | None,
     typer.Option("--only", help="Only rules that fit: a glob over names, tag:TAG or kind:KIND."),
 ]
+Measure = Annotated[
+    bool,
+    typer.Option("--measure", help="Cost stages: time both forms on the device, instead of asking "
+                                   "the roofline model; kept in the cache."),
+]  # fmt: skip
+Target = Annotated[
+    str, typer.Option("--target", "-t", help="Cost stages: what for, cpu, vulkan, cuda:sm_80, ...")
+]
 Skip = Annotated[list[str] | None, typer.Option("--skip", help="Leave out rules that fit.")]
 
 
@@ -108,3 +116,25 @@ def write_bytes(path: Path, data: bytes) -> None:
     from mlirules.drivers.torch_import import write_whole
 
     write_whole(path, data)
+
+
+def cost_settings(target: str, measure: bool) -> Any:
+    """What cost stages decide by; says on stderr what is being weighed."""
+    from mlirules.drivers import cost, targets
+
+    def progress(what: str) -> None:
+        if err.is_terminal:
+            note(f"weighing {what}")
+
+    return cost.Settings(targets.Target.parse(target), measure=measure, progress=progress)
+
+
+def show_decisions(decisions: Sequence[Any]) -> None:
+    """Say on stderr where cost stages applied rules and where not, with the numbers."""
+    for decision in decisions:
+        note(str(decision))
+
+
+def decisions_as_json(decisions: Sequence[Any]) -> dict[str, object]:
+    """The decisions for a report; nothing where there was nothing to decide."""
+    return {"decisions": [vars(d) for d in decisions]} if decisions else {}

@@ -9,10 +9,14 @@ import typer
 
 from mlirules.commands.common import (
     Json,
+    Measure,
     applications_table,
+    cost_settings,
+    decisions_as_json,
     err,
     note,
     say_json,
+    show_decisions,
     warn,
     working,
     write_bytes,
@@ -45,6 +49,7 @@ def command(
         typer.Option("--configs", help="Config rules: shipped names, files or folders; tried "
                                        "before those of the pipeline."),
     ] = None,
+    measure: Measure = False,
     no_fallback: Annotated[
         bool, typer.Option("--no-fallback", help="Fail when a torch op is left that no rule "
                                                  "converts, instead of leaving it to IREE.")
@@ -74,15 +79,18 @@ def command(
         binary, done = compile_program(
             text, chosen, line, path=str(model), fallback=not no_fallback, flags=extra or (),
             record=trace is not None, timeout=timeout, configs=configs or (),
+            costs=cost_settings(target, measure),
         )  # fmt: skip
     written = output or model.with_suffix(".vmfb")
     write_bytes(written, binary)
     if trace is not None:
-        write_trace(trace, done.outcome.applications)
+        write_trace(trace, done.outcome.applications, done.outcome.decisions)
+    show_decisions(done.outcome.decisions)
     if as_json:
         say_json({
             "output": str(written), "bytes": len(binary), "target": chosen.name,
             "applications": dict(done.applications), "leftovers": dict(done.leftover_counts),
+            **decisions_as_json(done.outcome.decisions),
             **({"configs": configs_as_json(done.configs)} if done.configs else {}),
         })  # fmt: skip
         return

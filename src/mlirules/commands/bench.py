@@ -1,0 +1,132 @@
+"""``mlirules bench``: a program as stock iree-compile makes it against a pipeline's, in turns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mlirules.commands.common import (
+    Json,
+    Measure,
+    cost_settings,
+    note,
+    out,
+    say_json,
+    show_decisions,
+    table,
+    warn,
+    working,
+    write_bytes,
+)
+from mlirules.rules.faults import CheckFailed, MlirulesError
+
+EXAMPLE = "mlirules bench model.mlir --pipeline cpu-fast --target cpu --json"
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="The program, MLIR text.")],
+    extra: Annotated[
+        list[str] | None, typer.Argument(help="After --: further flags for both.")
+    ] = None,
+    pipeline: Annotated[
+        str | None,
+        typer.Option("--pipeline", "-p", help="A shipped pipeline's name or a file; default: the "
+                                              "one for the target."),
+    ] = None,
+    target: Annotated[
+        str, typer.Option("--target", "-t", help="cpu, vulkan, cuda:sm_80, hip:gfx942, ...")
+    ] = "cpu",
+    golden: Annotated[
+        Path | None, typer.Option(help="An .npz with inputs a0..; default: random ones.")
+    ] = None,
+    function: Annotated[str | None, typer.Option(help="The function to call.")] = None,
+    rounds: Annotated[int, typer.Option(min=3, help="Rounds at most; each runs both.")] = 30,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="No new round after so long, but three.")
+    ] = 20.0,
+    rtol: Annotated[
+        float, typer.Option(min=0, help="How far results may be apart, of the largest.")
+    ] = 1e-3,
+    at_least: Annotated[
+        float | None, typer.Option(min=0, help="Exit with 1 unless so many times as fast.")
+    ] = None,
+    measure: Measure = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the report as JSON here, too.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that a step may take.")] = 600,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Time a program as stock iree-compile makes it against what a pipeline makes of it.
+
+    Both run in turns in one process on the same inputs; ratios are taken round by round. Exits
+    with 1 when the results are apart, or --at-least is not reached.
+    """
+    from mlirules.drivers import compiler, measuring
+    from mlirules.drivers import pipeline as lines
+    from mlirules.drivers.targets import Target
+
+    chosen = Target.parse(target)
+    line = lines.Pipeline.load(pipeline) if pipeline else lines.default_for(chosen.kind)
+    text = lines.read_program(model)
+    name, inputs = _inputs(text, golden)
+    with working(f"compiling {model} for {chosen}"):
+        stock = compiler.compile_module(
+            text, chosen, flags=extra or (), path=str(model), timeout=timeout
+        )
+        ours, done = lines.compile_program(
+            text, chosen, line, path=str(model), flags=extra or (), timeout=timeout,
+            costs=cost_settings(target, measure),
+        )  # fmt: skip
+    show_decisions(done.outcome.decisions)
+    with working(f"timing {model} on {chosen}"):
+        found = measuring.compare(
+            {"stock": stock, line.pipeline: ours}, inputs, chosen, function=function or name,
+            rounds=rounds, seconds=seconds, timeout=timeout,
+        )  # fmt: skip
+    report = {
+        "model": str(model), "target": chosen.name, "pipeline": line.pipeline,
+        **found.comparison.as_json(), "errors": found.errors,
+        "decisions": [vars(d) for d in done.outcome.decisions],
+    }  # fmt: skip
+    if output is not None:
+        write_bytes(output, (json.dumps(report, indent=1) + "\n").encode())
+    if as_json:
+        say_json(report)
+    else:
+        _show(found.comparison)
+    if found.error > rtol:
+        raise CheckFailed(f"{model}: results are apart by {found.error:.2g} of the largest")
+    ratio = found.comparison.ratio(line.pipeline)
+    if at_least is not None and ratio.median < at_least:
+        raise CheckFailed(f"{model}: {ratio} times as fast, {at_least:g} expected")
+
+
+def _inputs(text: str, golden: Path | None) -> tuple[str, list[Any]]:
+    from mlirules.drivers import numerics, runtime
+
+    name, arguments = numerics.signature(text)
+    if golden is not None:
+        return name, runtime.load_npz(golden, [element for _, element in arguments])
+    if any(size is None for shape, _ in arguments for size in shape):
+        raise MlirulesError.at(
+            "--golden", "the program has dynamic sizes: which to time is not known",
+            code="inputs", suggestion="give inputs with --golden FILE.npz",
+        )  # fmt: skip
+    return name, numerics.random_inputs(arguments, low=0.0, high=2.0)
+
+
+def _show(found: Any) -> None:
+    rows = [
+        (name, f"{1e3 * t.median:.3f}", f"{1e3 * t.fastest:.3f}", f"{100 * t.spread:.1f} %",
+         found.ratio(name), len(t.samples))
+        for name, t in found.timings.items()
+    ]  # fmt: skip
+    columns = ["form", "median ms#", "min ms#", "spread#", "times as fast (quartiles)", "rounds#"]
+    out.print(table(columns, rows))
+    if abs(found.drift - 1) > 0.1:
+        warn(f"the baseline drifted by a factor of {found.drift:.2f} while timing")
+    note("ratios are medians over the rounds, in each of which both forms ran")

@@ -1,0 +1,192 @@
+# ruff: noqa: E501 - IR is not wrapped
+"""The cost driver: decisions by the model and by timing, what they rest on, and where they show."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlirules.drivers import cost, measuring, pipeline, roofline
+from mlirules.drivers.compiler import context
+from mlirules.drivers.targets import Target
+from mlirules.rules.faults import MlirulesError
+from mlirules.specs.pipeline import Stage
+
+CPU = Target.parse("cpu")
+
+FLOW = """
+module {
+  flow.executable private @e {
+    flow.executable.export public @work workgroups() -> (index, index, index) {
+      %x, %y, %z = iree_tensor_ext.dispatch.workgroup_count_from_slice()
+      flow.return %x, %y, %z : index, index, index
+    }
+    builtin.module {
+      func.func @work(%arg0: !iree_tensor_ext.dispatch.tensor<readonly:tensor<8x4xf32>>, %arg1: !iree_tensor_ext.dispatch.tensor<readonly:tensor<4x16xf32>>, %arg2: !iree_tensor_ext.dispatch.tensor<writeonly:tensor<8x16xf32>>) {
+        %cst = arith.constant 0.000000e+00 : f32
+        %0 = iree_tensor_ext.dispatch.tensor.load %arg0, offsets = [0, 0], sizes = [8, 4], strides = [1, 1] : !iree_tensor_ext.dispatch.tensor<readonly:tensor<8x4xf32>> -> tensor<8x4xf32>
+        %1 = iree_tensor_ext.dispatch.tensor.load %arg1, offsets = [0, 0], sizes = [4, 16], strides = [1, 1] : !iree_tensor_ext.dispatch.tensor<readonly:tensor<4x16xf32>> -> tensor<4x16xf32>
+        %2 = tensor.empty() : tensor<8x16xf32>
+        %3 = linalg.fill ins(%cst : f32) outs(%2 : tensor<8x16xf32>) -> tensor<8x16xf32>
+        %4 = linalg.matmul ins(%0, %1 : tensor<8x4xf32>, tensor<4x16xf32>) outs(%3 : tensor<8x16xf32>) -> tensor<8x16xf32>
+        iree_tensor_ext.dispatch.tensor.store %4, %arg2, offsets = [0, 0], sizes = [8, 16], strides = [1, 1] : tensor<8x16xf32> -> !iree_tensor_ext.dispatch.tensor<writeonly:tensor<8x16xf32>>
+        return
+      }
+    }
+  }
+  util.func public @main(%a: tensor<8x4xf32>, %b: tensor<4x16xf32>) -> tensor<8x16xf32> {
+    %c0 = arith.constant 0 : index
+    %c1 = arith.constant 1 : index
+    %c5 = arith.constant 5 : index
+    %first = flow.dispatch @e::@work(%a, %b) : (tensor<8x4xf32>, tensor<4x16xf32>) -> tensor<8x16xf32>
+    %r = scf.for %i = %c0 to %c5 step %c1 iter_args(%c = %first) -> (tensor<8x16xf32>) {
+      %d = flow.dispatch @e::@work(%a, %b) : (tensor<8x4xf32>, tensor<4x16xf32>) -> tensor<8x16xf32>
+      scf.yield %d : tensor<8x16xf32>
+    }
+    util.return %r : tensor<8x16xf32>
+  }
+}
+"""
+
+ATTENTION = """
+func.func @main(%q: !torch.vtensor<[1,{H},{L},16],f32>, %k: !torch.vtensor<[1,{H},{L},16],f32>) -> !torch.vtensor<[1,{H},{L},16],f32> {
+  %none = torch.constant.none
+  %p = torch.constant.float 0.0
+  %false = torch.constant.bool false
+  %y = torch.aten.scaled_dot_product_attention %q, %k, %k, %none, %p, %false, %none, %false : !torch.vtensor<[1,{H},{L},16],f32>, !torch.vtensor<[1,{H},{L},16],f32>, !torch.vtensor<[1,{H},{L},16],f32>, !torch.none, !torch.float, !torch.bool, !torch.none, !torch.bool -> !torch.vtensor<[1,{H},{L},16],f32>
+  return %y : !torch.vtensor<[1,{H},{L},16],f32>
+}
+"""
+
+
+def attention(heads: int, length: Any) -> str:
+    return ATTENTION.replace("{H}", str(heads)).replace("{L}", str(length))
+
+
+def stages() -> list[Stage]:
+    return [Stage(phase="torch", rules=["torch/unfuse"], driver="cost")]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlirules.generator import pdll
+
+    shared = pdll.cache_directory()
+    monkeypatch.setattr(cost.pdll, "cache_directory", lambda: tmp_path / "cache", raising=True)
+    # Compiled patterns have nothing to do with decisions: keep those.
+    if (shared / "pdl").exists():
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache" / "pdl").symlink_to(shared / "pdl")
+
+
+def test_work_is_counted_from_the_compilers_output() -> None:
+    known = roofline.parameters("cpu")
+    found = roofline.of_flow(FLOW, CPU, known)
+    (work,) = found.dispatches
+    assert work.flops == 2 * 8 * 16 * 4
+    assert work.bytes == 4 * (8 * 4 + 4 * 16 + 8 * 16)
+    assert work.kind == "contraction"
+    assert work.launches == 6  # one, and five turns of a loop
+    assert found.flops == 6 * work.flops
+    assert found.seconds == pytest.approx(6 * work.seconds)
+    assert work.seconds > 1e-6 * known.launch_us
+
+
+def test_large_results_are_new_memory() -> None:
+    known = roofline.parameters("cpu")
+    assert known.fresh_mb is not None
+    size = 2e6 * known.fresh_mb
+    assert known.memory(size, [size]) > 5 * known.memory(size, [size / 4] * 4)
+
+
+def test_parameters_are_located_where_they_are_wrong(tmp_path: Path) -> None:
+    text = (roofline.PARAMETERS / "cpu.yaml").read_text()
+    (tmp_path / "cpu.yaml").write_text(text.replace("launch_us: 6.0", "launch_us: -1"))
+    with pytest.raises(MlirulesError) as caught:
+        roofline.parameters("cpu", tmp_path)
+    assert "launch_us" in caught.value.faults[0].span.source_line
+
+
+def test_the_model_takes_attention_apart_where_it_pays() -> None:
+    done = pipeline.transform(attention(4, 256), stages=stages(), costs=cost.Settings(CPU))
+    (decision,) = done.outcome.decisions
+    assert done.outcome.total == 1
+    assert decision.applies
+    assert decision.model == "roofline"
+    assert decision.before_ms > decision.after_ms > 0
+    assert decision.before["launches"] == 1 < decision.after["launches"]
+    assert "scaled_dot_product" not in done.text
+
+
+def test_a_gain_below_the_margin_is_none() -> None:
+    settings = cost.Settings(CPU, margin=1e6)
+    done = pipeline.transform(attention(4, 256), stages=stages(), costs=settings)
+    (decision,) = done.outcome.decisions
+    assert not decision.applies
+    assert done.outcome.total == 0
+    assert "does not gain" in str(decision)
+
+
+def test_dynamic_sizes_are_left_alone_and_said() -> None:
+    done = pipeline.transform(attention(4, "?"), stages=stages(), costs=cost.Settings(CPU))
+    (decision,) = done.outcome.decisions
+    assert not decision.applies
+    assert "only when the program runs" in decision.reason
+    assert done.outcome.total == 0
+
+
+def test_without_a_target_nothing_can_be_decided() -> None:
+    with pytest.raises(MlirulesError, match="depends on the target"):
+        pipeline.transform(attention(4, 256), stages=stages())
+
+
+def test_measured_once_and_kept(tmp_path: Path) -> None:
+    settings = cost.Settings(CPU, measure=True, seconds=0.2)
+    text = attention(2, 64)
+    first = pipeline.transform(text, stages=stages(), costs=settings).outcome.decisions[0]
+    assert first.model == "measured"
+    assert not first.cached
+    assert first.rounds >= 3
+    assert first.applies == (first.ratio > 1.03 and first.ratio_low > 1)
+    (kept,) = (tmp_path / "cache" / "cost").iterdir()
+    assert json.loads(kept.read_text())["ratio"] == first.ratio
+    again = pipeline.transform(text, stages=stages(), costs=settings).outcome.decisions[0]
+    assert again.cached
+    assert (again.ratio, again.key) == (first.ratio, first.key)
+
+
+def test_decisions_stand_in_the_trace(tmp_path: Path) -> None:
+    from mlirules.drivers.engine import write_trace
+
+    done = pipeline.transform(
+        attention(4, 256), stages=stages(), costs=cost.Settings(CPU), record=True
+    )
+    write_trace(tmp_path / "t.jsonl", done.outcome.applications, done.outcome.decisions)
+    lines = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+    assert lines[0]["rule"] == "torch-attention-unfuse"
+    assert lines[0]["driver"] == "cost"
+    decision = lines[1]["decision"]
+    assert decision["rule"] == "torch-attention-unfuse"
+    assert decision["ratio"] > 1
+    assert decision["before"]["flops"] > 0
+
+
+def test_pieces_that_differ_by_weights_alone_are_one() -> None:
+    elided = "%w = arith.constant dense_resource<piece_0> : tensor<4x2xf32>"
+    text = f"func.func @main() -> tensor<4x2xf32> {{\n{elided}\nreturn %w : tensor<4x2xf32>\n}}"
+    whole = cost.filled(text)
+    from mlirules.drivers import compiler
+
+    module = compiler.parse(whole, "<piece>", context())
+    assert module.operation.verify()
+    assert cost.filled(whole.replace("piece_", "other_")).count("piece_") == 0
+
+
+def test_errors_are_relative_to_the_largest() -> None:
+    import numpy as np
+
+    wanted = np.array([1.0, 100.0, np.nan])
+    assert measuring.relative_error(wanted + np.array([0, 1, 0]), wanted) == pytest.approx(0.01)
+    assert measuring.relative_error(np.array([1.0, np.nan, 100.0]), wanted) == float("inf")
+    assert measuring.relative_error(np.zeros(2), wanted) == float("inf")
