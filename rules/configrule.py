@@ -340,7 +340,7 @@ _BRANCH = re.compile(r"^(constrained-.*|dict\[.*|str|int|MmaKind|Basis|DimRange|
 def _shape(source: SourceFile, error: Any) -> list[Fault]:
     """What one error of the model means. A union reports each branch: keep the one written."""
     raw = tuple(error["loc"])
-    branches = [p for p in raw if isinstance(p, str) and _BRANCH.match(p) and p not in _PLAIN]
+    branches = [p for p in raw if isinstance(p, str) and _BRANCH.match(p)]
     key = raw[-1:] == ("[key]",)
     loc = tuple(p for p in raw if p == "[key]" or p not in branches)
     loc = tuple(p for p in loc if p != "[key]")
@@ -366,9 +366,6 @@ def _shape(source: SourceFile, error: Any) -> list[Fault]:
                   "up to 60 letters, digits and _, not starting with a digit")
         ]  # fmt: skip
     return model_fault(source, error, loc=loc, keys=_keys_at(loc[:-1]))
-
-
-_PLAIN: frozenset[str] = frozenset()
 
 
 def _dotted(loc: Path_) -> str:
