@@ -86,6 +86,8 @@ def _test(rule: Rule, test: Test, targets: Sequence[Target], result: GateResult)
             np.asarray(value, dtype=numerics._NUMPY[element])
             for value, (_, element) in zip(spec.inputs, arguments, strict=True)
         ]
+        if spec.expect is not None:
+            settings.expect = [np.asarray(value) for value in spec.expect]
     report = verify(test.input, str(module), settings)
     result.comparisons += report.comparisons
     result.compiler_wrong += report.compiler_wrong

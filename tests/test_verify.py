@@ -245,6 +245,7 @@ def test_bisection_by_a_command(tmp_path: Path) -> None:
         bisecting.bisect(PROGRAM, stages, lambda _: False)
 
 
+@pytest.mark.slow
 def test_ablation_leaves_out_each_rule() -> None:
     text = read_program(ROOT / "examples" / "toy_model.mlir")
     stages = [Stage(phase="torch", rules=["torch/to-linalg/elementwise"])]
@@ -261,6 +262,7 @@ def test_torch_computes_a_program() -> None:
     np.testing.assert_array_equal(found, -np.maximum(np.abs(x), 0))
 
 
+@pytest.mark.slow
 def test_the_commands(tmp_path: Path) -> None:
     def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "mlirules", *map(str, arguments)]
