@@ -316,7 +316,11 @@ def _decide(task: Task, tuned: Tuned, options: Options, store: Store) -> None:
             key=lambda m: -(m.result.ratio or 0),
         )
         if not working:
-            tuned.why_not = "no configuration of the space worked"
+            slow = [m.result.ratio for m in tuned.measured if m.result.state == "slow"]
+            tuned.why_not = (
+                f"no configuration came near it: the best is {max(r or 0 for r in slow):.3f} "
+                "times as fast" if slow else "no configuration of the space worked"
+            )
             return
         if working[0].candidate.key in finals:
             break
