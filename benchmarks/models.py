@@ -2,7 +2,8 @@
 
 "stock" is iree-compile with its default optimisation flags and target-cpu=host on the very program
 that the pipeline gets (before decompositions, weights as constants). All three run in turns, round
-by round, on the same inputs; ratios are medians over the rounds. Results are held against PyTorch's.
+by round, on the same inputs; ratios are medians over the rounds. Results are held against
+PyTorch's.
 
     python benchmarks/models.py                                    # all four, full size
     python benchmarks/models.py --models unet_block --pipeline cpu-fast --json models.json
@@ -50,7 +51,9 @@ def eager(name: str, size: str, inputs: list[Any]) -> Callable[[], object]:
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """One model: compiled both ways, checked, timed."""
     cpu = Target.parse("cpu")
-    model = import_model(f"{MODELS / name}.py:{name}", arguments={"size": options.size}, decompose=False)
+    model = import_model(
+        f"{MODELS / name}.py:{name}", arguments={"size": options.size}, decompose=False
+    )
     inputs, line = list(model.inputs), Pipeline.load(options.pipeline)
     made, done = compile_program(
         model.text, cpu, line, costs=cost.Settings(cpu, measure=options.measure)

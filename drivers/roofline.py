@@ -47,7 +47,7 @@ class Parameters(BaseModel):
 
     target: str = Field(description="The kind: cpu, vulkan, cuda, hip.")
     summary: str
-    measured: bool = Field(description="Measured by benchmarks/roofline.py, or declared by hand.")
+    measured: bool = Field(description="Fitted to measurements, or declared from a data sheet.")
     launch_us: Positive = Field(description="What one more dispatch costs, microseconds.")
     bandwidth_gbs: Positive = Field(description="Memory traffic, 10^9 bytes a second.")
     peak_gflops: dict[str, Positive] = Field(

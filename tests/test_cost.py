@@ -190,3 +190,11 @@ def test_errors_are_relative_to_the_largest() -> None:
     assert measuring.relative_error(wanted + np.array([0, 1, 0]), wanted) == pytest.approx(0.01)
     assert measuring.relative_error(np.array([1.0, np.nan, 100.0]), wanted) == float("inf")
     assert measuring.relative_error(np.zeros(2), wanted) == float("inf")
+
+
+@pytest.mark.parametrize("kind", ["cpu", "vulkan", "cuda", "hip"])
+def test_every_kind_of_target_has_parameters(kind: str) -> None:
+    known = roofline.parameters(kind)
+    assert known.target == kind
+    # On cpu the compiler's attention op is slower than its parts by far; on a GPU it is not.
+    assert (known.efficiency["attention"] > 0.1) == (kind in ("cuda", "hip"))
