@@ -26,6 +26,8 @@ from mlirules.rules.loader import walk_expression
 from mlirules.rules.notation import ast
 from mlirules.rules.rule import Line, Rule, nested_calls
 
+# Its verifier reads what defines its operands without asking whether anything does.
+_FRAGILE = frozenset(["torch.bind_symbolic_shape"])
 BUDGET = 500  # programs tried for one condition
 _ELEMENTS = ("f32", "f64", "f16", "bf16", "si64", "si32", "si8", "ui8", "i1", "complex<f32>")
 _BUILTIN = ("f32", "f64", "f16", "bf16", "i64", "i32", "i8", "i1")
@@ -91,6 +93,11 @@ class Search:
         self.matcher = Matcher(rule, shared_context())
         self.by_result = self.matcher.by_result
         self.numbers, self.strings = _literals(rule)
+        # Only torch ops are written anew: they have no regions or operand groups, and verifiers of
+        # others that find theirs missing may take the process along.
+        self.plain = rule.equation is None and all(
+            n.startswith("torch.") and n not in _FRAGILE for n in rule.op_names
+        )
         self.tried = 0
         self.reason = ""
         self.watch: Callable[[Diagnosis], None] | None = None
@@ -102,7 +109,7 @@ class Search:
         """A program that matches, and one for each condition."""
         out = Synthesis(self.rule)
         seeds: list[Program | str] = []
-        made = None if self.rule.equation is not None else self.first()
+        made = self.first()
         if made is not None:
             out.source = "types"
             seeds.append(made)
@@ -162,6 +169,8 @@ class Search:
 
     def first(self) -> Program | None:
         """A program from the types alone, mended until the rule applies."""
+        if not self.plain:
+            return None
         try:
             program = _initial(self.rule, self.by_result)
         except (KeyError, ValueError):
@@ -193,7 +202,7 @@ class Search:
             if op.name not in self.rule.root_ops:
                 continue
             if self.matcher.diagnose(op, rewrite=self.rewrite).applies:
-                if self.rule.equation is not None:
+                if not self.plain:
                     return [text]
                 program = extracted(self.rule, self.by_result, op)
                 found = self.judge(program) if program is not None else None
