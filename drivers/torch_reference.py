@@ -140,7 +140,10 @@ class _Interpreter:
             name = ir.StringAttr(op.attributes["name"]).value
         special = _SPECIAL.get(name)
         if special is not None:
-            return special(arguments)
+            try:
+                return special(arguments)
+            except (ValueError, OverflowError, ZeroDivisionError, RuntimeError) as error:
+                raise NotInterpreted.because(f"{name}: {error}") from None
         if name in ("torch.bind_symbolic_shape", "torch.symbolic_int"):
             return [None] * len(op.results)
         found = self._overload(name)

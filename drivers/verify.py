@@ -152,7 +152,7 @@ def _with_specials(
         specials = [s for s in specials if kind == KINDS[1] and s >= 0 and out.dtype.kind != "i"]
     count = max(1, min(len(specials), flat.size // 2))
     places = rng.permutation(flat.size)[:count]
-    chosen = rng.permutation(len(specials))[:count] if specials else []
+    chosen: list[int] = rng.permutation(len(specials))[:count].tolist() if specials else []
     for place, index in zip(places, chosen, strict=False):
         with np.errstate(all="ignore"):
             flat[place] = specials[index]
@@ -164,7 +164,7 @@ def _specials(dtype: Any, kind: str, text: str) -> list[Any]:
     if is_float:
         import ml_dtypes
 
-        info = ml_dtypes.finfo(dtype)
+        info: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
         tiny, least = float(info.tiny), float(info.smallest_subnormal)
         return {
             KINDS[1]: [0.0, -0.0, tiny, -tiny, least, -least, 1.0, -1.0],
@@ -187,16 +187,17 @@ def _equal_bits(a: Array, b: Array) -> bool:
 
 def ulps(found: Array, expected: Array) -> Array:
     """The distance of floats in units of the last place; 0 for equal NaNs and infinities."""
-    width = {2: np.int16, 4: np.int32, 8: np.int64}[found.dtype.itemsize]
+    width: Any = {2: np.int16, 4: np.int32, 8: np.int64}[found.dtype.itemsize]
 
     def ordered(a: Array) -> Array:
         bits = a.view(width).astype(np.float64 if width is np.int64 else np.int64)
         lowest = np.iinfo(width).min
-        return np.where(bits < 0, lowest - bits, bits)
+        out: Array = np.where(bits < 0, lowest - bits, bits)
+        return out
 
     distance = np.abs(ordered(found).astype(np.float64) - ordered(expected).astype(np.float64))
     both = np.isnan(found.astype(np.float64)) & np.isnan(expected.astype(np.float64))
-    return np.where(both, 0.0, distance)
+    return np.asarray(np.where(both, 0.0, distance))
 
 
 def compare_results(

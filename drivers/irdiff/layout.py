@@ -250,12 +250,12 @@ class _Layout:
             right.setdefault(change.number, []).append((op, change))
         # Of what only came, each stands before what follows it in B.
         order = list(left)
-        place = len(order)
+        slot = len(order)
         for number in reversed(right):
             if number in left:
-                place = order.index(number)
+                slot = order.index(number)
             else:
-                order.insert(place, number)
+                order.insert(slot, number)
         for number in order:
             for op, change in left.get(number, ()):
                 for line in range(op.first, op.end) if self.a.shown(op) else ():
