@@ -211,9 +211,10 @@ def compare_all(comparisons: Sequence[Comparison], target: Target) -> list[list[
             [np.asarray(v) for v in one.spec.expect or ()] if wanted is None
             else expected.result(wanted)
         )  # fmt: skip
-        error = next((r for r in (have, want) if isinstance(r, MlirulesError)), None)
-        if isinstance(have, MlirulesError) or isinstance(want, MlirulesError):
-            said.append(f"{shown}: {error}")
+        if isinstance(have, MlirulesError):
+            said.append(f"{shown}: {have}")
+        elif isinstance(want, MlirulesError):
+            said.append(f"{shown}: {want}")
         elif len(have) != len(want):
             said.append(f"{shown}: {len(have)} results, not {len(want)}")
         else:

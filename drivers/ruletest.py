@@ -50,14 +50,15 @@ def run_tests(
     tests: Iterable[tuple[Rule, Test]], *, devices: Sequence[str] | None = None
 ) -> list[TestResult]:
     """Run inline tests of rules, compiling what they run together."""
+    tests = list(tests)
     results = [TestResult(rule, test) for rule, test in tests]
     runs: list[tuple[TestResult, Target, str]] = []
-    for result in results:
+    for (rule, test), result in zip(tests, results, strict=True):
         try:
-            if result.test.unchanged is not None:
-                _unchanged(result.rule, result.test, result)
+            if test.unchanged is not None:
+                _unchanged(rule, test, result)
             else:
-                targets = _rewritten(result.rule, result.test, result, devices)
+                targets = _rewritten(rule, test, result, devices)
                 runs += [(result, target, made) for target, made in targets]
         except MlirulesError as error:
             result.problems.append(str(error))

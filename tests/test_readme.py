@@ -40,5 +40,6 @@ def test_every_command_is_in_the_table() -> None:
     from mlirules.cli import app
 
     named = {command.name for command in app.registered_commands}
+    named |= {group.typer_instance.info.name for group in app.registered_groups}
     listed = set(re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", README.read_text(), re.MULTILINE))
     assert {n.strip("` ") for row in listed for n in row.split(",")} == named
