@@ -47,9 +47,9 @@ def main() -> int:
     text = TEXT.replace("TYPE", f"!torch.vtensor<{shape},f32>".replace(" ", ""))
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal(shape).astype(np.float32) for _ in range(3)]
-    tensors = [torch.from_numpy(x) for x in inputs]
+    query, key, value = (torch.from_numpy(x) for x in inputs)
     with torch.no_grad():
-        golden = functional.scaled_dot_product_attention(*tensors).numpy()
+        golden = functional.scaled_dot_product_attention(query, key, value).numpy()
     made, done = compile_program(text, cpu, Pipeline.load(options.pipeline))
     for decision in done.outcome.decisions:
         print(decision)
@@ -61,7 +61,7 @@ def main() -> int:
 
     def eager() -> None:
         with torch.no_grad():
-            functional.scaled_dot_product_attention(*tensors)
+            functional.scaled_dot_product_attention(query, key, value)
 
     found = timing.paired(
         {**programs, "PyTorch": eager}, rounds=options.rounds, seconds=options.seconds

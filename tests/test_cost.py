@@ -10,6 +10,7 @@ import pytest
 from mlirules.drivers import cost, measuring, pipeline, roofline
 from mlirules.drivers.compiler import context
 from mlirules.drivers.targets import Target
+from mlirules.generator import pdll
 from mlirules.rules.faults import MlirulesError
 from mlirules.specs.pipeline import Stage
 
@@ -70,10 +71,8 @@ def stages() -> list[Stage]:
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlirules.generator import pdll
-
     shared = pdll.cache_directory()
-    monkeypatch.setattr(cost.pdll, "cache_directory", lambda: tmp_path / "cache", raising=True)
+    monkeypatch.setattr(pdll, "cache_directory", lambda: tmp_path / "cache")
     # Compiled patterns have nothing to do with decisions: keep those.
     if (shared / "pdl").exists():
         (tmp_path / "cache").mkdir()
