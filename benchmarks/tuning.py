@@ -241,7 +241,7 @@ def compare(names: list[str], rounds: int, seconds: float) -> list[dict[str, Any
         for other in contenders:
             row[other] = 1e3 * made[other].median
             row[f"{other}_spread"] = made[other].spread
-            if other != "stock":
+            if other not in ("stock", "tuned"):
                 row[f"tuned_over_{other}"] = made.ratio("tuned", other).median
         row["tuned_over_stock"] = made.ratio("tuned").median
         rows.append(row)
