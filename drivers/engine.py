@@ -444,7 +444,8 @@ class _Run:
         marks = {mark for op in [*match.inner, root] if (mark := tracking.read(op)) is not None}
         return Application(
             self.options.first + self.applied + 1, match.rule.name, match.rule.benefit,
-            location.replace('"', ""), root.name, bindings, "\n".join(dict.fromkeys(before)), "", self.options.driver,
+            location.replace('"', ""), root.name, bindings, "\n".join(dict.fromkeys(before)), "",
+            self.options.driver,
             self.options.order if self.options.driver == "greedy" else "",
             consumed=sorted(n for what, n in marks if what == "op"),
             builds_on=sorted(n for what, n in marks if what == "made"),

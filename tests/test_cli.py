@@ -11,8 +11,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 HELLO = ROOT / "examples" / "hello_nn_world.mlir"
 COMMANDS = [
-    "apply", "check", "compile", "demo", "docs", "explain", "generate", "import", "lsp", "new", "run",
-    "spec check", "spec coverage", "spec import", "spec link", "test", "version",
+    "apply", "bench", "bisect", "check", "compile", "demo", "diff", "docs", "explain", "generate",
+    "import", "lsp", "new", "profile", "run", "spec check", "spec coverage", "spec import",
+    "spec link", "test", "tune", "verify", "version",
 ]  # fmt: skip
 
 
