@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 
 from mlirules.drivers import conversion, kernels, templates, tracking, walking
 from mlirules.drivers.compiler import ir, rewrite
-from mlirules.drivers.matching import ONLY_TENSORS, Match, Matcher, Refusal
+from mlirules.drivers.matching import ONLY_TENSORS, Match, Matcher, Refusal, is_dead
 from mlirules.generator import pdll
 from mlirules.rules.configrule import ConfigRule
 from mlirules.rules.evaluate import describe
@@ -231,6 +231,9 @@ class Engine:
             if match is None:
                 if matcher.faults:
                     run.fail(matcher.faults[0])
+                return True
+            # What an earlier fusion left without users is no place for another.
+            if run.applied and rule.doc.kind == "fusion" and is_dead(match.root):
                 return True
             try:
                 if run.options.accept is not None and not run.options.accept(match):

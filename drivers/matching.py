@@ -1115,13 +1115,13 @@ def _program_order(a: Any, b: Any) -> int:
 
 def _live_users(value: Any) -> Iterator[Any]:
     """The ops that use a value, without what earlier applications left dead."""
-    return (use.owner for use in value.uses if not _dead(use.owner.operation))
+    return (use.owner for use in value.uses if not is_dead(use.owner.operation))
 
 
-def _dead(op: Any) -> bool:
+def is_dead(op: Any) -> bool:
     """Whether nothing that lives uses the results of an op that only computes."""
     return op.name.startswith(_PURE) and all(
-        _dead(use.owner.operation) for value in op.results for use in value.uses
+        is_dead(use.owner.operation) for value in op.results for use in value.uses
     )
 
 
