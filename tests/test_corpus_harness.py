@@ -272,7 +272,8 @@ def test_interrupted_work_is_kept(corpus: Path, tmp_path: Path) -> None:
     state = tmp_path / "state.jsonl"
     arguments = ["--mode", "builtin", "--jobs", "1", "--state", str(state)]
     # On a loaded machine a run may end before the interrupt reaches it: that shows nothing, so it
-    # is tried again; at least one of the tries must be interrupted.
+    # is tried again; at least one of the tries must be interrupted. What a shell starts in the
+    # background ignores interrupts, and so do its children unless told otherwise.
     for _ in range(5):
         state.unlink(missing_ok=True)
         running = subprocess.Popen(
@@ -280,6 +281,7 @@ def test_interrupted_work_is_kept(corpus: Path, tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         deadline = time.monotonic() + 60
         while not (state.exists() and state.read_text()) and time.monotonic() < deadline:
