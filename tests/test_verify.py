@@ -245,6 +245,38 @@ def test_bisection_by_a_command(tmp_path: Path) -> None:
         bisecting.bisect(PROGRAM, stages, lambda _: False)
 
 
+def _attention(tokens: int) -> str:
+    """Attention as products and a softmax, which is what runs fast on CPUs."""
+    x, s = f"!torch.vtensor<[1,8,{tokens},64],f32>", f"!torch.vtensor<[1,8,{tokens},{tokens}],f32>"
+    t = f"!torch.vtensor<[1,8,64,{tokens}],f32>"
+    return f"""
+func.func @main(%q: {x}, %k: {x}, %v: {x}) -> {x} {{
+  %last = torch.constant.int -1
+  %before = torch.constant.int -2
+  %none = torch.constant.none
+  %eight = torch.constant.float 8.0
+  %r = torch.aten.relu %q : {x} -> {x}
+  %kt = torch.aten.transpose.int %k, %before, %last : {x}, !torch.int, !torch.int -> {t}
+  %m = torch.aten.matmul %r, %kt : {x}, {t} -> {s}
+  %d = torch.aten.div.Scalar %m, %eight : {s}, !torch.float -> {s}
+  %w = torch.aten.softmax.int %d, %last, %none : {s}, !torch.int, !torch.none -> {s}
+  %o = torch.aten.matmul %w, %v : {s}, {x} -> {x}
+  return %o : {x}
+}}
+"""
+
+
+@pytest.mark.slow
+def test_bisection_by_time() -> None:
+    """The fused attention op is several times as slow on the CPU as its parts."""
+    rules = ["torch/fusions/attention", ELEMENTWISE + "relu"]
+    program = _attention(512)
+    stages = [Stage(phase="torch", rules=rules)]
+    culprit = bisecting.bisect(program, stages, bisecting.by_time(program, CPU, 1.5))
+    assert culprit.application.rule == "torch-attention-fuse"
+    assert culprit.total > 1
+
+
 @pytest.mark.slow
 def test_ablation_leaves_out_each_rule() -> None:
     text = read_program(ROOT / "examples" / "toy_model.mlir")
