@@ -14,6 +14,7 @@ from typing import Any
 
 from mlirules.drivers.compiler import ir
 from mlirules.drivers.engine import Engine, Options
+from mlirules.drivers.matching import Diagnosis
 from mlirules.drivers.pipeline import inline_integer_resources, shared_context
 from mlirules.drivers.synthesis import Search
 from mlirules.generator.programs import Program
@@ -72,7 +73,8 @@ def unknown_attributes(rule: Rule) -> Iterator[Fault]:
                 yield Fault(
                     span, "unknown-attribute", f"{call.fn} of the installed compiler has no "
                     f"attribute {name!r}", "only a program that carries it as an extra attribute "
-                    "can match", "warning",
+                    f"can match, for example one with\n\"{call.fn}\"(...) {{{name} = ...}}",
+                    "warning",
                 )  # fmt: skip
 
 
@@ -94,13 +96,23 @@ def never_holding(search: Search) -> list[Fault]:
     """Conditions that held in none of the programs tried for a rule that matched none at all."""
     rule = search.rule
     seen: set[tuple[str, str | int]] = set()
-    search.watch = lambda d: seen.update((n.section, n.key) for n, holds in d.lines if holds)
+    nearest: Diagnosis | None = None
+    program = ""
+
+    def watch(found: Diagnosis) -> None:
+        nonlocal nearest, program
+        seen.update((line.section, line.key) for line, holds in found.lines if holds)
+        if nearest is None or found.rank < nearest.rank:
+            nearest, program = found, str(search.module)
+
+    search.watch = watch
     search.first()
     search.watch = None
     return [
         Fault(line.span, "never-holds", f"`{line}` held in none of the {search.tried} programs "
               "tried that have the rule's ops: it contradicts the types or another line",
-              "no program can match the rule", "warning")
+              f"no program can match the rule; the nearest is refused:\n{program.rstrip()}",
+              "warning")
         for line, _ in rule.where if (line.section, line.key) not in seen
     ] if search.tried else []  # fmt: skip
 

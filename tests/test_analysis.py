@@ -127,6 +127,7 @@ def test_a_condition_that_can_never_hold(tmp_path: Path) -> None:
     (found,) = findings(tmp_path)
     assert found.code == "never-holds"
     assert "`rank(x) == 3`" in found.message
+    assert "torch.aten." in found.suggestion, "the nearest program"
 
 
 def test_an_attribute_that_the_compiler_does_not_have(tmp_path: Path) -> None:
