@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
@@ -73,7 +73,7 @@ class Parameters(BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _whole(self) -> Parameters:
-        missing = sorted(set(Class.__args__) - set(self.efficiency))  # type: ignore[attr-defined]
+        missing = sorted(set(get_args(Class)) - set(self.efficiency))
         if missing:
             raise ValueError(f"efficiency of {', '.join(missing)} is missing")
         if "f32" not in self.peak_gflops:

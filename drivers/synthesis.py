@@ -301,7 +301,7 @@ class Search:
             if name in words:
                 words |= set(re.findall(r"[A-Za-z_]\w*", str(line)))
         for name, (_, decl) in self.rule.types.items():
-            if words & set(_symbols(decl)):
+            if words & set(decl.symbols()):
                 words.add(name)
         return words
 
@@ -433,16 +433,6 @@ _KNOWN: dict[str, tuple[int | float | bool, ...]] = {
 
 def _same(a: Line, b: Line) -> bool:
     return (a.section, a.key) == (b.section, b.key)
-
-
-def _symbols(decl: ast.TypeDecl) -> Iterator[str]:
-    for dim in decl.dims or ():
-        if isinstance(dim.value, str):
-            yield dim.value
-    if decl.element:
-        yield decl.element
-    if decl.of is not None:
-        yield from _symbols(decl.of)
 
 
 def _literals(rule: Rule) -> tuple[list[int], list[str]]:

@@ -36,11 +36,12 @@ from mlirules.rules.config import (
     mma_name,
     plain,
 )
-from mlirules.rules.faults import Fault, MlirulesError, Span, did_you_mean
-from mlirules.rules.loader import LIBRARY, kind_of, model_fault, rule_files
+from mlirules.rules.faults import Fault, MlirulesError, did_you_mean
+from mlirules.rules.loader import LIBRARY, join, kind_of, model_fault, rule_files
 from mlirules.rules.model import RunSpec
 from mlirules.rules.notation import ast
 from mlirules.rules.notation.parser import NotationError, parse_statement
+from mlirules.rules.rule import InFile
 from mlirules.rules.source import MAX_FAULTS, Path_, SourceFile, load_yaml
 
 #: Element types at the point where configurations are chosen: signless, without torch's.
@@ -79,7 +80,7 @@ class Operand:
 
 
 @dataclass
-class ConfigRule:
+class ConfigRule(InFile):
     """A checked config rule."""
 
     doc: ConfigDoc
@@ -95,16 +96,6 @@ class ConfigRule:
     order: int = field(default=0)
 
     @property
-    def name(self) -> str:
-        """The rule's name, which is also the marker that the entry leaves on the op."""
-        return self.doc.rule
-
-    @property
-    def path(self) -> str:
-        """The rule file's path."""
-        return self.source.path
-
-    @property
     def match(self) -> Match:
         """What the rule matches."""
         return self.doc.match
@@ -118,11 +109,6 @@ class ConfigRule:
     def tests(self) -> list[ConfigTest]:
         """The inline tests."""
         return self.doc.tests
-
-    @cached_property
-    def span(self) -> Span:
-        """Where the rule's name stands."""
-        return self.source.span_at(("rule",))
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -224,7 +210,7 @@ def load_configs(
     Raises :class:`MlirulesError` with the faults of all files, and for a file named here that
     holds another kind of rule.
     """
-    rules: list[ConfigRule] = []
+    members: dict[str, ConfigRule] = {}
     faults: list[Fault] = []
     paths = list(paths)
     for path in paths:
@@ -245,28 +231,15 @@ def load_configs(
             except MlirulesError as error:
                 faults.extend(error.faults)
                 continue
-            first = next((r for r in rules if r.name == rule.name), None)
-            if first is not None:
-                if Path(first.path) != file:
-                    faults.append(
-                        Fault(rule.span, "duplicate-rule", f"a rule named {rule.name!r} already "
-                              f"stands in {first.path}", "give it a name of its own")
-                    )  # fmt: skip
-                continue
-            rule.order = len(rules)
-            try:
-                rule.origin = str(file.resolve().relative_to(LIBRARY).with_suffix(""))
-            except ValueError:
-                rule.origin = str(file.with_suffix(""))
-            rules.append(rule)
+            faults += join(members, rule, file)
     if faults:
         raise MlirulesError(faults)
-    if not rules:
+    if not members:
         raise MlirulesError.at(
             ", ".join(map(str, paths)), "holds no config rule", code="no-rules",
             suggestion="config rules say `kind: config`",
         )  # fmt: skip
-    return rules
+    return list(members.values())
 
 
 def write_config(doc: ConfigDoc, schema: str = "") -> str:

@@ -10,7 +10,7 @@ import copy
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pydantic
 
@@ -27,8 +27,10 @@ from mlirules.rules.notation.parser import (
     parse_statement,
     parse_type,
 )
-from mlirules.rules.rule import BodyText, Line, OpPattern, Rule, defined_names, nested_calls
+from mlirules.rules.rule import BodyText, InFile, Line, OpPattern, Rule, defined_names, nested_calls
 from mlirules.rules.source import MAX_FAULTS, Path_, SourceFile, Text, load_yaml
+
+R = TypeVar("R", bound=InFile)
 
 # Says of an op name whether the installed compiler has it, and names near to it.
 OpOracle = Callable[[str], tuple[bool, list[str]]]
@@ -534,7 +536,7 @@ class _Checker:
         for name, (line, decl) in rule.types.items():
             # The types of the rewrite's own names bind nothing: they use what is bound.
             if name not in local:
-                for symbol in _type_symbols(decl):
+                for symbol in decl.symbols():
                     symbols.setdefault(symbol, line)
         scope = set(symbols)
         if "match" in self.unread_sections:
@@ -699,7 +701,7 @@ class _Checker:
                 )  # fmt: skip
 
     def local_type(self, line: Line, decl: ast.TypeDecl, scope: set[str]) -> None:
-        for symbol in _type_symbols(decl):
+        for symbol in decl.symbols():
             if symbol in scope or symbol in ELEMENT_TYPES or symbol in self.unread:
                 continue
             at = re.compile(rf"\b{re.escape(symbol)}\b").search(line.text.value, decl.pos)
@@ -1122,16 +1124,6 @@ def _tensor_names(value: ast.Expr) -> list[str]:
     ]
 
 
-def _type_symbols(decl: ast.TypeDecl) -> Iterable[str]:
-    for dim in decl.dims or ():
-        if isinstance(dim.value, str):
-            yield dim.value
-    if decl.element:
-        yield decl.element
-    if decl.of is not None:
-        yield from _type_symbols(decl.of)
-
-
 def _targets(rule: Rule) -> Iterable[str]:
     for _, statement in rule.rewrite:
         yield from defined_names(statement)
@@ -1191,13 +1183,31 @@ def holds_config(file: Path) -> bool:
     return re.search(r"^kind:[ \t]*config[ \t]*$", head, re.MULTILINE) is not None
 
 
+def join(members: dict[str, R], rule: R, file: Path) -> list[Fault]:
+    """Add a rule to a set, by name; a second one of that name in another file is a fault."""
+    first = members.get(rule.name)
+    if first is not None:
+        if Path(first.path) == file:
+            return []  # the file was named twice
+        return [
+            Fault(rule.span, "duplicate-rule", f"a rule named {rule.name!r} already stands in "
+                  f"{first.path}", "give it a name of its own")
+        ]  # fmt: skip
+    rule.order = len(members)
+    try:
+        rule.origin = str(file.resolve().relative_to(LIBRARY).with_suffix(""))
+    except ValueError:
+        rule.origin = str(file.with_suffix(""))
+    members[rule.name] = rule
+    return []
+
+
 def load_rules(
     paths: Iterable[str | Path], *, ops: OpOracle | None = None
 ) -> list[Rule]:
     """Read rule sets in order. Raises :class:`MlirulesError` with the faults of all files."""
-    rules: list[Rule] = []
+    members: dict[str, Rule] = {}
     faults: list[Fault] = []
-    seen: dict[str, Rule] = {}
     for path in paths:
         files = rule_files(path)
         for file in files:
@@ -1209,26 +1219,12 @@ def load_rules(
             except MlirulesError as error:
                 faults.extend(error.faults)
                 continue
-            if rule.name in seen:
-                if Path(seen[rule.name].path) == file:
-                    continue
-                faults.append(
-                    Fault(rule.span, "duplicate-rule", f"a rule named {rule.name!r} already stands "
-                          f"in {seen[rule.name].path}", "give it a name of its own")
-                )  # fmt: skip
-                continue
-            rule.order = len(rules)
-            try:
-                rule.origin = str(file.resolve().relative_to(LIBRARY).with_suffix(""))
-            except ValueError:
-                rule.origin = str(file.with_suffix(""))
-            seen[rule.name] = rule
-            rules.append(rule)
+            faults += join(members, rule, file)
     if faults:
         raise MlirulesError(faults)
-    if not rules:
+    if not members:
         raise MlirulesError.at(
             ", ".join(map(str, paths)), "holds no rule file", code="no-rules",
             suggestion="rule files end in .yaml",
         )
-    return rules
+    return list(members.values())

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlirules.rules.faults import Span
 from mlirules.rules.model import RuleDoc, Test
@@ -68,9 +68,33 @@ class BodyText:
     text: str
 
 
+class InFile:
+    """A checked rule of any kind, and the file that it stands in."""
+
+    doc: Any
+    source: SourceFile
+    origin: str  # the path below the rule library, without suffix
+    order: int  # its place in the rule set
+
+    @property
+    def name(self) -> str:
+        """The rule's name; of a config rule also the marker that its entry leaves on the op."""
+        return str(self.doc.rule)
+
+    @property
+    def path(self) -> str:
+        """The rule file's path."""
+        return self.source.path
+
+    @cached_property
+    def span(self) -> Span:
+        """Where the rule's name stands."""
+        return self.source.span_at(("rule",))
+
+
 @dataclass
-class Rule:
-    """A checked rule."""
+class Rule(InFile):
+    """A checked rewrite rule."""
 
     doc: RuleDoc
     source: SourceFile
@@ -82,19 +106,9 @@ class Rule:
     rewrite: list[tuple[Line, ast.Statement | BodyText]]
     #: What a kernel rule has instead of a rewrite.
     variants: list[Variant] = field(default_factory=list)
-    origin: str = ""  # the path below the rule library, without suffix
-    order: int = 0  # its place in the rule set
+    origin: str = ""
+    order: int = 0
     names: frozenset[str] = field(default_factory=frozenset)
-
-    @property
-    def name(self) -> str:
-        """The rule's name."""
-        return self.doc.rule
-
-    @property
-    def path(self) -> str:
-        """The rule file's path."""
-        return self.source.path
 
     @property
     def benefit(self) -> int:
@@ -105,11 +119,6 @@ class Rule:
     def tests(self) -> list[Test]:
         """The inline tests."""
         return self.doc.tests
-
-    @cached_property
-    def span(self) -> Span:
-        """Where the rule's name stands."""
-        return self.source.span_at(("rule",))
 
     @property
     def made_by(self) -> Line:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -223,30 +224,29 @@ class Diff:
 
     def _merged(self, op: Op) -> Change | None:
         """A duplicate whose users read its twin now: many to one."""
-        for value in op.results:
-            for user, n in value.uses:
-                image = self.matching.of.get(user)
-                if image is None or n >= len(image.inputs):
-                    continue
-                twin_after = image.inputs[n].op
-                twin = self.matching.back.get(twin_after) if twin_after is not None else None
-                if twin is not None and twin.up == op.up:
-                    assert twin_after is not None
-                    return Change(Kind.MANY_TO_ONE, [twin, op], [twin_after])
-        return None
+        found = self._twin(op, self.matching.of, self.matching.back)
+        return found and Change(Kind.MANY_TO_ONE, [found[0], op], [found[1]])
 
     def _split(self, op: Op) -> Change | None:
         """A new duplicate that takes users from its twin: one to many."""
+        found = self._twin(op, self.matching.back, self.matching.of)
+        return found and Change(Kind.ONE_TO_MANY, [found[1]], [found[0], op])
+
+    @staticmethod
+    def _twin(op: Op, across: Mapping[Op, Op], back: Mapping[Op, Op]) -> tuple[Op, Op] | None:
+        """What the users of ``op`` read on the other side, if it has a twin beside ``op``.
+
+        Returns the twin, on the side of ``op``, and what it is on the other.
+        """
         for value in op.results:
             for user, n in value.uses:
-                image = self.matching.back.get(user)
+                image = across.get(user)
                 if image is None or n >= len(image.inputs):
                     continue
-                twin_before = image.inputs[n].op
-                twin = self.matching.of.get(twin_before) if twin_before is not None else None
-                if twin is not None and twin.up == op.up:
-                    assert twin_before is not None
-                    return Change(Kind.ONE_TO_MANY, [twin_before], [twin, op])
+                read = image.inputs[n].op
+                twin = back.get(read) if read is not None else None
+                if read is not None and twin is not None and twin.up == op.up:
+                    return twin, read
         return None
 
     def _add(self, change: Change) -> None:

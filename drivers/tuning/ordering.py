@@ -40,6 +40,15 @@ class Order(Protocol):
         ...
 
 
+def check(method: str) -> None:
+    """Raises MlirulesError for an unknown method."""
+    if method not in METHODS:
+        raise MlirulesError.at(
+            "--order", f"unknown order {method!r}", code="order",
+            suggestion=did_you_mean(method, METHODS) or "known: " + ", ".join(METHODS),
+        )  # fmt: skip
+
+
 def order(
     method: str,
     candidates: Sequence[Candidate],
@@ -49,19 +58,14 @@ def order(
     history: History | None = None,
 ) -> Order:
     """An order over ``candidates``. Raises MlirulesError for an unknown method."""
+    check(method)
     shuffled = list(candidates)
     random.Random(seed).shuffle(shuffled)
-    match method:
-        case "random":
-            return _Fixed(shuffled)
-        case "heuristic":
-            return _Fixed(sorted(shuffled, key=lambda c: heuristic(c, root)))
-        case "learned":
-            return _Learned(shuffled, root, history or {}, seed)
-    raise MlirulesError.at(
-        "--order", f"unknown order {method!r}", code="order",
-        suggestion=did_you_mean(method, METHODS) or "known: " + ", ".join(METHODS),
-    )  # fmt: skip
+    if method == "random":
+        return _Fixed(shuffled)
+    if method == "heuristic":
+        return _Fixed(sorted(shuffled, key=lambda c: heuristic(c, root)))
+    return _Learned(shuffled, root, history or {}, seed)
 
 
 class _Fixed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -171,3 +172,13 @@ class TypeDecl(Node):
     constant: bool = False
     optional: bool = False
     of: TypeDecl | None = None
+
+    def symbols(self) -> Iterator[str]:
+        """The names of its dims and element types, literal ones among them."""
+        for dim in self.dims or ():
+            if isinstance(dim.value, str):
+                yield dim.value
+        if self.element:
+            yield self.element
+        if self.of is not None:
+            yield from self.of.symbols()

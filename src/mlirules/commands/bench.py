@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mlirules.commands.common import (
+    Device,
     Json,
     Measure,
     cost_settings,
@@ -36,9 +37,7 @@ def command(
         typer.Option("--pipeline", "-p", help="A shipped pipeline's name or a file; default: the "
                                               "one for the target."),
     ] = None,
-    target: Annotated[
-        str, typer.Option("--target", "-t", help="cpu, vulkan, cuda:sm_80, hip:gfx942, ...")
-    ] = "cpu",
+    target: Device = "cpu",
     golden: Annotated[
         Path | None, typer.Option(help="An .npz with inputs a0..; default: random ones.")
     ] = None,

@@ -38,6 +38,12 @@ Measure = Annotated[
 Target = Annotated[
     str, typer.Option("--target", "-t", help="Cost stages: what for, cpu, vulkan, cuda:sm_80, ...")
 ]
+Flags = Annotated[
+    list[str] | None, typer.Argument(help="After --: further flags for iree-compile.")
+]
+Device = Annotated[
+    str, typer.Option("--target", "-t", help="cpu, vulkan, cuda:sm_80, hip:gfx942, ...")
+]
 Skip = Annotated[list[str] | None, typer.Option("--skip", help="Leave out rules that fit.")]
 
 

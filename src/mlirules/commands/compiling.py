@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mlirules.commands.common import (
+    Device,
+    Flags,
     Json,
     Measure,
     applications_table,
@@ -30,15 +32,11 @@ EXAMPLE = "mlirules compile model.mlir --target cpu --no-fallback -o model.vmfb"
 
 def command(
     model: Annotated[Path, typer.Argument(help="The program, MLIR text.")],
-    extra: Annotated[
-        list[str] | None, typer.Argument(help="After --: further flags for iree-compile.")
-    ] = None,
+    extra: Flags = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The .vmfb file.")
     ] = None,
-    target: Annotated[
-        str, typer.Option("--target", "-t", help="cpu, vulkan, cuda:sm_80, hip:gfx942, ...")
-    ] = "cpu",
+    target: Device = "cpu",
     pipeline: Annotated[
         str | None,
         typer.Option("--pipeline", "-p", help="A shipped pipeline's name or a file; default: "

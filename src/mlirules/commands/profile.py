@@ -7,19 +7,15 @@ from typing import Annotated
 
 import typer
 
-from mlirules.commands.common import Json, note, out, say_json, table, warn, working
+from mlirules.commands.common import Device, Flags, Json, note, out, say_json, table, warn, working
 
 EXAMPLE = "mlirules profile model.mlir --target cpu --json > before.json"
 
 
 def command(
     model: Annotated[Path, typer.Argument(help="The program: MLIR text.")],
-    extra: Annotated[
-        list[str] | None, typer.Argument(help="After --: further flags for iree-compile.")
-    ] = None,
-    target: Annotated[
-        str, typer.Option("--target", "-t", help="cpu, vulkan, cuda:sm_80, hip:gfx942, ...")
-    ] = "cpu",
+    extra: Flags = None,
+    target: Device = "cpu",
     inputs: Annotated[
         list[str] | None,
         typer.Option("--input", "-i", help="One per argument, as for `run`; default: random."),

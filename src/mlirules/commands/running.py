@@ -9,7 +9,7 @@ import numpy as np
 import typer
 from rich.text import Text
 
-from mlirules.commands.common import Json, note, out, say_json, working
+from mlirules.commands.common import Device, Flags, Json, note, out, say_json, working
 from mlirules.rules.faults import CheckFailed, MlirulesError
 
 EXAMPLE = "mlirules run model.mlir --target cpu --input '2x3xf32=1 2 3 4 5 6'"
@@ -19,12 +19,8 @@ Arrays = list[Any]
 
 def command(
     model: Annotated[Path, typer.Argument(help="The program: MLIR text, or a compiled .vmfb.")],
-    extra: Annotated[
-        list[str] | None, typer.Argument(help="After --: further flags for iree-compile.")
-    ] = None,
-    target: Annotated[
-        str, typer.Option("--target", "-t", help="cpu, vulkan, cuda:sm_80, hip:gfx942, ...")
-    ] = "cpu",
+    extra: Flags = None,
+    target: Device = "cpu",
     inputs: Annotated[
         list[str] | None,
         typer.Option("--input", "-i", help="One per argument: 2x3xf32=1 2 3 4 5 6, "

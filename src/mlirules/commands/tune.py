@@ -10,7 +10,18 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from mlirules.commands.common import Json, err, note, out, say_json, table, warn, write_bytes
+from mlirules.commands.common import (
+    Device,
+    Flags,
+    Json,
+    err,
+    note,
+    out,
+    say_json,
+    table,
+    warn,
+    write_bytes,
+)
 from mlirules.rules.faults import MlirulesError
 
 EXAMPLE = "mlirules tune model.mlir --target cpu --budget 100 --output rules/tuned"
@@ -18,12 +29,8 @@ EXAMPLE = "mlirules tune model.mlir --target cpu --budget 100 --output rules/tun
 
 def command(
     model: Annotated[Path, typer.Argument(help="The program: MLIR text.")],
-    extra: Annotated[
-        list[str] | None, typer.Argument(help="After --: further flags for iree-compile.")
-    ] = None,
-    target: Annotated[
-        str, typer.Option("--target", "-t", help="cpu, vulkan, cuda:sm_80, hip:gfx942, ...")
-    ] = "cpu",
+    extra: Flags = None,
+    target: Device = "cpu",
     budget: Annotated[
         str, typer.Option(help="Candidates for each dispatch (100), or time for all (90s, 10m).")
     ] = "64",
@@ -83,7 +90,7 @@ def command(
     )  # fmt: skip
     from mlirules.drivers.tuning import ordering
 
-    ordering.order(order, [], None)  # type: ignore[arg-type] # an unknown word, before any work
+    ordering.check(order)  # before any work
     if compile_only:
         _compile_only(text, options, model, known, as_json)
         return
