@@ -229,7 +229,7 @@ def show_program(
         _section_judged(console, program, variant, "builtin", text, target, all_flags, timeout)
     ]
     try:
-        done = transform(text, pipeline or target.kind, str(program.path(variant)))
+        done = transform(text, pipeline or target.kind, str(program.path(variant)), target)
     except MlirulesError as error:
         _section(console, "the rules fail", str(error))
         return EXIT_CHECK_FAILED

@@ -92,14 +92,16 @@ def torch_ops(text: str) -> list[str]:
     return [op for op in _OP.findall(body) if op not in BORDER]
 
 
-def transform(text: str, pipeline: str, path: str) -> Transformed:
-    """`text` after the rules of `pipeline`. Raises MlirulesError.
+def transform(text: str, pipeline: str, path: str, target: Target) -> Transformed:
+    """`text` after the rules of `pipeline`; cost stages decide for `target`. Raises MlirulesError.
 
     The leftovers are looked for in the text too, not only believed.
     """
+    from mlirules.drivers.cost import Settings
     from mlirules.drivers.pipeline import transform as apply
 
-    done = apply(text, load_pipeline(pipeline), path=path)
+    line = load_pipeline(pipeline)
+    done = apply(text, line, path=path, costs=Settings(target, flags=tuple(line.flags)))
     return Transformed(done.text, tuple(sorted({*done.leftovers, *torch_ops(done.text)} - BORDER)))
 
 
@@ -249,7 +251,9 @@ class Worker:
         start = time.perf_counter()
         tell(stage="transform", mode="", artefact="")
         try:
-            done = transform(text, self.setup.pipeline, str(program.path(variant)))
+            done = transform(
+                text, self.setup.pipeline, str(program.path(variant)), self.target
+            )
         except (MlirulesError, CheckFailed) as error:
             why = _why(error) if isinstance(error, MlirulesError) else str(error).splitlines()[0]
             yield from (Row(mode, "transform", why, (), _since(start)) for mode in ours)

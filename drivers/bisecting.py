@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlirules.drivers import compiler, numerics, runtime
+from mlirules.drivers import compiler, cost, numerics, runtime
 from mlirules.drivers.engine import Application
 from mlirules.drivers.pipeline import stage_rules, transform
 from mlirules.drivers.targets import Target
@@ -34,20 +34,22 @@ class Culprit:
 
 def bisect(
     text: str, stages: Sequence[Stage], good: Check, *, path: str = "<string>",
-    step: Callable[[str], object] = lambda _: None,
+    step: Callable[[str], object] = lambda _: None, costs: cost.Settings | None = None,
 ) -> Culprit:  # fmt: skip
     """Find the first application after which ``good`` no longer holds.
 
+    ``costs`` is what cost stages decide by.
     Raises :class:`CheckFailed` when the program is bad without any rule or good with all of them.
     """
-    total = transform(text, path=path, stages=stages).outcome.total
+    total = transform(text, path=path, stages=stages, costs=costs).outcome.total
     tried = 0
 
     def holds(count: int) -> bool:
         nonlocal tried
         tried += 1
         step(f"{count} of {total} applications")
-        return good(transform(text, path=path, stages=stages, max_rewrites=count).text)
+        done = transform(text, path=path, stages=stages, max_rewrites=count, costs=costs)
+        return good(done.text)
 
     if not total:
         raise CheckFailed(f"{path}: no rule applies: nothing to bisect")
@@ -62,7 +64,9 @@ def bisect(
             low = middle
         else:
             high = middle
-    done = transform(text, path=path, stages=stages, record=True, max_rewrites=high)
+    done = transform(
+        text, path=path, stages=stages, record=True, max_rewrites=high, costs=costs
+    )
     return Culprit(done.outcome.applications[high - 1], total, tried)
 
 
@@ -141,14 +145,15 @@ class Ablation:
 def ablate(
     text: str, stages: Sequence[Stage], target: Target, *, path: str = "<string>",
     step: Callable[[str], object] = lambda _: None, repeat: int = 5,
+    costs: cost.Settings | None = None,
 ) -> list[Ablation]:  # fmt: skip
     """Compile and run time with each rule that applies left out, in turn; all of them first."""
-    counts = transform(text, path=path, stages=stages).outcome.counts
+    counts = transform(text, path=path, stages=stages, costs=costs).outcome.counts
     out = []
     for rule in ["", *counts]:
         step(rule or "all rules")
         kept = _without(stages, rule) if rule else list(stages)
-        out.append(_timed(text, kept, target, rule, path, repeat))
+        out.append(_timed(text, kept, target, rule, path, repeat, costs))
     return out
 
 
@@ -164,9 +169,10 @@ def _without(stages: Sequence[Stage], rule: str) -> list[Stage]:
 
 
 def _timed(
-    text: str, stages: Sequence[Stage], target: Target, rule: str, path: str, repeat: int
-) -> Ablation:
-    done = transform(text, path=path, stages=stages)
+    text: str, stages: Sequence[Stage], target: Target, rule: str, path: str, repeat: int,
+    costs: cost.Settings | None,
+) -> Ablation:  # fmt: skip
+    done = transform(text, path=path, stages=stages, costs=costs)
     started = time.perf_counter()
     name, arguments = numerics.signature(text)
     inputs = numerics.random_inputs(arguments)

@@ -449,8 +449,11 @@ def compile_here(
 
     For worker processes that compile many small programs and can be spared: a crash of the
     compiler ends this process, and nothing can stop a compilation that hangs. While it compiles,
-    what any thread writes to file descriptor 2 is taken for the compiler's. Raises CompileError.
+    what any thread writes to file descriptor 2 is taken for the compiler's. Flags that hold for a
+    whole process start one all the same. Raises CompileError.
     """
+    if not _for_a_session(tuple(flags)):
+        return compile_module(source, target, flags=flags, path=path)
     text = source if isinstance(source, str) else source.operation.get_asm()
     arguments = tuple(_arguments(target, text, flags, None))
     vmfb: bytes | None = None
@@ -468,6 +471,17 @@ def compile_here(
 
 def _embedding_api() -> Any:
     return importlib.import_module("iree.compiler.api")  # initialises a compiler: when needed only
+
+
+@functools.cache
+def _for_a_session(flags: tuple[str, ...]) -> bool:
+    """Whether no flag is one of those that exist once in a process, unknown to a session."""
+    with _stderr_captured():
+        try:
+            _embedding_api().Session().set_flags(*flags)
+        except ValueError as error:
+            return "option not found" not in str(error)
+    return True
 
 
 @functools.cache

@@ -243,11 +243,14 @@ def transform(
     """Run a program through a pipeline's torch stages.
 
     ``kind`` is the kind of target that kernels are chosen for (default: that of ``costs``, else
-    the cpu).
+    the cpu), and whose default pipeline is taken where neither ``pipeline`` nor ``stages`` are
+    given.
 
     ``record`` keeps every application, and ``texts`` with it the IR before and after each.
     ``max_rewrites`` ends the work after so many applications; more than ``bound`` in one stage are
-    taken for a loop (default: by the program's size). ``costs`` is what cost stages decide by.
+    taken for a loop (default: by the program's size). ``costs`` is what cost stages decide by
+    (default: for a pipeline, the roofline model for this machine's cpu or Vulkan device; none for
+    ``stages``).
 
     Raises :class:`MlirulesError` for a program or rule that is wrong, and
     :class:`ExpectationError` when a rule that must apply did not.
@@ -255,7 +258,10 @@ def transform(
     if isinstance(pipeline, str):
         pipeline = Pipeline.load(pipeline)
     if stages is None:
-        stages = (pipeline or default_for("cpu")).stages
+        pipeline = pipeline or default_for(kind or (costs.target.kind if costs else "cpu"))
+        stages = pipeline.stages
+        if costs is None and (here := kind or pipeline.targets[0]) in ("cpu", "vulkan"):
+            costs = cost.Settings(Target(here), flags=tuple(pipeline.flags))
     stages = list(stages)
     kind = kind or (costs.target.kind if costs is not None else "cpu")
     module = compiler.parse(inline_integer_resources(text), path, shared_context())
@@ -308,7 +314,8 @@ def compile_program(
         raise MlirulesError(
             Fault(Span(pipeline.pipeline), "pipeline-target",
                   f"the pipeline is for {', '.join(pipeline.targets)}, not {target}",
-                  f"--pipeline {target.kind} is the one shipped for {target.kind}")
+                  f"--pipeline {default_for(target.kind).pipeline} is the one shipped for "
+                  f"{target.kind}")
         )  # fmt: skip
     flags = (*pipeline.flags, *flags)
     costs = replace(costs or cost.Settings(target), target=target, flags=flags)

@@ -106,8 +106,15 @@ class Pipeline(_Strict):
             raise MlirulesError(faults) from None
 
 
+#: The shipped pipeline that a kind of target gets when none is named.
+DEFAULTS = {"cpu": "cpu-fast", "vulkan": "vulkan", "cuda": "cuda", "hip": "hip"}
+
+
 def default_for(kind: str) -> Pipeline:
-    """The pipeline shipped for a target kind (cpu, vulkan, cuda, hip)."""
-    return Pipeline.load(kind)
+    """The pipeline that a target kind (cpu, vulkan, cuda, hip) gets when none is named.
+
+    Raises KeyError for another kind.
+    """
+    return Pipeline.load(DEFAULTS[kind])
 
 

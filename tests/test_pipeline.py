@@ -108,6 +108,24 @@ def test_a_pipeline_for_another_target_is_refused() -> None:
 def test_every_target_kind_has_a_shipped_pipeline() -> None:
     for kind in ("cpu", "vulkan", "cuda", "hip"):
         assert kind in default_for(kind).targets
+    assert default_for("cpu").pipeline == "cpu-fast"
+
+
+def test_what_is_compiled_by_default_propagates_nan() -> None:
+    """Flags that are faster because they treat NaN otherwise are no part of a default."""
+    t, one = "!torch.vtensor<[37],f32>", "!torch.vtensor<[],f32>"
+    text = f"""func.func @main(%x: {t}, %y: {t}) -> ({t}, {one}) {{
+      %a = torch.aten.maximum %x, %y : {t}, {t} -> {t}
+      %b = torch.aten.max %x : {t} -> {one}
+      return %a, %b : {t}, {one}
+    }}"""
+    x = np.arange(37, dtype="f4")
+    y = x[::-1].copy()
+    x[5] = y[12] = y[30] = np.nan
+    cpu = Target.parse("cpu")
+    larger, largest = runtime.run(compile_program(text, cpu)[0], [x, y], cpu)
+    assert np.flatnonzero(np.isnan(larger)).tolist() == [5, 12, 30]
+    assert np.isnan(largest)
 
 
 def test_faults_of_a_pipeline_file_are_located(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import typer
 from mlirules.commands import diffview
 from mlirules.commands.common import (
     Json,
+    Line,
     Measure,
     Only,
     Rules,
@@ -21,6 +22,7 @@ from mlirules.commands.common import (
     decisions_as_json,
     err,
     note,
+    pipeline_for,
     say,
     say_json,
     show_decisions,
@@ -60,9 +62,7 @@ def command(
     full: Annotated[
         bool, typer.Option("--full", help="Conversion: fail when an illegal op remains.")
     ] = False,
-    pipeline: Annotated[
-        str, typer.Option("--pipeline", "-p", help="Without --rules: whose torch stages to run.")
-    ] = "cpu",
+    pipeline: Line = None,
     target: Target = "cpu",
     measure: Measure = False,
     only: Only = None,
@@ -101,7 +101,7 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Apply rules to a program; without --rules the torch stages of the default pipeline.
+    """Apply rules to a program; without --rules the torch stages of the target's pipeline.
 
     Applying nothing is reported loudly on stderr; it fails only if --expect or --expect-min do.
     """
@@ -109,11 +109,12 @@ def command(
     from mlirules.drivers.pipeline import read_program, transform
 
     text = read_program(model)
-    stages = _stages(rules, driver, order, full, pipeline, split(only), split(skip))
+    line = None if rules is not None else pipeline_for(pipeline, target)
+    stages = _stages(rules, driver, order, full, line, split(only), split(skip))
     done = transform(
         text, path=str(model), record=trace is not None or diff or html is not None,
         texts=trace is not None, max_rewrites=max_rewrites, bound=bound, stages=stages,
-        costs=cost_settings(target, measure),
+        costs=cost_settings(target, measure, line.flags if line is not None else ()),
     )  # fmt: skip
     if trace is not None:
         write_trace(trace, done.outcome.applications, done.outcome.decisions)
@@ -172,9 +173,9 @@ def _why_not(text: str, done: Any, stages: list[Any], model: Path) -> list[Any]:
 
 def _stages(
     rules: list[str] | None, driver: Driver | None, order: Order | None, full: bool,
-    pipeline: str, only: list[str], skip: list[str],
+    line: Any, only: list[str], skip: list[str],
 ) -> list[Any]:  # fmt: skip
-    from mlirules.specs.pipeline import Pipeline, Stage
+    from mlirules.specs.pipeline import Stage
 
     chosen = driver or Driver.GREEDY
     if order is not None and chosen is not Driver.GREEDY:
@@ -192,7 +193,7 @@ def _stages(
             Stage(phase="torch", rules=split(rules), driver=chosen.value,
                   order=(order or Order.TOP_DOWN).value, full=full, only=only, skip=skip)
         ]  # fmt: skip
-    stages = [s for s in Pipeline.load(pipeline).stages if s.phase == "torch"]
+    stages = [s for s in line.stages if s.phase == "torch"]
     changes: dict[str, object] = {}
     if driver is not None:
         changes["driver"] = driver.value

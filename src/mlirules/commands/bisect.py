@@ -8,7 +8,20 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from mlirules.commands.common import Json, Only, Rules, Skip, out, say_json, split, table, working
+from mlirules.commands.common import (
+    Json,
+    Line,
+    Only,
+    Rules,
+    Skip,
+    cost_settings,
+    out,
+    pipeline_for,
+    say_json,
+    split,
+    table,
+    working,
+)  # fmt: skip
 from mlirules.commands.verify import stages_for
 from mlirules.rules.faults import MlirulesError
 
@@ -18,9 +31,7 @@ EXAMPLE = "mlirules bisect model.mlir --pipeline cpu --verify"
 def command(
     model: Annotated[Path, typer.Argument(help="The program, MLIR text.")],
     rules: Rules = None,
-    pipeline: Annotated[
-        str, typer.Option("--pipeline", "-p", help="Without --rules: whose torch stages to run.")
-    ] = "cpu",
+    pipeline: Line = None,
     driver: Annotated[str, typer.Option(help="--rules: greedy, walk or conversion.")] = "greedy",
     only: Only = None,
     skip: Skip = None,
@@ -50,7 +61,9 @@ def command(
     from mlirules.drivers.verify import Settings
 
     text, chosen = read_program(model), Target.parse(target)
-    stages = stages_for(rules, pipeline, driver, split(only), split(skip))
+    line = None if rules is not None else pipeline_for(pipeline, target)
+    stages = stages_for(rules, line, driver, split(only), split(skip))
+    costs = cost_settings(target, False, line.flags if line is not None else ())
     if sum([check is not None, verify, slower is not None, ablate]) != 1:
         raise MlirulesError.at(
             "bisect", "one of --check, --verify, --slower and --ablate says what to look for",
@@ -58,7 +71,7 @@ def command(
         )  # fmt: skip
     if ablate:
         with working("leaving rules out"):
-            found = bisecting.ablate(text, stages, chosen, path=str(model))
+            found = bisecting.ablate(text, stages, chosen, path=str(model), costs=costs)
         if as_json:
             say_json([vars(a) for a in found])
             return
@@ -74,7 +87,7 @@ def command(
         assert slower is not None
         good = bisecting.by_time(text, chosen, slower)
     with working(f"bisecting {model}"):
-        culprit = bisecting.bisect(text, stages, good, path=str(model))
+        culprit = bisecting.bisect(text, stages, good, path=str(model), costs=costs)
     application = culprit.application
     if as_json:
         say_json({"application": vars(application), "total": culprit.total, "tried": culprit.tried})

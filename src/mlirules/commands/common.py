@@ -38,6 +38,11 @@ Measure = Annotated[
 Target = Annotated[
     str, typer.Option("--target", "-t", help="Cost stages: what for, cpu, vulkan, cuda:sm_80, ...")
 ]
+Line = Annotated[
+    str | None,
+    typer.Option("--pipeline", "-p", help="Without --rules: whose torch stages to run; default: "
+                                          "the target's."),
+]  # fmt: skip
 Flags = Annotated[
     list[str] | None, typer.Argument(help="After --: further flags for iree-compile.")
 ]
@@ -124,7 +129,15 @@ def write_bytes(path: Path, data: bytes) -> None:
     write_whole(path, data)
 
 
-def cost_settings(target: str, measure: bool) -> Any:
+def pipeline_for(name: str | None, target: str) -> Any:
+    """The pipeline of that name, or the one for the target. Raises MlirulesError."""
+    from mlirules.drivers.targets import Target
+    from mlirules.specs.pipeline import Pipeline, default_for
+
+    return Pipeline.load(name) if name else default_for(Target.parse(target).kind)
+
+
+def cost_settings(target: str, measure: bool, flags: Sequence[str] = ()) -> Any:
     """What cost stages decide by; says on stderr what is being weighed."""
     from mlirules.drivers import cost, targets
 
@@ -132,7 +145,9 @@ def cost_settings(target: str, measure: bool) -> Any:
         if err.is_terminal:
             note(f"weighing {what}")
 
-    return cost.Settings(targets.Target.parse(target), measure=measure, progress=progress)
+    return cost.Settings(
+        targets.Target.parse(target), tuple(flags), measure=measure, progress=progress
+    )
 
 
 def show_decisions(decisions: Sequence[Any]) -> None:

@@ -45,7 +45,7 @@ def command(
 
     model, golden = demo_file("hello_nn_world.mlir"), demo_file("hello_nn_world.npz")
     text = read_program(model)
-    done = transform(text, "cpu", path=model.name, record=True, texts=False)
+    done = transform(text, path=model.name, record=True, texts=False)
     found = compare_programs(
         text, done.text, names=(f"{model.name} (before)", f"{model.name} (after)"),
         provenance=Provenance.of(vars(a) for a in done.outcome.applications),

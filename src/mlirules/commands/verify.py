@@ -11,11 +11,14 @@ from rich.text import Text
 
 from mlirules.commands.common import (
     Json,
+    Line,
     Only,
     Rules,
     Skip,
+    cost_settings,
     note,
     out,
+    pipeline_for,
     progress,
     say_json,
     split,
@@ -34,9 +37,7 @@ EXAMPLE = "mlirules verify model.mlir --rules torch/to-linalg --targets cpu,vulk
 def command(
     model: Annotated[Path | None, typer.Argument(help="The program, MLIR text.")] = None,
     rules: Rules = None,
-    pipeline: Annotated[
-        str, typer.Option("--pipeline", "-p", help="Without --rules: whose torch stages to run.")
-    ] = "cpu",
+    pipeline: Line = None,
     driver: Annotated[str, typer.Option(help="--rules: greedy, walk or conversion.")] = "greedy",
     only: Only = None,
     skip: Skip = None,
@@ -86,19 +87,23 @@ def command(
             "--reference", f"unknown reference {reference!r}", code="reference",
             suggestion="compiler or torch",
         )  # fmt: skip
-    stages = stages_for(rules, pipeline, driver, split(only), split(skip))
+    line = None if rules is not None else pipeline_for(pipeline, chosen[0].name)
+    stages = stages_for(rules, line, driver, split(only), split(skip))
     settings = _settings(chosen, sizes, inputs, rtol, atol, seed, reference)
-    _verify(model, stages, settings, save, as_json, _options(rules, pipeline, driver, only, skip))
+    named = pipeline or (line.pipeline if line is not None else "")
+    options = _options(rules, named, driver, only, skip)
+    costs = cost_settings(chosen[0].name, False, line.flags if line is not None else ())
+    _verify(model, stages, settings, save, as_json, options, costs)
 
 
 def stages_for(
-    rules: list[str] | None, pipeline: str, driver: str, only: list[str], skip: list[str]
+    rules: list[str] | None, line: Any, driver: str, only: list[str], skip: list[str]
 ) -> list[Any]:
-    """The torch stages that rules or a pipeline stand for."""
-    from mlirules.specs.pipeline import Pipeline, Stage
+    """The torch stages that rules or, without them, the pipeline ``line`` stand for."""
+    from mlirules.specs.pipeline import Stage
 
     if rules is None:
-        stages = [s for s in Pipeline.load(pipeline).stages if s.phase == "torch"]
+        stages = [s for s in line.stages if s.phase == "torch"]
         if not (only or skip):
             return stages
         from mlirules.commands.apply import _filtered
@@ -143,7 +148,7 @@ def _options(
 
 def _verify(
     model: Path, stages: list[Any], settings: Settings, save: Path, as_json: bool,
-    options: list[str],
+    options: list[str], costs: Any,
 ) -> None:
     from mlirules.drivers import numerics, reducing
     from mlirules.drivers.pipeline import read_program, transform
@@ -153,7 +158,7 @@ def _verify(
     _, arguments = numerics.signature(text)
     if not any(d is None for shape, _ in arguments for d in shape):
         settings.sizes = [()]
-    done = transform(text, path=str(model), stages=stages)
+    done = transform(text, path=str(model), stages=stages, costs=costs)
     if not done.outcome.total:
         warn(f"NOTHING APPLIED to {model}: the program is compared with itself")
     with working(f"verifying {model}"):
@@ -162,8 +167,9 @@ def _verify(
     if report.counterexample is not None and settings.inputs is None:
         with working("reducing the counterexample"):
             reduced = reducing.reduce(
-                report.counterexample, lambda t: transform(t, stages=stages).text, settings
-            )
+                report.counterexample,
+                lambda t: transform(t, stages=stages, costs=costs).text, settings,
+            )  # fmt: skip
         words = ["mlirules", "verify", str(save / "program.mlir"), *options,
                  "--targets", report.counterexample.comparison.target,
                  "--inputs", str(save / "inputs.npz"), "--reference", settings.first]  # fmt: skip
