@@ -33,8 +33,8 @@ from mlirules.rules.source import load_yaml
 PARAMETERS = Path(__file__).resolve().parents[1] / "specs" / "targets"
 
 Class = Literal[
-    "contraction", "strided-contraction", "convolution", "strided-convolution", "attention",
-    "reduction", "elementwise", "other",
+    "contraction", "strided-contraction", "swapped-contraction", "convolution",
+    "strided-convolution", "attention", "reduction", "elementwise", "other",
 ]  # fmt: skip
 
 Positive = Annotated[float, Field(gt=0)]
@@ -322,6 +322,8 @@ def _work(op: Any, known: Parameters) -> tuple[float, Class, str] | None:
     kind = _product(maps)
     if kind == "contraction" and any(_steps(value) for value in op.operands):
         kind = "strided-contraction"
+    elif kind == "contraction" and _swapped(maps):
+        kind = "swapped-contraction"
     return operations, kind, element
 
 
@@ -331,6 +333,14 @@ def _steps(value: Any) -> bool:
     if isinstance(owner, ir.Block) or not owner.name.endswith("dispatch.tensor.load"):
         return False
     return any(step > 1 for step in ir.DenseI64ArrayAttr(owner.attributes["static_strides"]))
+
+
+def _swapped(maps: Sequence[Any]) -> bool:
+    """Whether the first factor, and not the second, runs along the rows of the result."""
+    first, second, result = (
+        [str(place) for place in map_.results] for map_ in (maps[0], maps[1], maps[-1])
+    )
+    return bool(result) and result[-1] in first and result[-1] not in second
 
 
 def _reduces(maps: Sequence[Any], loops: int) -> bool:
