@@ -227,6 +227,12 @@ def located(location: str, path: str) -> str:
     return re.sub(r"(?<![^\s\[,])-(?=:\d+:\d+)", lambda _: path, location)
 
 
+def _locate(outcome: Outcome, path: str) -> None:
+    """Give the places in an outcome the name of their program."""
+    for place in (*outcome.applications, *outcome.decisions):
+        place.location = located(place.location, path)
+
+
 def transform(
     text: str,
     pipeline: Pipeline | str | None = None,
@@ -264,6 +270,9 @@ def transform(
             costs = cost.Settings(Target(here), flags=tuple(pipeline.flags))
     stages = list(stages)
     kind = kind or (costs.target.kind if costs is not None else "cpu")
+    if costs is not None:
+        told = costs.progress
+        costs = replace(costs, progress=lambda what: told(located(what, path)))
     module = compiler.parse(inline_integer_resources(text), path, shared_context())
     outcome = Outcome()
     if record:
@@ -274,8 +283,7 @@ def transform(
                 stage, number, module, outcome, record, max_rewrites, bound, texts,
                 stages[number:], costs, kind,
             )  # fmt: skip
-    for application in outcome.applications:
-        application.location = located(application.location, path)
+    _locate(outcome, path)
     if max_rewrites is None:
         convert_returned_constants(module, shared_context())
     if not module.operation.verify():
@@ -384,6 +392,7 @@ def _later_stages(
                 stage, number, module, done.outcome, record, None, rest=rest, costs=costs,
                 kind=target.kind,
             )  # fmt: skip
+        _locate(done.outcome, f"{path} after {phase}")
         current = str(module)
     return current, resume
 

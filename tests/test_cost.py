@@ -183,8 +183,10 @@ def test_measured_once_and_kept(tmp_path: Path) -> None:
 def test_decisions_stand_in_the_trace(tmp_path: Path) -> None:
     from mlirules.drivers.engine import write_trace
 
+    asked: list[str] = []
+    settings = cost.Settings(CPU, progress=asked.append)
     done = pipeline.transform(
-        attention(4, 256), stages=stages(), costs=cost.Settings(CPU), record=True
+        attention(4, 256), stages=stages(), costs=settings, record=True, path="model.mlir"
     )
     write_trace(tmp_path / "t.jsonl", done.outcome.applications, done.outcome.decisions)
     lines = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
@@ -194,6 +196,8 @@ def test_decisions_stand_in_the_trace(tmp_path: Path) -> None:
     assert decision["rule"] == "torch-attention-unfuse"
     assert decision["ratio"] > 1
     assert decision["before"]["flops"] > 0
+    assert decision["location"] == lines[0]["location"] == "model.mlir:6:8"
+    assert asked == ["torch-attention-unfuse at model.mlir:6:8"]
 
 
 def test_pieces_that_differ_by_weights_alone_are_one() -> None:
