@@ -1,0 +1,135 @@
+"""Every spelling of attention ends, through ``cpu-fast``, on the loop over heads.
+
+The programs in ``tests/attention`` are what PyTorch exports, before (``aten``) and after (``core``)
+its decompositions; ``tests/attention/spellings.py`` made them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlirules.drivers import numerics, pipeline, runtime
+from mlirules.drivers.targets import Target
+
+PROGRAMS = Path(__file__).parent / "attention"
+
+#: The form that each spelling ends on, and the applications of ``torch/fusions/attention`` that
+#: take it there, from ``aten`` and from ``core``.
+FORMS = {
+    "sdpa": ("plain", 0, 16), "scores_divided": ("plain", 4, 14),
+    "scores_multiplied": ("plain", 4, 14), "queries_scaled": ("plain", 3, 13),
+    "both_scaled": ("plain", 4, 14), "scale_in_a_tensor": ("plain", 3, 13),
+    "three_dimensional": ("plain", 6, 8), "scaled_by_baddbmm": ("plain", 7, 8),
+    "dropout_at_inference": ("plain", 5, 15),
+    "sdpa_mask": ("mask", 0, 16), "sdpa_bool_mask": ("mask", 0, 16), "llama": ("mask", 8, 19),
+    "llama_type_as": ("mask", 7, 19), "causal_added": ("mask", 5, 20),
+    "causal_filled": ("mask", 5, 17), "causal_filled_bool": ("mask", 5, 16),
+    "filled": ("mask", 5, 16), "filled_least": ("mask", 5, 16), "where": ("mask", 5, 16),
+    "where_not": ("mask", 5, 16), "where_full": ("mask", 6, 15), "bert": ("mask", 4, 14),
+    "sdpa_causal": ("causal", 0, 16), "sdpa_gqa": ("causal", 0, 21),
+    "sdpa_interleaved": ("causal", 1, 21), "sdpa_expanded": ("causal", 3, 21),
+}  # fmt: skip
+BY_HEADS = {
+    "plain": "torch-attention-by-heads", "mask": "torch-attention-mask-by-heads",
+    "causal": "torch-attention-causal-by-heads",
+}  # fmt: skip
+EACH = [(name, stage) for name in FORMS for stage in ("aten", "core")]
+
+
+@cache
+def made(name: str, stage: str) -> pipeline.Transformed:
+    text = (PROGRAMS / f"{name}.{stage}.mlir").read_text(encoding="utf-8")
+    return pipeline.transform(text, "cpu-fast", path=f"{name}.{stage}.mlir")
+
+
+def loop(text: str) -> str:
+    """The loop over heads, its values numbered by their first mention."""
+    found = re.search(r"scf\.for .*?\n    }\n", text, re.DOTALL)
+    assert found is not None
+    maps = dict(re.findall(r"^(#map\d*) = (.*)$", text, re.MULTILINE))
+    body = re.sub(r"#map\d*", lambda m: str(maps[m[0]]), found[0])
+    numbers: dict[str, str] = {}
+    return re.sub(r"%[\w.]+(?:#\d+)?", lambda m: numbers.setdefault(m[0], f"%{len(numbers)}"), body)
+
+
+def form_of(name: str, stage: str) -> str:
+    kind: str = FORMS[name][0]
+    # Decomposition writes the causal mask as a tensor.
+    return "mask" if stage == "core" and kind == "causal" else kind
+
+
+def test_every_program_is_listed() -> None:
+    there = {path.name for path in PROGRAMS.glob("*.mlir")}
+    assert there == {f"{name}.{stage}.mlir" for name, stage in EACH}
+
+
+@pytest.mark.parametrize(("name", "stage"), EACH)
+def test_a_spelling_ends_on_the_loop_over_heads(name: str, stage: str) -> None:
+    done = made(name, stage)
+    applied = done.applications
+    kind = form_of(name, stage)
+    assert {r: n for r, n in applied.items() if r.endswith("-by-heads")} == {BY_HEADS[kind]: 1}
+    fusions = {r.name for r in pipeline.rule_set(("torch/fusions/attention",))}
+    taken = sum(n for r, n in applied.items() if r in fusions)
+    assert taken == FORMS[name][1 if stage == "aten" else 2]
+    assert not done.leftovers
+    shared = "tensor<2x64x512xf32>" in loop(done.text)
+    like = next(
+        n for n, s in EACH
+        if s == stage and form_of(n, s) == kind
+        and ("tensor<2x64x512xf32>" in loop(made(n, s).text)) == shared
+    )  # fmt: skip
+    assert loop(done.text) == loop(made(like, stage).text)
+
+
+def test_shared_keys_are_not_repeated() -> None:
+    """Grouped heads read the keys and values of their group where they are."""
+    for name, stage in EACH:
+        if name.startswith(("llama", "sdpa_gqa", "sdpa_int", "sdpa_exp", "causal_added")):
+            assert "tensor<2x64x512xf32>" in loop(made(name, stage).text), (name, stage)
+
+
+def expected(inputs: list[Any], kind: str, name: str) -> Any:
+    q, k, v, *mask = (np.asarray(x) for x in inputs)
+    if k.shape[1] != q.shape[1]:
+        k, v = (np.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
+    scores = q.astype("f8") @ k.astype("f8").swapaxes(-1, -2) / math.sqrt(q.shape[-1])
+    if mask:
+        scores = np.where(mask[0], scores, -np.inf) if mask[0].dtype == bool else scores + mask[0]
+    elif name in ("causal_added", "causal_filled", "causal_filled_bool") or kind == "causal":
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ v
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "stage"), EACH)
+def test_a_spelling_computes_attention(name: str, stage: str) -> None:
+    cpu = Target.parse("cpu")
+    text = (PROGRAMS / f"{name}.{stage}.mlir").read_text(encoding="utf-8")
+    binary, _ = pipeline.compile_program(text, cpu, pipeline.Pipeline.load("cpu-fast"))
+    inputs = list(numerics.random_inputs(numerics.signature(text)[1], low=-1.0, high=1.0))
+    if inputs[-1].dtype == bool:
+        inputs[-1] = np.tri(*inputs[-1].shape, dtype=bool)
+    (found,) = runtime.run(binary, inputs, cpu, "main")
+    np.testing.assert_allclose(found, expected(inputs, FORMS[name][0], name), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_programs_are_what_pytorch_exports() -> None:
+    pytest.importorskip("torch")
+    from mlirules.drivers.torch_import import import_model
+
+    for name in ("sdpa_gqa", "llama", "where_full"):
+        for stage in ("aten", "core"):
+            found = import_model(f"{PROGRAMS / 'spellings.py'}:{name}", decompose=stage == "core")
+            text = (PROGRAMS / f"{name}.{stage}.mlir").read_text(encoding="utf-8")
+            # Names of values differ between versions; ops do not.
+            assert found.ops == type(found)(text, (), ()).ops
