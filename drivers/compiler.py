@@ -324,6 +324,17 @@ def _kill(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+@functools.cache
+def _known_flags() -> frozenset[str]:
+    said, _ = run_tool("iree-compile", ["--help-hidden"])
+    return frozenset(re.findall(r"^\s+(--[\w-]+)", said, re.MULTILINE))
+
+
+def has_flag(name: str) -> bool:
+    """Whether iree-compile knows a flag (``--iree-opt-data-tiling``)."""
+    return name in _known_flags()
+
+
 def flags_for(
     target: Target, text: str = "", *, compile_from: str | None = None
 ) -> tuple[str, ...]:

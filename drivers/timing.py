@@ -19,6 +19,9 @@ from typing import Any
 #: call must not matter.
 SHORTEST_SAMPLE_S = 0.02
 
+#: Calls that last this long do not care what was in the caches before.
+LONG_S = 1.0
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -126,8 +129,8 @@ def paired(
     """Time ``contenders`` in turns; each is a function that returns when its work is done.
 
     Every other round runs backwards, so that no contender always follows the same one, and each
-    sample starts with a call that is not timed: what ran before has other data in the caches and
-    other threads awake.
+    sample of short calls starts with one that is not timed: what ran before has other data in the
+    caches and other threads awake.
     ``baseline`` (the first) is what ratios are against. At most ``rounds`` rounds, and no new one
     after ``seconds``, but at least three. ``progress`` is called after each round. An interrupt
     after the first round ends the timing and keeps what is there; before, it is raised.
@@ -149,7 +152,10 @@ def paired(
             late = seconds is not None and time.perf_counter() - began > seconds
             if late and number >= 3:
                 break
-            made = {name: _sample(contenders[name], calls[name]) for name in order}
+            made = {
+                name: _sample(contenders[name], calls[name].count, first=calls[name].first)
+                for name in order
+            }
             for name, sample in made.items():
                 samples[name].append(sample)
             order.reverse()
@@ -163,21 +169,31 @@ def paired(
             gc.enable()
     rows = min(len(s) for s in samples.values())
     timings = {
-        name: Timing(name, tuple(found[:rows]), calls[name]) for name, found in samples.items()
+        name: Timing(name, tuple(found[:rows]), calls[name].count)
+        for name, found in samples.items()
     }
     return Comparison(base, timings, interrupted)
 
 
-def _calls(work: Callable[[], object], warmup: int) -> int:
-    """Warm ``work`` up, and how many calls make a sample."""
+@dataclass(frozen=True)
+class _Calls:
+    """How many calls make a sample, and whether one that is not timed comes first."""
+
+    count: int
+    first: bool
+
+
+def _calls(work: Callable[[], object], warmup: int) -> _Calls:
+    """Warm ``work`` up, and how it is called."""
     for _ in range(max(0, warmup - 1)):
         work()
     once = _sample(work, 1)
-    return max(1, round(SHORTEST_SAMPLE_S / max(once, 1e-7)))
+    return _Calls(max(1, round(SHORTEST_SAMPLE_S / max(once, 1e-7))), once < LONG_S)
 
 
-def _sample(work: Callable[[], object], calls: int) -> float:
-    work()
+def _sample(work: Callable[[], object], calls: int, *, first: bool = True) -> float:
+    if first:
+        work()
     began = time.perf_counter()
     for _ in range(calls):
         work()

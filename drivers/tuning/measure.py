@@ -400,14 +400,32 @@ def timed(
     if answer["difference"]:
         return Result(candidate.key, "wrong", binary=digest, device=device, compile_s=compile_s,
                       note=answer["difference"])  # fmt: skip
-    tuned, default = answer["tuned"], answer["default"]
-    ratios = [d / t for d, t in zip(default, tuned, strict=True)]
-    ratio = statistics.median(ratios)
+    made = ratio_of(answer)
     return Result(
         candidate.key, "slow" if answer["hopeless"] else "ok",
-        default_ms=1e3 * statistics.median(default), tuned_ms=1e3 * statistics.median(tuned),
-        ratio=ratio, spread=spread_of(ratios), rounds=len(ratios), binary=digest, device=device,
-        compile_s=compile_s,
+        default_ms=made.default_ms, tuned_ms=made.tuned_ms, ratio=made.ratio, spread=made.spread,
+        rounds=made.rounds, binary=digest, device=device, compile_s=compile_s,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A program timed in turns with the default: medians, and the ratios' spread."""
+
+    default_ms: float
+    tuned_ms: float
+    ratio: float
+    spread: float
+    rounds: int
+
+
+def ratio_of(answer: dict[str, Any]) -> Paired:
+    """What a runner's answer to ``time`` says."""
+    tuned, default = answer["tuned"], answer["default"]
+    ratios = [d / t for d, t in zip(default, tuned, strict=True)]
+    return Paired(
+        1e3 * statistics.median(default), 1e3 * statistics.median(tuned),
+        statistics.median(ratios), spread_of(ratios), len(ratios),
     )  # fmt: skip
 
 

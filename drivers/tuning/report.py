@@ -140,8 +140,14 @@ def page(outcome: Outcome) -> str:
         '<meta name="viewport" content="width=device-width">',
         f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>",
         f"<h1>{html.escape(title)}</h1>", _summary(outcome), _profile(outcome),
+        _ways(outcome),
     ]  # fmt: skip
     parts += [_dispatch(t, outcome) for t in outcome.tuned]
+    if outcome.under is not None:
+        flags = html.escape(" ".join(outcome.under.flags))
+        parts.append(f"<h2>Searched again with <code>{flags}</code></h2>")
+        parts += [_summary(outcome.under)]
+        parts += [_dispatch(t, outcome.under) for t in outcome.under.tuned]
     parts += [_skipped(outcome), "</body></html>", ""]
     return "\n".join(parts)
 
@@ -210,6 +216,30 @@ def _profile(outcome: Outcome) -> str:
     return "<h2>Profile before</h2>" + _table(
         ["dispatch", "op", "shape", "mean ms#", "share#"], rows
     )
+
+
+def _ways(outcome: Outcome) -> str:
+    """Ways to compile the program, and the last comparison of rules, ways, and both."""
+    if not outcome.ways:
+        return ""
+    rows = [
+        [html.escape(t.way.name),
+         f"<code>{html.escape(' '.join([*t.way.rules, *t.way.flags]))}</code>",
+         html.escape(t.state), f"{t.ratio:.2f}" if t.ratio else "", html.escape(t.note)]
+        for t in outcome.ways
+    ]  # fmt: skip
+    parts = ["<h2>Ways to compile the program</h2>",
+             _table(["way", "rules and flags", "verdict", "times as fast#", "why"], rows)]
+    if outcome.choices:
+        parts.append("<h2>Rules, ways, and both</h2>")
+        parts.append(_table(
+            ["program", "default ms#", "ms#", "times as fast#", "spread#", "verdict"],
+            [[html.escape(c.name), f"{c.whole.default_ms:.3f}", f"{c.whole.tuned_ms:.3f}",
+              f"{c.whole.ratio:.2f}", f"{c.whole.spread:.1%}",
+              '<span class="good">chosen</span>' if c == outcome.choice
+              else html.escape(c.whole.difference)] for c in outcome.choices],
+        ))  # fmt: skip
+    return "\n".join(parts)
 
 
 def _dispatch(t: Tuned, outcome: Outcome) -> str:

@@ -118,7 +118,14 @@ def _time(state: _State, request: dict[str, Any]) -> dict[str, Any]:
     scaled = [s * state.factor for s in made["reference"].samples]
     gain = made.ratio("tuned").median
     if gain > ADOPT:
-        state.reference, state.factor = program, state.factor * gain
+        # Against the default itself: products of gains, each picked for being large, would run
+        # away with the noise.
+        direct = timing.paired({"default": state.default, "tuned": program}, rounds=3, seconds=4)
+        state.reference, state.factor = program, direct.ratio("tuned", "default").median
+        return {
+            **answer, "tuned": list(direct["tuned"].samples),
+            "default": list(direct["default"].samples),
+        }  # fmt: skip
     return {**answer, "tuned": list(made["tuned"].samples), "default": scaled}
 
 

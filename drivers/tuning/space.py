@@ -328,15 +328,19 @@ def load_spaces(paths: Sequence[str | Path] = ()) -> list[Space]:
             files.append(path)
         else:
             files.append(shipped)
-    spaces, faults = [], []
+    spaces, faults, ways = [], [], 0
     for file in files:
         try:
+            source = load_yaml(file)
+            if isinstance(source.data, dict) and "ways" in source.data:
+                ways += 1  # ways to compile a program (:mod:`ways`), no configurations
+                continue
             spaces.append(load_space(file))
         except MlirulesError as error:
             faults += error.faults
     if faults:
         raise MlirulesError(faults)
-    if not spaces:
+    if not spaces and not ways:
         raise MlirulesError(Fault(Span(", ".join(map(str, paths))), "space", "holds no space"))
     return spaces
 

@@ -36,6 +36,9 @@ CREATE TABLE IF NOT EXISTS results (
     binary TEXT NOT NULL, note TEXT NOT NULL, compile_s REAL NOT NULL, described TEXT NOT NULL,
     made TEXT NOT NULL, PRIMARY KEY (task, candidate)
 );
+CREATE TABLE IF NOT EXISTS ways (
+    program TEXT NOT NULL, device TEXT NOT NULL, described TEXT NOT NULL, made TEXT NOT NULL
+);
 """
 
 _VERSION = "1"
@@ -153,6 +156,23 @@ class Store:
             )
             for row in rows
         ]  # fmt: skip
+
+    def add_way(self, program: str, device: str, described: dict[str, Any]) -> None:
+        """Remember what became of a way to compile a program (named by a digest)."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO ways VALUES (?, ?, ?, ?)",
+                (program, device, json.dumps(described), _now()),
+            )
+
+    def ways(self, program: str, device: str) -> list[dict[str, Any]]:
+        """What is known of ways to compile a program on a device, in the order it was made."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT described FROM ways WHERE program = ? AND device = ? ORDER BY rowid",
+                (program, device),
+            ).fetchall()
+        return [json.loads(row[0]) for row in rows]
 
     def baselines(self, task: str) -> list[list[float]]:
         """The repeated times of a task's default, in seconds, in the order they were made."""

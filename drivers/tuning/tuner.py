@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import statistics
 import time
@@ -12,12 +13,21 @@ from typing import Any
 from mlirules.drivers import compiler, configs
 from mlirules.drivers import profile as profiling
 from mlirules.drivers.targets import Target
-from mlirules.drivers.tuning import constraints, dispatches, measure, ordering, results, space
+from mlirules.drivers.tuning import (
+    constraints,
+    dispatches,
+    measure,
+    ordering,
+    results,
+    space,
+    ways,
+)
 from mlirules.drivers.tuning.dispatches import Dispatch, Value
 from mlirules.drivers.tuning.measure import Result, Runner, RunnerDied, Task
 from mlirules.drivers.tuning.results import Winner
 from mlirules.drivers.tuning.space import Candidate, Space
 from mlirules.drivers.tuning.store import Measured, Store
+from mlirules.drivers.tuning.ways import Tried, Way
 from mlirules.drivers.tuning.workers import Workers
 from mlirules.rules.configrule import ConfigRule
 from mlirules.rules.faults import CheckFailed, MlirulesError, did_you_mean
@@ -92,6 +102,17 @@ class Whole:
     difference: str = ""
 
 
+@dataclass(frozen=True)
+class Choice:
+    """The whole program compiled in one way: with rules, with a way's flags, or with both."""
+
+    name: str
+    way: Way | None
+    rules: tuple[tuple[ConfigRule, str], ...]
+    whole: Whole
+    unsure: float
+
+
 @dataclass
 class Outcome:
     """A finished (or interrupted) search."""
@@ -107,6 +128,12 @@ class Outcome:
     dropped: dict[str, str] = field(default_factory=dict)
     rules: list[tuple[ConfigRule, str]] = field(default_factory=list)
     interrupted: bool = False
+    #: Ways to compile the program that were tried, and what won of those and the rules together.
+    ways: list[Tried] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
+    choice: Choice | None = None
+    #: The search under the best way's flags, on the program as it rewrites it.
+    under: Outcome | None = None
 
     @property
     def winners(self) -> list[Winner]:
@@ -142,11 +169,14 @@ def tune(
     *,
     path: str = "<string>",
     spaces: Sequence[Space] | None = None,
+    alternatives: Sequence[Way] = (),
     watch: Watch = _quiet,
 ) -> Outcome:
     """Search configurations for the dispatches that dominate ``program``.
 
-    ``program`` is at IREE's input (linalg, or what it converts itself). Everything measured is in
+    ``program`` is at IREE's input (linalg, or what it converts itself). ``alternatives`` are ways
+    to compile all of it; under the best one, where it gains, dispatches are searched again, and
+    what wins in the end is the fastest of rules, way, and both. Everything measured is in
     ``store`` at once; what is there already is not measured again. An interrupt ends the search
     and keeps what was found. Raises MlirulesError where the program cannot be run at all.
     """
@@ -166,7 +196,11 @@ def tune(
     outcome = Outcome(path, target, options.flags, profile, skipped=dict(cut.skipped))
     chosen = list(_chosen(cut.found, profile, options, outcome))
     deadline = time.monotonic() + options.seconds if options.seconds else None
+    whole = _Program(program, binary, function, inputs, options, path)
     try:
+        if alternatives:
+            watch(Event("note", f"trying {len(alternatives)} ways to compile the program"))
+            outcome.ways = whole.ways(alternatives, store, deadline)
         for dispatch, share in chosen:
             _one(dispatch, share, options, store, pool, known, outcome, watch, deadline)
     except KeyboardInterrupt:
@@ -175,7 +209,125 @@ def tune(
         watch(Event("note", "checking the winners in the whole program"))
         _check(program, function, inputs, options, outcome, binary, path)
     _write(program, options, outcome, path)
+    best = _gaining(outcome)
+    if best is not None and not outcome.interrupted:
+        watch(Event("note", f"searching once more under {best.name}"))
+        left = max(1.0, deadline - time.monotonic()) if deadline else 0.0
+        outcome.under = tune(
+            best.program(program, target, path),
+            replace(options, flags=(*options.flags, *best.flags), seconds=left),
+            store, pool, path=path, spaces=known, watch=watch,
+        )  # fmt: skip
+        outcome.interrupted = outcome.under.interrupted
+    if outcome.ways and options.check and not outcome.interrupted:
+        watch(Event("note", "comparing rules, ways, and both"))
+        whole.choose(outcome)
+    elif outcome.rules and outcome.whole is not None:
+        outcome.choice = Choice("rules", None, tuple(outcome.rules), outcome.whole, 0.0)
     return outcome
+
+
+def _gaining(outcome: Outcome) -> Way | None:
+    """The best way, where it seems to gain."""
+    working = [t for t in outcome.ways if t.state == "ok"]
+    best = max(working, key=lambda t: t.ratio or 0, default=None)
+    return best.way if best is not None and (best.ratio or 0) > 1 + MIN_GAIN else None
+
+
+#: At most this many ways are timed again in the end.
+FINAL_WAYS = 2
+
+
+@dataclass
+class _Program:
+    """The whole program, to be compiled in other ways and timed against its default."""
+
+    text: str
+    default: bytes
+    function: str
+    inputs: Sequence[Any]
+    options: Options
+    path: str
+
+    def _runner(self) -> Runner:
+        values = [Value(tuple(a.shape), _element(a)) for a in self.inputs]
+        return Runner(self.path, self.default, values, self.options.target, self.options.seed,
+                      function=self.function)  # fmt: skip
+
+    def ways(
+        self, alternatives: Sequence[Way], store: Store, deadline: float | None
+    ) -> list[Tried]:
+        """Try each way once; what is in the store is not tried again."""
+        options = self.options
+        named = f"{self.text} {options.target} {' '.join(options.flags)} {compiler.version()}"
+        key = hashlib.sha256(named.encode()).hexdigest()[:16]
+        device = measure.device_name(options.target.name)
+        known = [ways.tried_of(d) for d in store.ways(key, device)]
+        runner = self._runner()
+        try:
+            return ways.search(
+                alternatives, self.text, runner, known, flags=options.flags, path=self.path,
+                rounds=options.rounds,
+                keep=lambda tried: store.add_way(key, device, tried.as_json()),
+                more=lambda: deadline is None or time.monotonic() < deadline,
+            )  # fmt: skip
+        finally:
+            runner.close()
+
+    def choose(self, outcome: Outcome) -> None:
+        """Time rules, the best ways, and both with the default; the fastest that gains wins."""
+        target, flags, path = self.options.target, self.options.flags, self.path
+        made: dict[str, tuple[Way | None, list[tuple[ConfigRule, str]], bytes]] = {}
+        if outcome.rules:
+            binary, _ = configs.compile_with(
+                self.text, target, [r for r, _ in outcome.rules], flags=flags, path=path
+            )
+            made["rules"] = (None, outcome.rules, binary)
+        best = sorted((t for t in outcome.ways if t.state == "ok" and (t.ratio or 0) > 1),
+                      key=lambda t: -(t.ratio or 0))[:FINAL_WAYS]  # fmt: skip
+        for number, tried in enumerate(best):
+            way = tried.way
+            text, binary = ways.compiled(
+                way, self.text, target, flags=flags, path=path, timeout=600
+            )
+            made[way.name] = (way, [], binary)
+            rules = outcome.rules
+            if number == 0 and outcome.under is not None and outcome.under.rules:
+                rules = outcome.under.rules
+            if not rules:
+                continue
+            with_rules, report = configs.compile_with(
+                text, target, [r for r, _ in rules], flags=[*flags, *way.flags], path=path
+            )
+            if report.hits:
+                made[f"{way.name} with rules"] = (way, rules, with_rules)
+        if not made:
+            return
+        runner = self._runner()
+        try:
+            answer = runner.contest(
+                {**{n: b for n, (_, _, b) in made.items()}, "again": self.default},
+                rounds=2 * self.options.rounds + 1,
+            )
+        except RunnerDied as died:
+            raise CheckFailed(f"the tuned program failed ({died})") from died
+        finally:
+            runner.close()
+        noise = _verdict(answer, "again")
+        floor = max(abs(noise.whole.ratio - 1), noise.unsure)
+        for name, (chosen, rules, _) in made.items():
+            verdict = _verdict(answer, name)
+            outcome.choices.append(
+                Choice(name, chosen, tuple(rules), verdict.whole, verdict.unsure)
+            )
+        winner: Choice | None = None
+        for choice in outcome.choices:  # the simplest first: a tie is theirs
+            margin = max(MIN_GAIN, NOISE_FACTOR * max(floor, choice.unsure))
+            if choice.whole.difference or choice.whole.ratio < 1 + margin:
+                continue
+            if winner is None or choice.whole.ratio > 1.01 * winner.whole.ratio:
+                winner = choice
+        outcome.choice = winner
 
 
 def _chosen(
@@ -454,6 +606,7 @@ def _element(array: Any) -> str:
 class _Verdict:
     whole: Whole
     why: str
+    unsure: float
 
 
 def _verdict(answer: dict[str, Any], name: str) -> _Verdict:
@@ -469,7 +622,7 @@ def _verdict(answer: dict[str, Any], name: str) -> _Verdict:
         why = f"wrong numbers in the whole program: {whole.difference}"
     elif ratio < 1 - max(0.01, NOISE_FACTOR * measure.uncertainty_of(ratios)):
         why = f"the whole program takes {1 / ratio:.3f} times as long"
-    return _Verdict(whole, why)
+    return _Verdict(whole, why, measure.uncertainty_of(ratios))
 
 
 def _write(program: str, options: Options, outcome: Outcome, path: str) -> None:

@@ -65,6 +65,9 @@ def command(
     compile_only: Annotated[
         bool, typer.Option("--compile-only", help="Compile the candidates, run none.")
     ] = False,
+    no_ways: Annotated[
+        bool, typer.Option("--no-ways", help="Leave the compiler's flags and the program alone.")
+    ] = False,
     no_check: Annotated[
         bool, typer.Option("--no-check", help="Skip the check in the whole program.")
     ] = False,
@@ -73,7 +76,7 @@ def command(
     """Find faster configurations for what dominates a program; write rules and a report."""
     from mlirules.drivers.pipeline import Pipeline, read_program, transform
     from mlirules.drivers.targets import Target
-    from mlirules.drivers.tuning import report, results, tuner
+    from mlirules.drivers.tuning import report, tuner, ways
     from mlirules.drivers.tuning import space as spaces
     from mlirules.drivers.tuning.store import Store
     from mlirules.drivers.tuning.workers import workers as workers_of
@@ -81,9 +84,12 @@ def command(
     chosen = Target.parse(target)
     count, seconds = parse_budget(budget)
     known = spaces.load_spaces(space or ())
+    others = [] if no_ways or compile_only else ways.load_ways(space or (), chosen.kind)
     text = read_program(model)
-    if pipeline:
-        text = transform(text, Pipeline.load(pipeline), path=str(model)).text
+    before = Pipeline.load(pipeline) if pipeline else None
+    if before is not None:
+        text = transform(text, before, path=str(model)).text
+        extra = [*before.flags, *(extra or ())]
     options = tuner.Options(
         chosen, budget=count, seconds=seconds, seed=seed, order=order, flags=tuple(extra or ()),
         share=share, only=tuple(only or ()), check=not no_check,
@@ -101,12 +107,13 @@ def command(
     try:
         with view:
             done = tuner.tune(
-                text, options, store, pool, path=str(model), spaces=known, watch=view.watch
-            )
+                text, options, store, pool, path=str(model), spaces=known, alternatives=others,
+                watch=view.watch,
+            )  # fmt: skip
     finally:
         pool.close()
         store.close()
-    paths = results.write_rules(done.rules, output)
+    paths = write_found(done, output, model.stem, before)
     page = output / f"{model.stem}.{chosen.name.replace(':', '-')}.html"
     write_bytes(page, report.page(done).encode())
     if as_json:
@@ -116,6 +123,37 @@ def command(
     if done.interrupted:
         warn("interrupted: the same command goes on where it was")
         raise typer.Exit(130)
+
+
+def write_found(done: Any, output: Path, name: str, before: Any = None) -> list[Path]:
+    """Write the rules, and a pipeline for the whole program where something won.
+
+    ``before`` is the pipeline that the program went through before the search. Rules that hold
+    under a way's flags only lie in a folder of its name.
+    """
+    from mlirules.drivers.tuning import results
+
+    paths = results.write_rules(done.rules, output)
+    choice = done.choice
+    if choice is None:
+        return paths
+    folder = output
+    if done.under is not None and choice.rules and list(choice.rules) == done.under.rules:
+        folder = output / choice.way.name
+        paths += results.write_rules(done.under.rules, folder)
+    stages = [s for s in before.stages if s.phase != "configuration"] if before else []
+    flags = [*done.flags]
+    if choice.way is not None:
+        stages += choice.way.stages
+        flags += choice.way.flags
+    text = results.pipeline_of(
+        name, done.target, flags=flags, stages=stages,
+        rules=[(folder / f"{r.name}.yaml").relative_to(output) for r, _ in choice.rules],
+        reason=f"{choice.name}, {choice.whole.ratio:.2f} times as fast as the default.",
+    )  # fmt: skip
+    path = output / f"{name}.{done.target.name.replace(':', '-')}.yaml"
+    write_bytes(path, text.encode())
+    return [*paths, path]
 
 
 def parse_budget(text: str) -> tuple[int, float]:
@@ -209,6 +247,17 @@ def _plain(done: Any, paths: list[Path], page: Path, kept: Path) -> dict[str, An
         "model": done.model, "target": done.target.name, "flags": list(done.flags),
         "interrupted": done.interrupted, "state": str(kept), "report": str(page),
         "rules": [str(p) for p in paths], "dropped": done.dropped, "skipped": done.skipped,
+        "ways": [
+            {"way": t.way.name, "flags": list(t.way.flags), "rules": list(t.way.rules),
+             "state": t.state, "ratio": t.ratio, "note": t.note}
+            for t in done.ways
+        ],
+        "choice": None if done.choice is None else done.choice.name,
+        "choices": [
+            {"name": c.name, "ratio": c.whole.ratio, "default_ms": c.whole.default_ms,
+             "tuned_ms": c.whole.tuned_ms, "difference": c.whole.difference}
+            for c in done.choices
+        ],
         "whole": None if whole is None else {
             "default_ms": whole.default_ms, "tuned_ms": whole.tuned_ms, "ratio": whole.ratio,
             "spread": whole.spread,
@@ -251,6 +300,16 @@ def _print(done: Any, paths: list[Path], page: Path, kept: Path) -> None:
                  "as at the start; what it shares the machine with has changed")  # fmt: skip
     for name, why in done.skipped.items():
         note(f"not tuned: {name}: {why}")
+    if done.ways:
+        out.print(table(
+            ["way", "verdict", "times as fast#", "why"],
+            [(t.way.name, t.state, f"{t.ratio:.2f}" if t.ratio else "-", t.note)
+             for t in done.ways],
+        ))  # fmt: skip
+        for c in done.choices:
+            mark = "chosen: " if c == done.choice else ""
+            note(f"{mark}{c.name}: {c.whole.ratio:.2f} times as fast "
+                 f"({c.whole.default_ms:.3f} ms, {c.whole.tuned_ms:.3f} ms)")  # fmt: skip
     if done.whole is not None:
         note(f"the whole program: {done.whole.default_ms:.3f} ms before, "
              f"{done.whole.tuned_ms:.3f} ms tuned, {done.whole.ratio:.2f} times as fast")

@@ -1,0 +1,252 @@
+"""Ways to compile a whole program: flags of the compiler and rewrites, beside configurations.
+
+They are declared in the spaces' folder (``specs/spaces/*.yaml``, files with ``ways:``). Each is
+compiled, must take effect (a binary of its own; each of its rule sets must have applied), must
+compute the same numbers, and is timed in turns with the default.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from mlirules.drivers import compiler, pipeline
+from mlirules.drivers.compiler import CompileError
+from mlirules.drivers.targets import Target
+from mlirules.drivers.tuning import measure
+from mlirules.drivers.tuning.measure import Runner, RunnerDied
+from mlirules.drivers.tuning.space import SPACES
+from mlirules.rules.config import PIPELINES
+from mlirules.rules.faults import CheckFailed, Fault, MlirulesError, did_you_mean
+from mlirules.rules.source import SourceFile, load_yaml
+from mlirules.specs.pipeline import Stage
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
+Flag = Annotated[str, StringConstraints(pattern=r"^--[a-z0-9]", max_length=400)]
+Knob = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$", max_length=40)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class WayDoc(_Strict):
+    """One way, or one for each value of its knobs."""
+
+    way: Name
+    reason: str = Field(min_length=3, description="What may be gained.")
+    flags: list[Flag] = Field(default=[], description="For the compiler; `{KNOB}` is a value.")
+    rules: list[str] = Field(default=[], description="Rule sets that rewrite the program first.")
+    knobs: dict[Knob, list[int | str]] = Field(default={}, description="Values to try.")
+
+
+class WaysDoc(_Strict):
+    """A file of ways."""
+
+    space: Name
+    summary: str = Field(min_length=3)
+    targets: list[str] = Field(min_length=1, description="Kinds of target: cpu, vulkan, ...")
+    ways: list[WayDoc] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Way:
+    """Flags and rule sets that a program is compiled with."""
+
+    name: str
+    flags: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The rewriting as stages of a pipeline; each must apply."""
+        return [Stage(phase="torch", rules=[r]) for r in self.rules]
+
+    def program(self, text: str, target: Target, path: str) -> str:
+        """A program rewritten. Raises CheckFailed for a rule set that does not apply."""
+        for stage in self.stages:
+            done = pipeline.transform(text, stages=[stage], path=path, kind=target.kind)
+            if not sum(done.applications.values()):
+                raise CheckFailed(f"{stage.rules[0]} does not apply")
+            text = done.text
+        return text
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What became of one way. ``state`` as for configurations, or ``idle``: no effect here."""
+
+    way: Way
+    state: str
+    ratio: float | None = None
+    spread: float = 0.0
+    default_ms: float | None = None
+    tuned_ms: float | None = None
+    rounds: int = 0
+    binary: str = ""
+    note: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data that :func:`tried_of` reads back."""
+        return asdict(self)
+
+
+def tried_of(data: dict[str, Any]) -> Tried:
+    """A result from what :meth:`Tried.as_json` wrote."""
+    way = {k: v if isinstance(v, str) else tuple(v) for k, v in data["way"].items()}
+    return Tried(**{**data, "way": Way(**way)})
+
+
+def load_ways(paths: Sequence[str | Path] = (), kind: str = "") -> list[Way]:
+    """Ways from files and folders (the shipped ones when none are named), for a kind of target.
+
+    Files that declare configurations are passed over. Raises MlirulesError, located.
+    """
+    found: dict[str, Way] = {}
+    faults: list[Fault] = []
+    for given in paths or [SPACES]:
+        path = Path(given)
+        if not path.exists() and (SPACES / f"{given}.yaml").exists():
+            path = SPACES / f"{given}.yaml"
+        for file in sorted(path.rglob("*.yaml")) if path.is_dir() else [path]:
+            source = load_yaml(file)
+            if not holds_ways(source):
+                continue
+            try:
+                made = list(_ways(source))
+            except MlirulesError as error:
+                faults += error.faults
+                continue
+            found.update({w.name: w for w in made if not kind or kind in w.targets})
+    if faults:
+        raise MlirulesError(faults)
+    return list(found.values())
+
+
+def holds_ways(source: SourceFile) -> bool:
+    """Whether a file declares ways, not configurations."""
+    return isinstance(source.data, dict) and "ways" in source.data
+
+
+def _ways(source: SourceFile) -> Iterator[Way]:
+    try:
+        doc = WaysDoc.model_validate(source.data)
+    except pydantic.ValidationError as error:
+        known = [*WaysDoc.model_fields, *WayDoc.model_fields]
+        raise MlirulesError([
+            Fault(source.span_at(tuple(e["loc"])), "space",
+                  f"{'.'.join(map(str, e['loc']))}: {e['msg']}",
+                  did_you_mean(str(e["loc"][-1]), known)
+                  if e["type"] == "extra_forbidden" else "")
+            for e in error.errors(include_url=False)
+        ]) from None  # fmt: skip
+    faults = [
+        Fault(source.span_at(("targets", i)), "space", f"unknown kind {kind!r}",
+              did_you_mean(kind, PIPELINES))
+        for i, kind in enumerate(doc.targets) if kind not in PIPELINES
+    ]  # fmt: skip
+    for index, way in enumerate(doc.ways):
+        place = ("ways", index, "way")
+        if not way.flags and not way.rules:
+            faults.append(Fault(source.span_at(place), "space", f"{way.way} changes nothing",
+                                "give `flags:` or `rules:`"))  # fmt: skip
+        for i, rules in enumerate(way.rules):
+            try:
+                pipeline.rule_set((rules,))
+            except MlirulesError as error:
+                said = error.faults[0].message
+                faults.append(Fault(source.span_at(("ways", index, "rules", i)), "space", said))
+        for i, flag in enumerate(way.flags):
+            name = flag.partition("=")[0]
+            if not compiler.has_flag(name):
+                faults.append(Fault(source.span_at(("ways", index, "flags", i)), "space",
+                                    f"the compiler has no flag {name}"))  # fmt: skip
+        text = " ".join(way.flags)
+        faults += [
+            Fault(source.span_at(("ways", index, "knobs", knob), key=True), "space",
+                  f"no flag uses {{{knob}}}")
+            for knob in way.knobs if f"{{{knob}}}" not in text
+        ]  # fmt: skip
+    if faults:
+        raise MlirulesError(faults)
+    for way in doc.ways:
+        for values in itertools.product(*way.knobs.values()):
+            chosen = dict(zip(way.knobs, values, strict=True))
+            flags = way.flags
+            for knob, value in chosen.items():
+                flags = [f.replace(f"{{{knob}}}", str(value)) for f in flags]
+            name = "-".join([way.way, *map(str, values)])
+            yield Way(name, tuple(flags), tuple(way.rules), tuple(doc.targets))
+
+
+def compiled(
+    way: Way, program: str, target: Target, *, flags: Sequence[str], path: str, timeout: float
+) -> tuple[str, bytes]:
+    """A program as a way has it, and its binary. Raises CheckFailed, MlirulesError."""
+    text = way.program(program, target, path)
+    binary = compiler.compile_module(
+        text, target, flags=[*flags, *way.flags], path=path, timeout=timeout
+    )
+    return text, binary
+
+
+def evaluate(
+    way: Way, program: str, runner: Runner, known: dict[str, str], *, flags: Sequence[str],
+    path: str, rounds: int,
+) -> Tried:  # fmt: skip
+    """Compile a way, compare its numbers with the default's, and time it.
+
+    ``known`` maps the digests of binaries that were timed to names; the default's is in it.
+    """
+    try:
+        _, binary = compiled(way, program, runner.target, flags=flags, path=path, timeout=600)
+    except CheckFailed as error:
+        return Tried(way, "idle", note=str(error))
+    except CompileError as error:
+        state = "timeout" if error.kind == "timeout" else "fails"
+        return Tried(way, state, note=error.faults[0].message[:300] if error.faults else "")
+    digest = measure.digest_of(binary)
+    if digest in known:
+        idle = known[digest] == "default"
+        note = "the binary is the default's" if idle else known[digest]
+        return Tried(way, "idle" if idle else "same", binary=digest, note=note)
+    known[digest] = way.name
+    try:
+        answer = runner.time(binary, rounds=rounds)
+    except RunnerDied as died:
+        return Tried(way, str(died), binary=digest)
+    except MlirulesError as error:
+        return Tried(way, "crash", binary=digest, note=error.faults[0].message[:300])
+    if answer["difference"]:
+        return Tried(way, "wrong", binary=digest, note=answer["difference"])
+    made = measure.ratio_of(answer)
+    return Tried(
+        way, "slow" if answer["hopeless"] else "ok", made.ratio, made.spread, made.default_ms,
+        made.tuned_ms, made.rounds, digest,
+    )  # fmt: skip
+
+
+def search(
+    ways: Sequence[Way], program: str, runner: Runner, known: Sequence[Tried], *,
+    flags: Sequence[str], path: str, rounds: int, keep: Callable[[Tried], None],
+    more: Callable[[], bool],
+) -> list[Tried]:  # fmt: skip
+    """Try each way that is not ``known`` while ``more`` says so; ``keep`` gets each result."""
+    done = {t.way: t for t in known}
+    binaries = {t.binary: t.way.name for t in known if t.binary and t.state not in ("same", "idle")}
+    binaries[measure.digest_of(runner.default)] = "default"
+    for way in ways:
+        if way in done or not more():
+            continue
+        done[way] = evaluate(
+            way, program, runner, binaries, flags=flags, path=path, rounds=rounds
+        )
+        keep(done[way])
+    return [done[w] for w in ways if w in done]
