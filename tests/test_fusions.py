@@ -86,7 +86,10 @@ def test_attention_there_and_back_computes_the_same() -> None:
     "name",
     ["linalg/matmul/transposed-a", "linalg/matmul/transpose-b", "linalg/im2col/nchw",
      "linalg/convolution/one-by-one-nhwc", "linalg/fusions/softmax", "linalg/matmul/pad",
-     "torch/fusions/matmul/three-linear", "torch/unfuse/attention"],
+     "linalg/fusions/softmax-third-last", "linalg/fusions/softmax-dynamic",
+     "linalg/fusions/product-sum", "linalg/fusions/bias-relu",
+     "torch/fusions/matmul/three-linear", "torch/fusions/matmul/two-mm",
+     "torch/unfuse/attention"],
 )  # fmt: skip
 def test_a_rule_applies_under_every_driver(name: str, driver: DriverName) -> None:
     """Meaning, chains of equations and several roots are found whichever driver asks."""
