@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -108,7 +109,8 @@ def main() -> int:
         with torch.no_grad():
             model_of_torch(*tensors)
 
-    ordered = {"stock": programs.pop("stock"), **programs, "PyTorch": eager}
+    ordered: dict[str, Callable[[], object]] = {"stock": programs.pop("stock")}
+    ordered |= {**programs, "PyTorch": eager}
     found = timing.paired(ordered, rounds=options.rounds, seconds=options.seconds)
     for name, one in found.timings.items():
         error = f"error {errors[name]:.1e}" if name in errors else ""

@@ -104,7 +104,7 @@ def expected(inputs: list[Any], kind: str, name: str) -> Any:
     if mask:
         scores = np.where(mask[0], scores, -np.inf) if mask[0].dtype == bool else scores + mask[0]
     elif name in ("causal_added", "causal_filled", "causal_filled_bool") or kind == "causal":
-        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+        scores = np.where(np.tri(*scores.shape[-2:]) > 0, scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True) @ v
 
@@ -117,7 +117,7 @@ def test_a_spelling_computes_attention(name: str, stage: str) -> None:
     binary, _ = pipeline.compile_program(text, cpu, pipeline.Pipeline.load("cpu-fast"))
     inputs = list(numerics.random_inputs(numerics.signature(text)[1], low=-1.0, high=1.0))
     if inputs[-1].dtype == bool:
-        inputs[-1] = np.tri(*inputs[-1].shape, dtype=bool)
+        inputs[-1] = np.tri(*inputs[-1].shape) > 0
     (found,) = runtime.run(binary, inputs, cpu, "main")
     np.testing.assert_allclose(found, expected(inputs, FORMS[name][0], name), rtol=1e-4, atol=1e-5)
 
