@@ -29,12 +29,12 @@ FORMS = {
     "three_dimensional": ("plain", 6, 8), "scaled_by_baddbmm": ("plain", 7, 8),
     "dropout_at_inference": ("plain", 5, 15),
     "sdpa_mask": ("mask", 0, 16), "sdpa_bool_mask": ("mask", 0, 16), "llama": ("mask", 8, 19),
-    "llama_type_as": ("mask", 7, 19), "causal_added": ("mask", 5, 20),
-    "causal_filled": ("mask", 5, 17), "causal_filled_bool": ("mask", 5, 16),
+    "llama_type_as": ("mask", 7, 19), "causal_added": ("causal", 6, 22),
+    "causal_filled": ("causal", 6, 20), "causal_filled_bool": ("causal", 6, 19),
     "filled": ("mask", 5, 16), "filled_least": ("mask", 5, 16), "where": ("mask", 5, 16),
     "where_not": ("mask", 5, 16), "where_full": ("mask", 6, 15), "bert": ("mask", 4, 14),
-    "sdpa_causal": ("causal", 0, 16), "sdpa_gqa": ("causal", 0, 21),
-    "sdpa_interleaved": ("causal", 1, 21), "sdpa_expanded": ("causal", 3, 21),
+    "sdpa_causal": ("causal", 0, 19), "sdpa_gqa": ("causal", 0, 24),
+    "sdpa_interleaved": ("causal", 1, 24), "sdpa_expanded": ("causal", 3, 24),
 }  # fmt: skip
 BY_HEADS = {
     "plain": "torch-attention-by-heads", "mask": "torch-attention-mask-by-heads",
@@ -59,12 +59,6 @@ def loop(text: str) -> str:
     return re.sub(r"%[\w.]+(?:#\d+)?", lambda m: numbers.setdefault(m[0], f"%{len(numbers)}"), body)
 
 
-def form_of(name: str, stage: str) -> str:
-    kind: str = FORMS[name][0]
-    # Decomposition writes the causal mask as a tensor.
-    return "mask" if stage == "core" and kind == "causal" else kind
-
-
 def test_every_program_is_listed() -> None:
     there = {path.name for path in PROGRAMS.glob("*.mlir")}
     assert there == {f"{name}.{stage}.mlir" for name, stage in EACH}
@@ -74,7 +68,7 @@ def test_every_program_is_listed() -> None:
 def test_a_spelling_ends_on_the_loop_over_heads(name: str, stage: str) -> None:
     done = made(name, stage)
     applied = done.applications
-    kind = form_of(name, stage)
+    kind = FORMS[name][0]
     assert {r: n for r, n in applied.items() if r.endswith("-by-heads")} == {BY_HEADS[kind]: 1}
     fusions = {r.name for r in pipeline.rule_set(("torch/fusions/attention",))}
     taken = sum(n for r, n in applied.items() if r in fusions)
@@ -83,7 +77,7 @@ def test_a_spelling_ends_on_the_loop_over_heads(name: str, stage: str) -> None:
     shared = "tensor<2x64x512xf32>" in loop(done.text)
     like = next(
         n for n, s in EACH
-        if s == stage and form_of(n, s) == kind
+        if s == stage and FORMS[n][0] == kind
         and ("tensor<2x64x512xf32>" in loop(made(n, s).text)) == shared
     )  # fmt: skip
     assert loop(done.text) == loop(made(like, stage).text)
@@ -96,14 +90,14 @@ def test_shared_keys_are_not_repeated() -> None:
             assert "tensor<2x64x512xf32>" in loop(made(name, stage).text), (name, stage)
 
 
-def expected(inputs: list[Any], kind: str, name: str) -> Any:
+def expected(inputs: list[Any], kind: str) -> Any:
     q, k, v, *mask = (np.asarray(x) for x in inputs)
     if k.shape[1] != q.shape[1]:
         k, v = (np.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
     scores = q.astype("f8") @ k.astype("f8").swapaxes(-1, -2) / math.sqrt(q.shape[-1])
     if mask:
         scores = np.where(mask[0], scores, -np.inf) if mask[0].dtype == bool else scores + mask[0]
-    elif name in ("causal_added", "causal_filled", "causal_filled_bool") or kind == "causal":
+    elif kind == "causal":
         scores = np.where(np.tri(*scores.shape[-2:]) > 0, scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True) @ v
@@ -119,7 +113,7 @@ def test_a_spelling_computes_attention(name: str, stage: str) -> None:
     if inputs[-1].dtype == bool:
         inputs[-1] = np.tri(*inputs[-1].shape) > 0
     (found,) = runtime.run(binary, inputs, cpu, "main")
-    np.testing.assert_allclose(found, expected(inputs, FORMS[name][0], name), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found, expected(inputs, FORMS[name][0]), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
