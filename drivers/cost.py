@@ -397,7 +397,7 @@ def _cone(match: Match) -> list[Any]:
                 add(owner)
 
     block = match.root.operation.block
-    for op in (*match.inner, match.root):
+    for op in (*match.inner, *match.others, match.root):
         if op.operation.block != block:
             raise NotSeparable("the matched ops stand in different blocks")
         add(op.operation)
