@@ -192,7 +192,7 @@ class Judge:
     def _key(self, pair: tuple[Candidate, Candidate]) -> str:
         parts = [
             *(c.text + str(c.resume) for c in pair), self.settings.target.name,
-            *self.settings.flags, compiler.version(), machine(),
+            *self.settings.target.flags, *self.settings.flags, compiler.version(), machine(),
         ]  # fmt: skip
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 

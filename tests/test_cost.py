@@ -226,3 +226,69 @@ def test_every_kind_of_target_has_parameters(kind: str) -> None:
     assert known.target == kind
     # On cpu the compiler's attention op is slower than its parts by far; on a GPU it is not.
     assert (known.efficiency["attention"] > 0.1) == (kind in ("cuda", "hip"))
+
+
+CONVOLUTION = """func.func @main(%x: tensor<1x16x16x16xf32>, %w: tensor<16x16x3x3xf32>)
+    -> tensor<1x16x14x14xf32> {
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : tensor<1x16x14x14xf32>
+  %init = linalg.fill ins(%zero : f32) outs(%empty : tensor<1x16x14x14xf32>)
+    -> tensor<1x16x14x14xf32>
+  %y = linalg.conv_2d_nchw_fchw
+    {dilations = dense<1> : tensor<2xi64>, strides = dense<1> : tensor<2xi64>}
+    ins(%x, %w : tensor<1x16x16x16xf32>, tensor<16x16x3x3xf32>)
+    outs(%init : tensor<1x16x14x14xf32>) -> tensor<1x16x14x14xf32>
+  return %y : tensor<1x16x14x14xf32>
+}"""
+
+
+@pytest.mark.vulkan
+def test_measured_on_vulkan(vulkan: str) -> None:
+    """Both forms are compiled for the device, run there, and held against each other."""
+    stage = Stage(phase="torch", rules=["linalg/im2col/nchw"], driver="cost", margin=0.0)
+    settings = cost.Settings(Target.parse(vulkan), measure=True, seconds=0.5)
+    found = pipeline.transform(CONVOLUTION, stages=[stage], costs=settings)
+    (decision,) = found.outcome.decisions
+    assert (decision.model, decision.target) == ("measured", "vulkan")
+    assert decision.rounds >= 3
+    assert decision.applies == (decision.ratio > 1 and decision.ratio_low > 1)
+    assert found.outcome.total == decision.applies
+    again = pipeline.transform(CONVOLUTION, stages=[stage], costs=settings)
+    assert again.outcome.decisions[0].cached
+
+
+def test_the_model_unrolls_windows_on_vulkan() -> None:
+    """llvmpipe runs products many times as fast as convolutions; so the parameters say."""
+    settings = cost.Settings(Target("vulkan", "baseline"))
+    stage = Stage(phase="torch", rules=["linalg/im2col/nchw"], driver="cost")
+    found = pipeline.transform(CONVOLUTION, stages=[stage], costs=settings).outcome
+    assert found.total == 1
+    assert found.decisions[0].ratio > 2
+
+
+def test_a_piece_has_all_roots_of_its_rule() -> None:
+    """Layers of one input: what the rule replaces together is weighed together."""
+    t = "!torch.vtensor<[2,8],f32>"
+    w = "!torch.vtensor<[8,8],f32>"
+    linear = f"torch.aten.linear %x, %{{}}, %none : {t}, {w}, !torch.none -> {t}"
+    text = f"""func.func @main(%x: {t}, %a: {w}, %b: {w}) -> ({t}, {t}) {{
+      %none = torch.constant.none
+      %0 = {linear.format("a")}
+      %1 = {linear.format("b")}
+      return %0, %1 : {t}, {t}
+    }}"""
+    stage = Stage(phase="torch", rules=["torch/fusions/matmul/two-linear"], driver="cost")
+    found = pipeline.transform(text, stages=[stage], costs=cost.Settings(CPU)).outcome
+    assert {d.model for d in found.decisions} == {"roofline"}
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_80", "hip:gfx942"])
+def test_attention_on_gpus_ends_on_the_fused_op(target: str) -> None:
+    done = pipeline.transform(
+        attention(4, 256), kind=target.partition(":")[0], costs=cost.Settings(Target.parse(target))
+    )
+    (decision,) = done.outcome.decisions
+    assert decision.rule == "torch-attention-to-fused"
+    assert decision.applies
+    assert "iree_linalg_ext.attention" in done.text
+    assert "scaled_dot_product_attention" not in done.text
