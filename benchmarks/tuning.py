@@ -3,14 +3,17 @@
 Three steps, each for the shapes named (default: all)::
 
     python benchmarks/tuning.py search --seconds 150      # again until nothing is left to try
-    python benchmarks/tuning.py compare                   # stock, tuned, PyTorch, numpy in one run
+    python benchmarks/tuning.py compare                   # stock, tuned, PyTorch, numpy in turns
     python benchmarks/tuning.py replay                    # orders, from stored measurements
 
-``search`` keeps its results in ``benchmarks/results/tuning.sqlite`` and goes on where it was;
-``export`` writes the candidates that the seeded random order tried, which is what ``replay`` needs,
-to ``benchmarks/results/tuning-orders.json``. ``compare`` uses the rules in
-``benchmarks/results/tuned``. The shapes are those of a Stable Diffusion U-Net; channels of the
-convolutions are divided by four.
+``search`` keeps its results in ``benchmarks/results/tuning.sqlite``, goes on where it was, and
+writes what won for a shape, rules and flags, as ``benchmarks/results/tuned/SHAPE.cpu.yaml``; a
+shape that was searched to its budget is passed over (``--again`` searches it once more).
+``compare`` compiles with those, keeps each shape's times in ``benchmarks/results/tuning.json`` as
+it goes (``--fresh`` forgets them), and prints the table, the means and which aims were reached; it
+ends with 1 when one was not. ``export`` writes the candidates that the seeded random order tried,
+which is what ``replay`` needs, to ``benchmarks/results/tuning-orders.json``. The shapes are those
+of a Stable Diffusion U-Net; channels of the convolutions are divided by four.
 """
 
 from __future__ import annotations
@@ -27,19 +30,25 @@ from typing import Any
 
 import numpy as np
 
-from mlirules.drivers import compiler, configs, profile, runtime, timing
+from mlirules.drivers import compiler, pipeline, profile, runtime, timing
 from mlirules.drivers.targets import Target
-from mlirules.drivers.tuning import ordering, results, space, tuner
+from mlirules.drivers.torch_import import write_whole
+from mlirules.drivers.tuning import ordering, space, tuner, ways, written
 from mlirules.drivers.tuning.measure import Result
 from mlirules.drivers.tuning.space import candidate_of
 from mlirules.drivers.tuning.store import Measured, Store, root_of
 from mlirules.drivers.tuning.workers import workers
+from mlirules.specs.pipeline import Pipeline
 
 HERE = Path(__file__).resolve().parent / "results"
 STATE = HERE / "tuning.sqlite"
 ORDERS = HERE / "tuning-orders.json"
 RULES = HERE / "tuned"
+TIMES = HERE / "tuning.json"
 CPU = Target.parse("cpu")
+
+#: Times as fast: over stock for all shapes and for attention, over PyTorch for products.
+AIMS = {("all", "stock"): 2.0, ("attention", "stock"): 5.0, ("mmt", "torch"): 0.9}
 
 MATMULS = [(2048, 1280, 1280), (2048, 10240, 1280), (2048, 1280, 5120), (8192, 640, 640),
            (128, 1280, 2048)]  # fmt: skip
@@ -105,12 +114,20 @@ def programs() -> dict[str, str]:
     return made
 
 
-def search(names: list[str], seconds: float, budget: int, order: str, seed: int) -> None:
-    """Tune each program in turn until the time is over; write the winners' rules."""
+def search(
+    names: list[str], seconds: float, budget: int, order: str, seed: int, again: bool
+) -> None:
+    """Tune each program in turn until the time is over; write what won."""
     store, pool = Store(STATE), workers("2")
+    others = ways.load_ways(kind="cpu")
     until = time.monotonic() + seconds
     try:
         for name in names:
+            done = RULES / f"{name}.searched"
+            known = json.loads(done.read_text()) if done.exists() else {}
+            if known.get("budget", 0) >= budget and not again:
+                print(f"{name}: searched already ({known['choice']})", flush=True)
+                continue
             left = until - time.monotonic()
             if left < 5:
                 print(f"{name}: no time left")
@@ -118,8 +135,10 @@ def search(names: list[str], seconds: float, budget: int, order: str, seed: int)
             options = tuner.Options(
                 CPU, budget=budget, seconds=left, seed=seed, order=order, rounds=3
             )
-            made = tuner.tune(programs()[name], options, store, pool, path=name)
-            results.write_rules(made.rules, RULES)
+            made = tuner.tune(
+                programs()[name], options, store, pool, path=name, alternatives=others
+            )
+            written.write_found(made, RULES, name)
             if not made.tuned:
                 print(f"{name}: nothing was tuned: {made.skipped}", flush=True)
             for t in made.tuned:
@@ -132,6 +151,15 @@ def search(names: list[str], seconds: float, budget: int, order: str, seed: int)
                     f"noise {t.noise:.1%} drift {t.drift:.2f} {made.dropped}",
                     flush=True,
                 )  # fmt: skip
+            for tried in made.ways:
+                if tried.ratio:
+                    print(f"{name}: {tried.way.name}: {tried.state}, {tried.ratio:.2f}")
+            for c in made.choices:
+                print(f"{name}: in the end: {c.name} {c.whole.ratio:.3f} {c.whole.difference}")
+            chosen = made.choice.name if made.choice else "the default"
+            print(f"{name}: chosen: {chosen}", flush=True)
+            if all(len(t.measured) >= min(budget, t.candidates) for t in made.tuned):
+                done.write_text(json.dumps({"budget": budget, "choice": chosen}) + "\n")
     finally:
         pool.close()
         store.close()
@@ -219,35 +247,80 @@ def replay(seeds: int) -> dict[str, Any]:
     return out
 
 
-def compare(names: list[str], rounds: int, seconds: float) -> list[dict[str, Any]]:
-    """Time stock, tuned, PyTorch and numpy in turns."""
-    rules = configs.config_set([RULES])
-    rows = []
-    for name in names:
-        text = programs()[name]
-        function, inputs = profile.random_inputs(text)
-        stock = compiler.compile_module(text, CPU)
-        tuned, report = configs.compile_with(text, CPU, rules)
-        programs_ = {
-            "stock": runtime.Program(stock, inputs, CPU.device, function),
-            "tuned": runtime.Program(tuned, inputs, CPU.device, function),
-        }
-        contenders: dict[str, Callable[[], object]] = dict(programs_)
-        contenders |= references(name, inputs)
-        have, want = programs_["tuned"].results()[0], programs_["stock"].results()[0]
-        error = float(np.max(np.abs(have - want)) / np.max(np.abs(want)))
-        made = timing.paired(contenders, baseline="stock", rounds=rounds, seconds=seconds)
-        row = {"name": name, "hits": len(report.hits), "error": error, "drift": made.drift}
-        for other in contenders:
-            row[other] = 1e3 * made[other].median
-            row[f"{other}_spread"] = made[other].spread
-            if other not in ("stock", "tuned"):
-                row[f"tuned_over_{other}"] = made.ratio("tuned", other).median
-        row["tuned_over_stock"] = made.ratio("tuned").median
-        rows.append(row)
-        print("  ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}"
-                        for k, v in row.items()), flush=True)  # fmt: skip
-    return rows
+def compare(
+    names: list[str], rounds: int, seconds: float, fresh: bool
+) -> dict[str, dict[str, Any]]:
+    """Time stock, tuned, PyTorch and numpy in turns, shape by shape; known shapes are kept."""
+    head = {"device": _device(), "compiler": compiler.version()}
+    kept = json.loads(TIMES.read_text()) if TIMES.exists() and not fresh else {}
+    rows: dict[str, dict[str, Any]] = kept["shapes"] if head.items() <= kept.items() else {}
+    for number, name in enumerate(names, 1):
+        if name in rows:
+            continue
+        print(f"{number}/{len(names)} {name}", file=sys.stderr, flush=True)
+        rows[name] = _times(name, rounds, seconds)
+        whole = json.dumps({**head, "shapes": rows}, indent=1) + "\n"
+        write_whole(TIMES, whole.encode())
+    return {n: rows[n] for n in names if n in rows}
+
+
+def _times(name: str, rounds: int, seconds: float) -> dict[str, Any]:
+    text = programs()[name]
+    function, inputs = profile.random_inputs(text)
+    stock = compiler.compile_module(text, CPU)
+    path, how = RULES / f"{name}.cpu.yaml", "stock: nothing won"
+    tuned = stock
+    if path.exists():
+        chosen = Pipeline.load(path)
+        tuned, _ = pipeline.compile_program(text, CPU, chosen)
+        how = chosen.summary
+    programs_ = {
+        "stock": runtime.Program(stock, inputs, CPU.device, function),
+        "tuned": runtime.Program(tuned, inputs, CPU.device, function),
+    }
+    contenders: dict[str, Callable[[], object]] = {**programs_, **references(name, inputs)}
+    have, want = programs_["tuned"].results()[0], programs_["stock"].results()[0]
+    error = float(np.max(np.abs(have - want)) / np.max(np.abs(want)))
+    made = timing.paired(contenders, baseline="stock", rounds=rounds, seconds=seconds)
+    row: dict[str, Any] = {
+        "how": how, "error": error, "drift": made.drift,
+        "ms": {c: 1e3 * made[c].median for c in contenders},
+        "fastest_ms": {c: 1e3 * made[c].fastest for c in contenders},
+        "spread": {c: made[c].spread for c in contenders},
+        "tuned_over": {c: made.ratio("tuned", c).median for c in contenders if c != "tuned"},
+    }  # fmt: skip
+    if tuned == stock:
+        row["tuned_over"]["stock"] = 1.0  # one binary: what differs is noise
+    return row
+
+
+def judge(rows: dict[str, dict[str, Any]]) -> bool:
+    """Print the table, the geometric means and the aims. False when one was not reached."""
+    others = ("stock", "torch", "numpy")
+    print(f"{'op':26} " + " ".join(f"{c + ' ms':>10}" for c in ("tuned", *others))
+          + " ".join(f"{'x ' + c:>8}" for c in others) + "  how")  # fmt: skip
+    for name, row in rows.items():
+        times = " ".join(f"{row['ms'].get(c, math.nan):10.2f}" for c in ("tuned", *others))
+        over = " ".join(f"{row['tuned_over'].get(c, math.nan):8.2f}" for c in others)
+        print(f"{name:26} {times}{over}  {row['how']}")
+    reached = True
+    for kind in ("all", "mmt", "conv", "attention"):
+        those = [r for n, r in rows.items() if kind == "all" or n.startswith(kind)]
+        for other in others:
+            ratios = [r["tuned_over"][other] for r in those if other in r["tuned_over"]]
+            if not ratios:
+                continue
+            middle = math.exp(statistics.fmean(map(math.log, ratios)))
+            aim = AIMS.get((kind, other))
+            said = ""
+            if aim is not None:
+                reached &= middle >= aim
+                said = f"; the aim of {aim} is {'' if middle >= aim else 'not '}reached"
+            print(f"{kind}: tuned is {middle:.2f} times as fast as {other}{said}")
+    missing = set(programs()) - set(rows)
+    if missing:
+        print(f"not measured: {', '.join(sorted(missing))}")
+    return reached and not missing
 
 
 def references(name: str, inputs: list[Any]) -> dict[str, Callable[[], object]]:
@@ -294,40 +367,37 @@ def references(name: str, inputs: list[Any]) -> dict[str, Callable[[], object]]:
     return out
 
 
-def main() -> None:
+def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("step", choices=["search", "export", "replay", "compare"])
     parser.add_argument("--shapes", default=",".join(programs()))
-    parser.add_argument("--seconds", type=float, default=150)
+    parser.add_argument("--seconds", type=float, default=0, help="150 for search, 40 a shape")
     parser.add_argument("--budget", type=int, default=64)
     parser.add_argument("--order", default="random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--again", action="store_true", help="search: what was searched, too")
+    parser.add_argument("--fresh", action="store_true", help="compare: forget known times")
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
+    reached = True
     names = given.shapes.split(",")
+    given.seconds = given.seconds or (150 if given.step == "search" else 40)
     if given.step == "search":
-        search(names, given.seconds, given.budget, given.order, given.seed)
+        search(names, given.seconds, given.budget, given.order, given.seed, given.again)
     elif given.step == "export":
         export(given.seed, given.budget)
     elif given.step == "replay":
         made: Any = replay(given.seeds)
         print(json.dumps(made, indent=2))
     else:
-        made = compare(names, given.rounds, given.seconds)
-        kinds = {"all": names, **{k: [n for n in names if n.startswith(k)]
-                                  for k in ("mmt", "conv", "attention")}}  # fmt: skip
-        for kind, those in kinds.items():
-            rows = [r for r in made if r["name"] in those]
-            for other in ("stock", "torch", "numpy"):
-                ratios = [r[f"tuned_over_{other}"] for r in rows if f"tuned_over_{other}" in r]
-                if ratios:
-                    middle = math.exp(statistics.fmean(map(math.log, ratios)))
-                    print(f"{kind}: tuned is {middle:.2f} times as fast as {other}")
+        made = compare(names, given.rounds, given.seconds, given.fresh)
+        reached = judge(made)
     if given.output and given.step in ("replay", "compare"):
         given.output.write_text(json.dumps(made, indent=2) + "\n")
+    return 0 if reached else 1
 
 
 if __name__ == "__main__":

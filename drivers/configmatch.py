@@ -15,7 +15,7 @@ from mlirules.drivers import compiler
 from mlirules.drivers.indexing import Miss, match_equation
 from mlirules.generator.tuning import position_of
 from mlirules.rules.config import DimRange
-from mlirules.rules.configrule import ConfigRule, Operand, affine_map
+from mlirules.rules.configop import ConfigRule, Operand, affine_map
 from mlirules.rules.notation import ast
 
 ATTENTION = "iree_linalg_ext.online_attention"

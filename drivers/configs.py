@@ -66,6 +66,8 @@ class ConfigReport:
     unused: list[ConfigRule] = field(default_factory=list)
     ops: list[ConfiguredOp] = field(default_factory=list)
     spec: str = ""
+    #: What else was done for the rules' sake, for people.
+    notes: list[str] = field(default_factory=list)
     #: What the operations live in: without it they would dangle.
     modules: list[Any] = field(default_factory=list, repr=False)
 
@@ -118,6 +120,20 @@ def for_target(rules: Sequence[ConfigRule], target: Target) -> list[ConfigRule]:
     return fitting
 
 
+#: Products are packed before configurations are chosen: what a rule sets is left on the function,
+#: with the op gone that it is for, and compiling fails.
+DATA_TILING = frozenset({"--iree-opt-data-tiling", "--iree-dispatch-creation-data-tiling",
+                         "--iree-global-opt-data-tiling"})  # fmt: skip
+
+
+def packs(rules: Sequence[ConfigRule], target: Target, flags: Sequence[str]) -> list[str]:
+    """The flags that would pack the products which ``rules`` configure."""
+    products = any(r.match.op == "contraction" for r in rules if r.fits(target.name))
+    if target.kind != "cpu" or not products:
+        return []
+    return [f for f in flags if f.removesuffix("=true") in DATA_TILING]
+
+
 def compile_with(
     text: str,
     target: Target,
@@ -143,7 +159,7 @@ def compile_with(
                 compile_from=compile_from,
             )  # fmt: skip
         except CompileError as error:
-            raise _blamed(error, chosen, dump) from error
+            raise _blamed(error, chosen, dump, flags) from error
         report = prove(dump, chosen, target)
     report.spec = spec
     return binary, report
@@ -289,8 +305,14 @@ def _differences(
 _DUMPED = re.compile(r"configured_[\w.$-]+\.mlir")
 
 
-def _blamed(error: CompileError, rules: Sequence[ConfigRule], dump: Path) -> CompileError:
+CPU = Target("cpu")
+
+
+def _blamed(
+    error: CompileError, rules: Sequence[ConfigRule], dump: Path, flags: Sequence[str]
+) -> CompileError:
     """The error, moved to the rules whose configurations it is about."""
+    packing = "data tiling packs the op before its configuration takes effect"
     markers = re.compile(rf'{re.escape(tuning.MARKER)} = "([\w-]+)"')
     faults = []
     for fault in error.faults:
@@ -300,6 +322,16 @@ def _blamed(error: CompileError, rules: Sequence[ConfigRule], dump: Path) -> Com
         if _DUMPED.fullmatch(name) and file.is_file():
             found = set(markers.findall(file.read_text(encoding="utf-8")))
             named = [r for r in rules if r.name in found]
+        if not named and "failed to build pass pipeline" in fault.message and packs(
+            rules, CPU, flags
+        ):  # fmt: skip
+            products = [r for r in rules if packs([r], CPU, flags)]
+            faults += [
+                Fault(r.source.span_at(("set",), key=True), "config-packed",
+                      f"{packing} ({', '.join(packs(rules, CPU, flags))})",
+                      "compile without that flag, or leave the rule out") for r in products
+            ]  # fmt: skip
+            continue
         if not named:
             faults.append(replace(fault, span=_outside(fault.span, dump)))
         for rule in named:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mlirules.rules.config import DimRange
-from mlirules.rules.configrule import ConfigRule, affine_map
+from mlirules.rules.configop import ConfigRule, affine_map
 from mlirules.rules.notation import ast
 
 Relation = Literal["same", "covers", "covered", "overlaps"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mlirules.drivers import compiler, cost, tracking
-from mlirules.drivers.configs import ConfigReport, compile_with, config_set
+from mlirules.drivers.configs import ConfigReport, compile_with, config_set, packs
 from mlirules.drivers.engine import (
     Engine,
     Options,
@@ -344,10 +344,18 @@ def compile_program(
             current, target, flags=flags, path=path, compile_from=resume, timeout=timeout
         )
         return binary, done
+    chosen = config_set(sets)
+    # What the user gives stays, and fails located; a pipeline's own habit makes way.
+    left_out = packs(chosen, target, pipeline.flags)
     binary, report = compile_with(
-        current, target, config_set(sets), flags=flags, path=path, compile_from=resume,
-        timeout=timeout,
+        current, target, chosen, flags=[f for f in flags if f not in left_out], path=path,
+        compile_from=resume, timeout=timeout,
     )  # fmt: skip
+    if left_out:
+        report.notes.append(
+            f"compiled without {', '.join(left_out)} of the pipeline {pipeline.pipeline}: packed "
+            "products take no configuration"
+        )
     for stage in stages:
         _check_config_expectations(stage, report)
     return binary, replace(done, configs=report)

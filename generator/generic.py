@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mlirules.rules.configrule import ConfigRule, affine_map, element_bits
+from mlirules.rules.configop import ConfigRule, affine_map, element_bits
 from mlirules.rules.faults import Fault, MlirulesError
 from mlirules.rules.notation import ast
 

@@ -20,7 +20,7 @@ from mlirules.rules.config import (
     levels_of,
     mma_name,
 )
-from mlirules.rules.configrule import ConfigRule, Operand, affine_map, index_names
+from mlirules.rules.configop import ConfigRule, Operand, affine_map, index_names
 from mlirules.rules.notation import ast
 
 #: The attribute that an entry leaves on the op it configured; its value is the rule's name.

@@ -17,7 +17,8 @@ from mlirules.drivers.pipeline import ExpectationError, compile_program, rule_se
 from mlirules.drivers.speccheck import load_source, round_trip
 from mlirules.drivers.targets import Target
 from mlirules.generator import tuning
-from mlirules.rules.configrule import CONFIGS, ConfigRule, load_config, mma_of, write_config
+from mlirules.rules.configgpu import mma_of
+from mlirules.rules.configrule import CONFIGS, ConfigRule, load_config, write_config
 from mlirules.rules.faults import MlirulesError
 from mlirules.rules.loader import load_rules
 from mlirules.specs.pipeline import Pipeline
@@ -229,7 +230,7 @@ def test_the_first_of_two_rules_wins() -> None:
 def test_a_configuration_that_does_not_compile_is_the_rules_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mlirules.rules.configrule.MAX_NATIVE_VECTORS", 1 << 20)
+    monkeypatch.setattr("mlirules.rules.configtiles.MAX_NATIVE_VECTORS", 1 << 20)
     tiles = {"distribution": {"m": 64, "n": 128}, "vector_common_parallel": {"m": 64, "n": 128}}
     match = {**RULES["mm"]["match"], "dims": {"m": 64, "n": 128}}
     rule = made("mm", match=match, set={"pipeline": "DoubleTilingExpert", "tiles": tiles})
@@ -283,6 +284,16 @@ def test_folders_may_hold_rules_of_both_kinds(tmp_path: Path) -> None:
         load_rules([tmp_path / "config.yaml"])
     with pytest.raises(MlirulesError, match="takes rules of `kind: config`"):
         config_set([tmp_path / "relu.yaml"])
+
+
+def test_packing_and_a_configuration_of_a_product_exclude_each_other() -> None:
+    rule = made("mm")
+    packing = "--iree-opt-data-tiling"
+    with pytest.raises(compiler.CompileError) as caught:
+        compile_with(example(rule), CPU, [rule], flags=[packing])
+    (fault,) = caught.value.faults
+    assert (fault.code, fault.span.path) == ("config-packed", "mm.yaml")
+    assert packing in fault.message
 
 
 def run(*arguments: object) -> Any:

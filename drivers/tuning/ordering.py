@@ -154,8 +154,11 @@ def heuristic(candidate: Candidate, root: Root, cores: int = 0) -> tuple[float, 
     spilled = max(0.0, math.log2(max(accumulators, 1) / 16))
     narrow = _narrow(tiles["inner"], root, lanes)
     lost = quantisation(candidate, root, cores)
+    if root.kind == "attention":
+        # A step is over keys: each takes a whole head, and rescales the sums that it loads.
+        step, spilled = tiles["reduced"].get("s", 1), 0.0
     # Reductions unrolled by more than a vector cost instructions, not loads.
-    unrolled = abs(math.log2(max(step, 1) / 8)) / 4
+    unrolled = max(0.0, math.log2(max(step, 1) / 16)) / 4
     cost = 8 * area / volume + 2 * spilled + narrow + 4 * lost + unrolled + power
     return (cost, area / volume, lost)
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from mlirules.drivers import compiler
 from mlirules.drivers.targets import Target
 from mlirules.drivers.torch_import import write_whole
@@ -17,7 +15,6 @@ from mlirules.drivers.tuning.dispatches import Root
 from mlirules.rules.config import ConfigDoc, ConfigTest, Match, Measured, Settings
 from mlirules.rules.configrule import ConfigRule, load_config, write_config
 from mlirules.rules.faults import MlirulesError
-from mlirules.specs.pipeline import Stage
 
 _OPERATORS = {
     "addf": "+", "addi": "+", "subf": "-", "subi": "-", "mulf": "*", "muli": "*", "divf": "/",
@@ -201,30 +198,6 @@ def rules_of(winners: Sequence[Winner], target: Target) -> list[tuple[ConfigRule
         name = f"{rule_name(winner.root, target)}.yaml"
         out.append((load_config(name, text, facts=targetfacts.facts), text))
     return out
-
-
-def pipeline_of(
-    name: str, target: Target, *, flags: Sequence[str], stages: Sequence[Stage],
-    rules: Sequence[Path], reason: str,
-) -> str:  # fmt: skip
-    """A pipeline that compiles a program with what won; ``rules`` are files beside it.
-
-    Compiling with it fails when one of the rules finds no op.
-    """
-    chosen = [s.model_dump(mode="json", exclude_defaults=True) for s in stages]
-    if rules:
-        chosen.append({
-            "phase": "configuration", "rules": [p.as_posix() for p in rules],
-            "expect_rules": {p.stem: {"min": 1} for p in rules},
-        })  # fmt: skip
-    words = re.sub(r"[^a-z0-9]+", "-", f"tuned-{name}-{target.name}".lower()).strip("-")
-    data: dict[str, object] = {
-        "pipeline": words, "summary": reason, "targets": [target.kind],
-    }  # fmt: skip
-    if flags:
-        data["flags"] = list(flags)
-    data["stages"] = chosen
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
 
 
 def write_rules(rules: Sequence[tuple[ConfigRule, str]], folder: Path) -> list[Path]:

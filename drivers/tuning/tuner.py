@@ -132,6 +132,8 @@ class Outcome:
     ways: list[Tried] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)
     choice: Choice | None = None
+    #: Ways that the rules cannot be used with, and why.
+    unfit: dict[str, str] = field(default_factory=dict)
     #: The search under the best way's flags, on the program as it rewrites it.
     under: Outcome | None = None
 
@@ -209,8 +211,7 @@ def tune(
         watch(Event("note", "checking the winners in the whole program"))
         _check(program, function, inputs, options, outcome, binary, path)
     _write(program, options, outcome, path)
-    best = _gaining(outcome)
-    if best is not None and not outcome.interrupted:
+    for best in _gaining(outcome)[:1] if not outcome.interrupted else []:
         watch(Event("note", f"searching once more under {best.name}"))
         left = max(1.0, deadline - time.monotonic()) if deadline else 0.0
         outcome.under = tune(
@@ -227,15 +228,18 @@ def tune(
     return outcome
 
 
-def _gaining(outcome: Outcome) -> Way | None:
-    """The best way, where it seems to gain."""
-    working = [t for t in outcome.ways if t.state == "ok"]
-    best = max(working, key=lambda t: t.ratio or 0, default=None)
-    return best.way if best is not None and (best.ratio or 0) > 1 + MIN_GAIN else None
-
-
 #: At most this many ways are timed again in the end.
-FINAL_WAYS = 2
+FINAL_WAYS = 3
+
+#: A way this much slower than the rules alone is out of the question, whatever the noise.
+FAR_BEHIND = 0.7
+
+
+def _gaining(outcome: Outcome) -> list[Way]:
+    """The ways that seem to gain, the best first."""
+    least = max(1.0, FAR_BEHIND * outcome.whole.ratio if outcome.whole else 1.0)
+    working = [t for t in outcome.ways if t.state == "ok" and (t.ratio or 0) > least]
+    return [t.way for t in sorted(working, key=lambda t: -(t.ratio or 0))[:FINAL_WAYS]]
 
 
 @dataclass
@@ -283,10 +287,7 @@ class _Program:
                 self.text, target, [r for r, _ in outcome.rules], flags=flags, path=path
             )
             made["rules"] = (None, outcome.rules, binary)
-        best = sorted((t for t in outcome.ways if t.state == "ok" and (t.ratio or 0) > 1),
-                      key=lambda t: -(t.ratio or 0))[:FINAL_WAYS]  # fmt: skip
-        for number, tried in enumerate(best):
-            way = tried.way
+        for number, way in enumerate(_gaining(outcome)):
             text, binary = ways.compiled(
                 way, self.text, target, flags=flags, path=path, timeout=600
             )
@@ -296,9 +297,13 @@ class _Program:
                 rules = outcome.under.rules
             if not rules:
                 continue
-            with_rules, report = configs.compile_with(
-                text, target, [r for r, _ in rules], flags=[*flags, *way.flags], path=path
-            )
+            try:
+                with_rules, report = configs.compile_with(
+                    text, target, [r for r, _ in rules], flags=[*flags, *way.flags], path=path
+                )
+            except (MlirulesError, CheckFailed) as error:
+                outcome.unfit[way.name] = f"the rules do not go with it: {error}"
+                continue
             if report.hits:
                 made[f"{way.name} with rules"] = (way, rules, with_rules)
         if not made:

@@ -111,7 +111,7 @@ def configs_as_json(report: ConfigReport) -> dict[str, object]:
              "lowering_config": h.op.lowering_config, "translation_info": h.op.translation_info}
             for h in report.hits
         ],
-        "unused": [rule.name for rule in report.unused],
+        "unused": [rule.name for rule in report.unused], "notes": report.notes,
     }  # fmt: skip
 
 
@@ -119,5 +119,7 @@ def show_configs(report: ConfigReport) -> None:
     """Say which config rules took effect where, and which found no op."""
     for hit in report.hits:
         note(f"configured {hit.op.dispatch} by {hit.rule.name}: {hit.op.lowering_config}")
+    for words in report.notes:
+        warn(words)
     for rule in report.unused:
         warn(f"the config rule {rule.name} found no op in the program")

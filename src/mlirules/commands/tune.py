@@ -76,7 +76,7 @@ def command(
     """Find faster configurations for what dominates a program; write rules and a report."""
     from mlirules.drivers.pipeline import Pipeline, read_program, transform
     from mlirules.drivers.targets import Target
-    from mlirules.drivers.tuning import report, tuner, ways
+    from mlirules.drivers.tuning import report, tuner, ways, written
     from mlirules.drivers.tuning import space as spaces
     from mlirules.drivers.tuning.store import Store
     from mlirules.drivers.tuning.workers import workers as workers_of
@@ -113,7 +113,7 @@ def command(
     finally:
         pool.close()
         store.close()
-    paths = write_found(done, output, model.stem, before)
+    paths = written.write_found(done, output, model.stem, before)
     page = output / f"{model.stem}.{chosen.name.replace(':', '-')}.html"
     write_bytes(page, report.page(done).encode())
     if as_json:
@@ -123,37 +123,6 @@ def command(
     if done.interrupted:
         warn("interrupted: the same command goes on where it was")
         raise typer.Exit(130)
-
-
-def write_found(done: Any, output: Path, name: str, before: Any = None) -> list[Path]:
-    """Write the rules, and a pipeline for the whole program where something won.
-
-    ``before`` is the pipeline that the program went through before the search. Rules that hold
-    under a way's flags only lie in a folder of its name.
-    """
-    from mlirules.drivers.tuning import results
-
-    paths = results.write_rules(done.rules, output)
-    choice = done.choice
-    if choice is None:
-        return paths
-    folder = output
-    if done.under is not None and choice.rules and list(choice.rules) == done.under.rules:
-        folder = output / choice.way.name
-        paths += results.write_rules(done.under.rules, folder)
-    stages = [s for s in before.stages if s.phase != "configuration"] if before else []
-    flags = [*done.flags]
-    if choice.way is not None:
-        stages += choice.way.stages
-        flags += choice.way.flags
-    text = results.pipeline_of(
-        name, done.target, flags=flags, stages=stages,
-        rules=[(folder / f"{r.name}.yaml").relative_to(output) for r, _ in choice.rules],
-        reason=f"{choice.name}, {choice.whole.ratio:.2f} times as fast as the default.",
-    )  # fmt: skip
-    path = output / f"{name}.{done.target.name.replace(':', '-')}.yaml"
-    write_bytes(path, text.encode())
-    return [*paths, path]
 
 
 def parse_budget(text: str) -> tuple[int, float]:
