@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirules.drivers import compiler, measuring, numerics, roofline, tracking
+from mlirules.drivers import compiler, measuring, numerics, pieces, roofline, tracking
 from mlirules.drivers.compiler import ir
 from mlirules.drivers.engine import Engine, Options
 from mlirules.drivers.matching import Match, Matcher
@@ -318,8 +318,8 @@ def cut_out(match: Match, context: Any) -> str:
     inside = set(cone)
     arguments: list[Any] = []
     for op in cone:
-        for value in _read_by(op):
-            if _owner(value) not in inside and value not in arguments:
+        for value in pieces.read_by(op):
+            if pieces.owner(value) not in inside and value not in arguments:
                 arguments.append(value)
     root = match.root.operation
     results = list(root.results)
@@ -341,7 +341,7 @@ def cut_out(match: Match, context: Any) -> str:
         mapped = dict(zip(arguments, block.arguments, strict=True))
         for op in cone:
             new = op.clone(ir.InsertionPoint(block))
-            _remap(new, mapped)
+            pieces.remap(new, mapped)
             mapped.update(zip(op.results, new.results, strict=True))
         ir.Operation.create(
             "func.return", operands=[mapped[v] for v in results], ip=ir.InsertionPoint(block)
@@ -369,18 +369,13 @@ def _is_constant(op: Any) -> bool:
         found = _RESOURCE.search(text)
         # Integers are mostly indices, for which other values would not do.
         return found is not None and found[4] in _MADE_UP
-    owners = [_owner(value) for value in op.operands]
+    owners = [pieces.owner(value) for value in op.operands]
     return all(owner is not None and _is_constant(owner) for owner in owners)
 
 
 def _attribute(op: Any) -> str:
     # Printing the attribute itself would print the values, too.
     return str(op.get_asm(large_elements_limit=16, assume_verified=True))
-
-
-def _owner(value: Any) -> Any:
-    owner = value.owner
-    return None if isinstance(owner, ir.Block) else owner.operation
 
 
 def _cone(match: Match) -> list[Any]:
@@ -391,8 +386,8 @@ def _cone(match: Match) -> list[Any]:
         if op in found:
             return
         found.add(op)
-        for value in _read_by(op):
-            owner = _owner(value)
+        for value in pieces.read_by(op):
+            owner = pieces.owner(value)
             if owner is not None and _is_constant(owner):
                 add(owner)
 
@@ -402,35 +397,6 @@ def _cone(match: Match) -> list[Any]:
             raise NotSeparable("the matched ops stand in different blocks")
         add(op.operation)
     return [op.operation for op in block.operations if op.operation in found]
-
-
-def _read_by(op: Any) -> list[Any]:
-    """What an op reads, its regions' captures with it."""
-    own: set[Any] = set()
-    read: list[Any] = []
-
-    def visit(inner: Any) -> None:
-        read.extend(v for v in inner.operands if v not in own)
-        own.update(inner.results)
-        for region in inner.regions:
-            for block in region.blocks:
-                own.update(block.arguments)
-                for nested in block.operations:
-                    visit(nested.operation)
-
-    visit(op)
-    return read
-
-
-def _remap(op: Any, mapped: dict[Any, Any]) -> None:
-    operands = op.operands
-    for n, value in enumerate(operands):
-        if value in mapped:
-            operands[n] = mapped[value]
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                _remap(inner.operation, mapped)
 
 
 def _text(module: Any) -> str:

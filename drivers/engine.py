@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from mlirules.drivers import conversion, kernels, templates, tracking, walking
+from mlirules.drivers import conversion, kernels, pieces, templates, tracking, walking
 from mlirules.drivers.compiler import ir, rewrite
 from mlirules.drivers.matching import ONLY_TENSORS, Match, Matcher, Refusal, is_dead
 from mlirules.generator import pdll
@@ -290,6 +290,8 @@ class Engine:
             return outcome
         for matcher in self.matchers.values():
             matcher.target = options.target
+        if options.record and options.texts:
+            run.alone = sum(op_names(module).values()) > LARGE
         started = time.perf_counter()
         self._run = run
         # Every value that crosses into Python is a new object; collecting them while MLIR's driver
@@ -351,6 +353,11 @@ _CONSTANTS = {
 }  # fmt: skip
 
 
+#: Ops of a program from which on a trace shows what an application changed with names of its own:
+#: naming values as the whole program does takes time in proportion to it, for every application.
+LARGE = 1000
+
+
 class _Run:
     """The state of one run: counts, limits, the trace, the first error."""
 
@@ -370,6 +377,9 @@ class _Run:
         # Ops below a root, constants and lists die with it, and the driver leaves them there.
         self.may_leave_dead = options.driver == "conversion"
         self.seen: set[str] = set()
+        #: Whether the program is so large that ops are told apart from it.
+        self.alone = False
+        self.inputs: list[Any] = []
 
     def fail(self, error: BaseException) -> None:
         if self.error is None:
@@ -402,7 +412,7 @@ class _Run:
                 self.inner_names |= {op.name, "linalg.fill", "tensor.empty"}
         if application is not None:
             if self.options.texts:
-                application.after = "\n".join(map(_print, self.instantiator.last_created))
+                application.after = "\n".join(self._texts(self.instantiator.last_created))
             self.outcome.applications.append(application)
         if match.inner is not ONLY_TENSORS:
             # Operands that are not all tensors (`_` among them) go with the op that read them, as
@@ -438,11 +448,11 @@ class _Run:
 
     def _describe(self, match: Match, root: Any) -> Application:
         bindings = {name: describe(value) for name, value in match.env.items()}
-        before = []
+        before: list[str] = []
         if self.options.texts:
-            inner = reversed(match.inner)
-            before = [_print(op) for op in inner if not op.name.startswith("torch.constant.")]
-            before.append(_print(root))
+            inner = [o for o in match.inner if not o.name.startswith("torch.constant.")]
+            self.inputs = []
+            before = self._texts([*reversed(inner), root])
         location = str(tracking.place(root)).removeprefix("loc(").removesuffix(")")
         marks = {mark for op in [*match.inner, root] if (mark := tracking.read(op)) is not None}
         return Application(
@@ -453,6 +463,11 @@ class _Run:
             consumed=sorted(n for what, n in marks if what == "op"),
             builds_on=sorted(n for what, n in marks if what == "made"),
         )  # fmt: skip
+
+    def _texts(self, ops: Sequence[Any]) -> list[str]:
+        if self.alone:
+            return pieces.texts(ops, self.engine.context, self.inputs)
+        return [_print(op) for op in ops]
 
     def _loop(self) -> MlirulesError:
         names = Counter(self.recent)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mlirules.drivers import compiler
+from mlirules.drivers import compiler, engine
 from mlirules.drivers.engine import (
     Engine,
     Options,
@@ -143,6 +143,19 @@ def test_trace_tells_rule_place_bindings_before_and_after(tmp_path: Path) -> Non
     assert found["driver"] == "greedy"
     assert found["order"] == "top-down"
     assert found["number"] == 1
+
+
+def test_the_trace_of_a_large_program_does_not_name_all_its_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Told apart from the program: what comes from elsewhere has one name before and after."""
+    monkeypatch.setattr(engine, "LARGE", 1)
+    text = chain("relu", "relu")
+    _, outcome = run([unary("one", "relu", "tanh")], text, record=True)
+    assert len(outcome.applications) == 2
+    for application in outcome.applications:
+        assert application.before.startswith("%0 = torch.aten.relu %arg0 :")
+        assert application.after.startswith("%0 = torch.aten.tanh %arg0 :")
 
 
 def test_commutative_ops_match_in_either_order() -> None:
