@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlirules.drivers import numerics, pipeline, runtime
+from mlirules.drivers import compiler, numerics, pipeline, runtime
+from mlirules.drivers.engine import Options
 from mlirules.drivers.targets import Target
 
 PROGRAMS = Path(__file__).parent / "attention"
@@ -88,6 +89,16 @@ def test_shared_keys_are_not_repeated() -> None:
     for name, stage in EACH:
         if name.startswith(("llama", "sdpa_gqa", "sdpa_int", "sdpa_exp", "causal_added")):
             assert "tensor<2x64x512xf32>" in loop(made(name, stage).text), (name, stage)
+
+
+def test_beside_all_other_fusions_attention_is_found() -> None:
+    """Views that are merged and products that become layers do not hide it."""
+    engine = pipeline.engine_for(list(pipeline.rule_set(("torch/fusions",))))
+    for name, stage in EACH:
+        text = (PROGRAMS / f"{name}.{stage}.mlir").read_text(encoding="utf-8")
+        module = compiler.parse(text, name, pipeline.shared_context())
+        engine.run(module, Options(driver="greedy"))
+        assert str(module).count("= torch.aten.scaled_dot_product_attention") == 1, (name, stage)
 
 
 def expected(inputs: list[Any], kind: str) -> Any:
