@@ -17,7 +17,7 @@ from mlirules.drivers.attrtext import Attr
 from mlirules.drivers.examples import example_tests
 from mlirules.drivers.specread import Limit, Spec, SpecEntry
 from mlirules.generator import tuning
-from mlirules.rules.config import CPU_LEVELS, GPU_LEVELS, SPIRV_LEVELS
+from mlirules.rules.config import CPU_LEVELS, GPU_LEVELS, PRODUCT_LOOP, SPIRV_LEVELS
 from mlirules.rules.configrule import ConfigRule, TargetOracle, config_of
 from mlirules.rules.faults import Fault, MlirulesError, did_you_mean
 from mlirules.rules.source import Path_, SourceFile, Text
@@ -35,6 +35,10 @@ _OPTIONS = {
     "no_reduce_shared_memory_bank_conflicts", "use_igemm_convolution",
     "reorder_workgroups_strategy", "prefetch_num_stages",
 }  # fmt: skip
+_GPU_KEYS = (
+    "promote_operands", "promotion_types", "mma_kind", "subgroup_basis", "lane_basis", "padding",
+    "padding_conv",
+)  # fmt: skip
 _LOWERING = {
     "iree_cpu.lowering_config": "cpu", "iree_gpu.lowering_config": "gpu",
     "iree_codegen.lowering_config": "vulkan",
@@ -337,8 +341,12 @@ class _Maker:
         self.mark(("set", "pipeline"), pipeline.items[0].pos)
         made: dict[str, Any] = {"pipeline": name}
         self.data["set"] = made
+        loops = self.loops
+        options = [item for attr in translation.walk() for item in attr.keys.items()]
+        if any(key == "use_igemm_convolution" and value.value for key, (_, value) in options):
+            loops = self.product_loops()
         tiles = self.spirv(lowering, name) if kind == "vulkan" else self.lowering(
-            lowering, ("set",), made, kind, self.loops
+            lowering, ("set",), made, kind, loops
         )  # fmt: skip
         if tiles:
             made["tiles"] = tiles
@@ -349,6 +357,12 @@ class _Maker:
         # The order of the model's keys, in which the file is written.
         order = ("rule", "kind", "summary", "reason", "targets", "match", "set")
         self.data = {key: self.data[key] for key in order}
+
+    def product_loops(self) -> list[str]:
+        """The loops of the matrix product that a convolution becomes."""
+        equation = self.data["match"].get("compute", "")
+        result = set(re.findall(r"\w+", equation.partition("]")[0].partition("[")[2]))
+        return [*(n for n in self.loops if n in result), PRODUCT_LOOP]
 
     def guess(self, kind: str, lowering: Attr) -> str:
         if kind != "gpu":
@@ -379,6 +393,11 @@ class _Maker:
                 made[key] = value.numbers()
                 for i, item in enumerate(value.items):
                     self.mark((*path, key, i), item.pos)
+            elif kind == "gpu" and key in ("padding", "padding_conv") and path == ("set",):
+                over = loops if key == "padding" else self.loops
+                made[key] = self.tile_list(key, value, (*path, key), at, over)
+            elif kind == "gpu" and key == "promotion_types" and path == ("set",):
+                made[key] = [item.tag.removeprefix("iree_gpu.") for item in value.items]
             elif kind == "gpu" and key == "mma_kind" and value.items:
                 made[key] = self.mma(value, (*path, key))
             elif kind == "gpu" and key in ("subgroup_basis", "lane_basis"):
@@ -386,8 +405,7 @@ class _Maker:
                 if basis is not None:
                     made[key] = basis
             else:
-                known = [*levels, *(("promote_operands", "mma_kind", "subgroup_basis", "lane_basis")
-                                    if kind == "gpu" else ())]  # fmt: skip
+                known = [*levels, *(_GPU_KEYS if kind == "gpu" else ())]
                 self.fault(at, "set-key",
                            f"unknown key {key!r}: the compiler would ignore it in silence",
                            did_you_mean(key, known) or "known: " + ", ".join(known))

@@ -71,7 +71,7 @@ def lowering_config(rule: ConfigRule, kind: str) -> str:
             for level in levels_of(kind, settings.pipeline)
         ]
         return f"#iree_codegen.lowering_config<tile_sizes = [{', '.join(lists)}]>"
-    return sub_config(rule.loops, settings, kind)
+    return sub_config(rule.tile_loops, settings, kind, own=rule.loops)
 
 
 def tile_list(loops: Sequence[str], sizes: dict[str, int]) -> str:
@@ -109,8 +109,12 @@ def sub_config(
     kind: str,
     *,
     over: Sequence[str] | None = None,
+    own: Sequence[str] = (),
 ) -> str:
-    """A lowering config for cpu, cuda or hip; ``over``: the loops that the op has, if not all."""
+    """A lowering config for cpu, cuda or hip; ``over``: the loops that the op has, if not all.
+
+    ``own``: a convolution's loops, where ``loops`` are those of the product that it becomes.
+    """
     over = loops if over is None else over
     levels = [
         f"{level} = {tile_list(over, part.tiles[level])}"
@@ -128,6 +132,14 @@ def sub_config(
         given = getattr(part, key)
         if given is not None:
             items.append(f"{key} = {basis(loops, given, over)}")
+    if isinstance(part, Settings):
+        if part.promotion_types:
+            ways = ", ".join(f"#iree_gpu.{way}" for way in part.promotion_types)
+            items.append(f"promotion_types = [{ways}]")
+        if part.padding:
+            items.append(f"padding = {tile_list(loops, part.padding)}")
+        if part.padding_conv:
+            items.append(f"padding_conv = {tile_list(own or loops, part.padding_conv)}")
     if isinstance(part, Settings) and part.convert_acc_gemm:
         items.append("convert_acc_gemm")
     return f"#iree_gpu.lowering_config<{{{', '.join(items)}}}>"

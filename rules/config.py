@@ -90,7 +90,8 @@ KEYS: dict[str, frozenset[str]] = {
     "cuda": frozenset({
         "workgroup_size", "subgroup_size", "mma_kind", "promote_operands", "subgroup_basis",
         "lane_basis", "convert_acc_gemm", "prefetch_stages", "pipeline_options",
-        "function_attributes", "denormal_f32", "decomposition",
+        "function_attributes", "denormal_f32", "decomposition", "padding", "padding_conv",
+        "promotion_types",
     }),
 }  # fmt: skip
 KEYS["hip"] = KEYS["cuda"]
@@ -106,6 +107,13 @@ def levels_of(kind: str, pipeline: str) -> tuple[str, ...]:
     if kind == "vulkan":
         return SPIRV_LEVELS.get(pipeline, ())
     return GPU_LEVELS
+
+
+#: The loop that all sums of a convolution become where it is computed as a matrix product.
+PRODUCT_LOOP = "k"
+
+#: How operands may get into shared memory.
+PromotionType = Literal["derived_thread_config", "use_global_load_dma"]
 
 
 class _Strict(BaseModel):
@@ -272,6 +280,21 @@ class Settings(_Strict):
     promote_operands: list[int] = Field(
         default=[], max_length=8, description="Operands held in shared memory, by position.",
         examples=[[0, 1]],
+    )
+    promotion_types: list[PromotionType] = Field(
+        default=[], max_length=8,
+        description="How each promoted operand gets into shared memory, in their order.",
+        examples=[["derived_thread_config", "use_global_load_dma"]],
+    )
+    padding: Tiles = Field(
+        default={}, max_length=24,
+        description="What tiles are padded to, by dim name; 0 or left out: not padded.",
+        examples=[{"m": 64, "n": 64, "k": 64}],
+    )
+    padding_conv: Tiles = Field(
+        default={}, max_length=24,
+        description="A convolution as a matrix product: what its own dims are padded to.",
+        examples=[{"i": 4, "j": 32}],
     )
     subgroup_basis: Basis | dict[Symbol, Extent] | None = Field(
         default=None, description="Subgroups along each loop.", examples=[{"m": 2, "n": 2}]

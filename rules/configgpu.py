@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlirules.rules.config import (
+    PRODUCT_LOOP,
     Basis,
     MmaKind,
     SubConfig,
@@ -92,13 +93,7 @@ class GpuChecks(Findings):
                 if n > most:
                     self.fault(("set", "workgroup_size", i), "workgroup-size",
                                f"{n} threads along one side; {facts.name} has at most {most}")
-        options = settings.pipeline_options
-        if rule.match.op == "convolution" and options is not None and (
-            options.use_igemm_convolution
-        ):  # fmt: skip
-            self.fault(("set", "pipeline_options", "use_igemm_convolution"), "set-key",
-                       "as a matrix product the convolution has other loops than `compute`",
-                       "leave it out", key=True)
+        self.padded(rule)
         self.basis(rule, settings.subgroup_basis, ("set", "subgroup_basis"))
         self.basis(rule, settings.lane_basis, ("set", "lane_basis"))
         if settings.subgroup_basis is not None and size and settings.subgroup_size:
@@ -115,6 +110,38 @@ class GpuChecks(Findings):
         if settings.mma_kind is not None:
             self.mma(rule, settings.mma_kind, ("set", "mma_kind"), types=True)
             self.mma_tiles(rule)
+
+    def padded(self, rule: ConfigRule) -> None:
+        """Padding names loops; a convolution as a product has a pipeline that makes it one."""
+        settings = self.doc.set
+        if rule.as_product:
+            if settings.pipeline != "TileAndFuse":
+                self.fault(("set", "pipeline"), "pipeline",
+                           f"{settings.pipeline} computes no convolution as a matrix product",
+                           "TileAndFuse does")
+            if PRODUCT_LOOP in rule.loops and PRODUCT_LOOP not in rule.reductions:
+                self.fault(("match", "compute"), "loops",
+                           f"{PRODUCT_LOOP!r} is the product's loop over all sums",
+                           "name that loop of the result otherwise")
+        elif settings.padding_conv:
+            self.fault(("set", "padding_conv"), "set-key",
+                       "padding_conv is for convolutions as matrix products",
+                       "pipeline_options: {use_igemm_convolution: true}", key=True)
+        for key, loops in (("padding", rule.tile_loops), ("padding_conv", rule.loops)):
+            for loop, size in getattr(settings, key).items():
+                if loop not in loops:
+                    self.fault(("set", key, loop), "tile-dim", f"there is no loop {loop!r}",
+                               did_you_mean(loop, loops) or "it has " + ", ".join(loops), key=True)
+                tile = settings.tiles.get("workgroup", {}).get(loop, 0)
+                if tile and size % tile and key == "padding":
+                    self.fault(("set", key, loop), "tile-divides",
+                               f"{size} is not a multiple of {tile}, {loop!r}'s workgroup tile")
+        if settings.promotion_types and (
+            len(settings.promotion_types) != len(settings.promote_operands)
+        ):  # fmt: skip
+            self.fault(("set", "promotion_types"), "operand",
+                       f"{len(settings.promotion_types)} ways for "
+                       f"{len(settings.promote_operands)} promoted operands", key=True)
 
     def promoted(self, rule: ConfigRule, given: Sequence[int], path: Path_) -> None:
         """Promoted operands are there."""

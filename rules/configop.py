@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from mlirules.rules.config import ConfigDoc, ConfigTest, DimRange, Match, Settings
+from mlirules.rules.config import (
+    PRODUCT_LOOP,
+    ConfigDoc,
+    ConfigTest,
+    DimRange,
+    Match,
+    Settings,
+)
 from mlirules.rules.notation import ast
 from mlirules.rules.rule import InFile
 from mlirules.rules.source import SourceFile
@@ -70,6 +77,27 @@ class ConfigRule(InFile):
     def settings(self) -> Settings:
         """What it sets."""
         return self.doc.set
+
+    @property
+    def as_product(self) -> bool:
+        """Whether it is a convolution that is computed as a matrix product."""
+        options = self.settings.pipeline_options
+        return self.match.op == "convolution" and bool(options and options.use_igemm_convolution)
+
+    @property
+    def tile_loops(self) -> tuple[str, ...]:
+        """What tile lists run over: the loops, or those of the product that a convolution is.
+
+        There the loops of the result stay, and one loop takes the place of all sums.
+        """
+        if not self.as_product:
+            return self.loops
+        return (*(n for n in self.loops if n not in self.reductions), PRODUCT_LOOP)
+
+    @property
+    def tile_reductions(self) -> frozenset[str]:
+        """Those of :attr:`tile_loops` that are summed over."""
+        return frozenset({PRODUCT_LOOP}) if self.as_product else self.reductions
 
     @property
     def tests(self) -> list[ConfigTest]:

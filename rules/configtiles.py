@@ -80,17 +80,19 @@ class TileChecks(Findings):
         for level, sizes in tiles.items():
             for loop, size in sizes.items():
                 place = (*path, level, loop)
-                if loop not in rule.loops:
-                    self.fault(place, "tile-dim", f"the op has no loop {loop!r}",
-                               did_you_mean(loop, rule.loops) or "it has " + ", ".join(rule.loops),
+                if loop not in rule.tile_loops:
+                    listed = ", ".join(rule.tile_loops)
+                    self.fault(place, "tile-dim",
+                               f"the {'product' if rule.as_product else 'op'} has no loop {loop!r}",
+                               did_you_mean(loop, rule.tile_loops) or f"it has {listed}",
                                key=True)  # fmt: skip
                 elif not rule.operands or not size:
                     continue
-                elif level in _PARALLEL and loop in rule.reductions:
+                elif level in _PARALLEL and loop in rule.tile_reductions:
                     self.fault(place, "tile-kind",
                                f"{loop!r} is summed over; {level} tiles the dims of the result",
                                key=True)  # fmt: skip
-                elif level in _REDUCTION and loop not in rule.reductions:
+                elif level in _REDUCTION and loop not in rule.tile_reductions:
                     self.fault(place, "tile-kind",
                                f"{loop!r} is a dim of the result; {level} tiles what is summed "
                                "over", key=True)  # fmt: skip

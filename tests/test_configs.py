@@ -15,6 +15,8 @@ from mlirules.drivers.configtest import run_config_test
 from mlirules.drivers.examples import example_tests, program
 from mlirules.drivers.pipeline import ExpectationError, compile_program, rule_set
 from mlirules.drivers.speccheck import load_source, round_trip
+from mlirules.drivers.specimport import import_entries
+from mlirules.drivers.specread import read_spec
 from mlirules.drivers.targets import Target
 from mlirules.generator import tuning
 from mlirules.rules.configgpu import mma_of
@@ -284,6 +286,73 @@ def test_folders_may_hold_rules_of_both_kinds(tmp_path: Path) -> None:
         load_rules([tmp_path / "config.yaml"])
     with pytest.raises(MlirulesError, match="takes rules of `kind: config`"):
         config_set([tmp_path / "relu.yaml"])
+
+
+PRODUCT: dict[str, Any] = {
+    "match": {
+        "op": "convolution", "compute": "o[n, i, j, f] += x[n, i + u, j + v, c] * w[u, v, c, f]",
+        "types": {"x": "f16", "w": "f16", "o": "f32"},
+        "dims": {"n": 2, "i": 32, "j": 32, "f": 320, "c": 320, "u": 3, "v": 3},
+    },
+    "set": {
+        "pipeline": "TileAndFuse",
+        "tiles": {
+            "workgroup": {"n": 1, "i": 4, "j": 32, "f": 32},
+            "subgroup": {"n": 1, "i": 2, "j": 1, "f": 2}, "reduction": {"k": 2},
+        },
+        "workgroup_size": [256, 1, 1], "promote_operands": [0, 1],
+        "promotion_types": ["derived_thread_config", "derived_thread_config"],
+        "padding": {"n": 1, "i": 4, "j": 32, "f": 32, "k": 32},
+        "padding_conv": {"n": 1, "i": 4, "j": 32, "f": 32},
+        "prefetch_stages": 2,
+        "pipeline_options": {"use_igemm_convolution": True},
+    },
+}  # fmt: skip
+INSTRUCTIONS = {
+    "hip:gfx942": {"mma_kind": "MFMA_F32_16x16x16_F16", "subgroup_size": 64},
+    "cuda:sm_80": {"mma_kind": "NV_MMA_SYNC_F32_16x8x16_F16", "subgroup_size": 32},
+}
+
+
+def as_product(target: str, **changes: Any) -> ConfigRule:
+    settings = {**PRODUCT["set"], **INSTRUCTIONS[target], **changes}
+    return made("conv", rule="conv-as-product", targets=[target], match=PRODUCT["match"],
+                set={k: v for k, v in settings.items() if v is not None})  # fmt: skip
+
+
+@pytest.mark.parametrize("target", INSTRUCTIONS)
+def test_a_convolution_is_configured_as_the_product_that_it_becomes(target: str) -> None:
+    rule = as_product(target)
+    _, report = compile_with(example(rule), Target.parse(target), [rule])
+    (hit,) = report.hits
+    for part in ("padding = [1, 4, 32, 32, 32]", "padding_conv = [1, 4, 32, 32, 0, 0, 0]",
+                 "reduction = [0, 0, 0, 0, 2]", "promotion_types = [#iree_gpu.derived_thread"):
+        assert part in hit.op.lowering_config
+    spec = read_spec(tuning.tuning_spec([rule]), "spec.mlir")
+    (entry,) = import_entries(spec, target=target, facts=targetfacts.facts)
+    assert entry.faults == []
+    assert entry.rule is not None
+    again = tuning.lowering_config(entry.rule, target.partition(":")[0])
+    assert again == tuning.lowering_config(rule, target.partition(":")[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tiles": {"workgroup": {"n": 1}, "reduction": {"c": 2}}}, "the product has no loop 'c'"),
+        ({"padding": {"u": 3}}, "there is no loop 'u'"),
+        ({"padding": {"f": 48}}, "48 is not a multiple of 32"),
+        ({"pipeline_options": None, "padding": None, "tiles": {"workgroup": {"n": 1}}},
+         "padding_conv is for convolutions as matrix products"),
+        ({"promotion_types": ["derived_thread_config"]}, "1 ways for 2 promoted operands"),
+        ({"promotion_types": ["by_magic"] * 2}, "by_magic"),
+        ({"pipeline": "VectorDistribute"}, "computes no convolution as a matrix product"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_with_a_product_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(MlirulesError) as caught:
+        as_product("hip:gfx942", **changes)
+    assert any(said in str(f) for f in caught.value.faults), caught.value
 
 
 def test_packing_and_a_configuration_of_a_product_exclude_each_other() -> None:

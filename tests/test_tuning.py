@@ -19,6 +19,7 @@ import pytest
 from mlirules.commands.tune import parse_budget
 from mlirules.drivers import configs, numerics, profile, runtime
 from mlirules.drivers.compiler import compile_module
+from mlirules.drivers.pipeline import compile_program
 from mlirules.drivers.targets import Target
 from mlirules.drivers.tuning import (
     constraints,
@@ -29,17 +30,21 @@ from mlirules.drivers.tuning import (
     results,
     space,
     tuner,
+    ways,
+    written,
 )
 from mlirules.drivers.tuning.dispatches import Root, Value
 from mlirules.drivers.tuning.measure import Result, Runner, RunnerDied, Task
 from mlirules.drivers.tuning.results import Winner
 from mlirules.drivers.tuning.space import Candidate
 from mlirules.drivers.tuning.store import Measured, Store
+from mlirules.drivers.tuning.ways import Tried, Way
 from mlirules.drivers.tuning.workers import workers
 from mlirules.rules.configrule import load_config
 from mlirules.rules.evaluate import Evaluator, truth
 from mlirules.rules.faults import MlirulesError
 from mlirules.rules.notation.parser import parse_expression
+from mlirules.specs.pipeline import Pipeline
 
 CPU = Target.parse("cpu")
 
@@ -252,6 +257,117 @@ def test_unknown_pipelines_and_keys_are_refused() -> None:
         space.load_space("bad.yaml", text)
     with pytest.raises(MlirulesError, match="DoubleTilingExpert"):
         space.load_space("bad.yaml", text.replace("knob: {}\n", ""))
+
+
+# ---- ways to compile the whole program -------------------------------------------------------
+
+PACKED = Way("packed", ("--iree-opt-data-tiling",))
+IM2COL = Way("im2col", (), ("linalg/im2col",))
+
+CONVOLUTION = """
+func.func @main(%x: tensor<2x8x10x18xf32>, %w: tensor<16x8x3x3xf32>) -> tensor<2x16x8x16xf32> {
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<2x16x8x16xf32>
+  %f = linalg.fill ins(%z : f32) outs(%e : tensor<2x16x8x16xf32>) -> tensor<2x16x8x16xf32>
+  %r = linalg.conv_2d_nchw_fchw {dilations = dense<1> : tensor<2xi64>,
+      strides = dense<1> : tensor<2xi64>}
+      ins(%x, %w : tensor<2x8x10x18xf32>, tensor<16x8x3x3xf32>)
+      outs(%f : tensor<2x16x8x16xf32>) -> tensor<2x16x8x16xf32>
+  return %r : tensor<2x16x8x16xf32>
+}
+"""
+
+
+def test_a_way_comes_once_for_each_value_of_its_knobs() -> None:
+    found = {w.name: w for w in ways.load_ways(["cpu-program"], "cpu")}
+    assert "--iree-llvmcpu-matmul-tile-bytes=2097152" in found["packed-2097152"].flags
+    assert found["im2col"].rules == ("linalg/im2col",)
+    assert ways.load_ways(["cpu-program"], "cuda") == []
+    # Both kinds of file lie in one folder.
+    assert "cpu-program" not in {s.name for s in space.load_spaces()}
+
+
+FAULTY_WAYS = {
+    "flags: [--iree-no-such-flag=1]": (7, "the compiler has no flag --iree-no-such-flag"),
+    "rules: [linalg/no-such-set]": (7, "no-such-set"),
+    "knobs: {N: [1]}\n    flags: [--iree-opt-level=O3]": (7, "no flag uses {N}"),
+    "knobs: {}": (5, "changes nothing"),
+    "flag: [--iree-opt-level=O3]": (7, "flag"),
+}
+
+
+@pytest.mark.parametrize("given", FAULTY_WAYS)
+def test_a_faulty_way_is_refused_at_its_place(given: str, tmp_path: Path) -> None:
+    line, said = FAULTY_WAYS[given]
+    file = tmp_path / "bad.yaml"
+    file.write_text(
+        "space: bad\nsummary: Ways.\ntargets: [cpu]\nways:\n  - way: one\n"
+        f"    reason: It may gain.\n    {given}\n"
+    )
+    with pytest.raises(MlirulesError) as caught:
+        ways.load_ways([file])
+    fault = caught.value.faults[0]
+    assert (fault.span.path, fault.span.line) == (str(file), line)
+    assert said in fault.message
+
+
+def test_ways_must_take_effect_and_are_remembered(tmp_path: Path) -> None:
+    text = product(48, 48, 48)
+    idle = Way("idle", ("--iree-llvmcpu-use-fast-min-max-ops",))
+    broken = Way("broken", ("--iree-opt-level=O9",))
+    runner = Runner("mm", compile_module(text, CPU), [Value((48, 48), "f32")] * 2, CPU)
+    store = Store(tmp_path / "state.sqlite")
+    known = [Tried(broken, "fails", note="as stored")]
+
+    def keep(tried: Tried) -> None:
+        store.add_way("mm", "here", tried.as_json())
+
+    try:
+        found = ways.search(
+            [PACKED, IM2COL, idle, broken], text, runner, known, flags=(), path="mm", rounds=3,
+            keep=keep, more=lambda: True,
+        )  # fmt: skip
+    finally:
+        runner.close()
+    states = {t.way.name: t for t in found}
+    assert states["packed"].state in ("ok", "slow"), states["packed"]
+    assert states["packed"].ratio is not None
+    assert (states["im2col"].state, states["im2col"].note) == (
+        "idle", "linalg/im2col does not apply",
+    )  # fmt: skip
+    assert (states["idle"].state, states["idle"].note) == ("idle", "the binary is the default's")
+    assert states["broken"] == known[0]
+    assert [ways.tried_of(d) for d in store.ways("mm", "here")] == found[:3]
+    assert store.ways("mm", "elsewhere") == []
+    store.close()
+
+
+def test_what_won_is_written_as_a_pipeline_that_compiles(tmp_path: Path) -> None:
+    whole = tuner.Whole(2.0, 1.0, 2.0, 0.01)
+    found = tuner.Outcome("conv.mlir", CPU, (), None)
+    found.choice = tuner.Choice("im2col", IM2COL, (), whole, 0.01)
+    (path,) = written.write_found(found, tmp_path, "conv")
+    chosen = Pipeline.load(path)
+    _, done = compile_program(CONVOLUTION, CPU, chosen)
+    assert done.applications == {"linalg-im2col-nchw": 1}
+    root = dispatches.cut(CONVOLUTION, CPU).found[0].root
+    tiles = {
+        "distribution": {"n": 1, "f": 16, "h": 4, "w": 16},
+        "vector_common_parallel": {"n": 1, "f": 1, "h": 1, "w": 16},
+        "vector_reduction": {"c": 1, "kh": 1, "kw": 1},
+    }
+    settings = measure.Settings.model_validate(
+        {"pipeline": "ConvTileAndDecomposeExpert", "tiles": tiles}
+    )
+    won = Winner(root, settings, 2.0, 1.0, 0.01, 9, "a device", 0.01, 4)
+    found.rules = results.rules_of([won], CPU)
+    found.choice = tuner.Choice("with rules", PACKED, tuple(found.rules), whole, 0.01)
+    path = written.write_found(found, tmp_path, "conv")[-1]
+    chosen = Pipeline.load(path)
+    assert chosen.flags == ["--iree-opt-data-tiling"]
+    _, done = compile_program(CONVOLUTION, CPU, chosen)
+    assert done.configs is not None
+    assert [h.rule.name for h in done.configs.hits] == [found.rules[0][0].name]
 
 
 # ---- orders --------------------------------------------------------------------------------
@@ -676,6 +792,32 @@ def test_vulkan_is_tuned_end_to_end(vulkan: str, tmp_path: Path) -> None:
     told = json.loads(done.stdout)["dispatches"][0]
     assert told["tried"] == 6
     assert told["winner"] is not None or told["why_not"]
+
+
+@pytest.mark.slow
+def test_candidates_for_cuda_compile_without_a_device(tmp_path: Path) -> None:
+    pytest.importorskip("z3", reason="z3 is not installed")
+    model = tmp_path / "mm.mlir"
+    model.write_text(product(2048, 1280, 5120, "f16"))
+    command = [*COMMAND, str(model), "--target", "cuda:sm_80", "--compile-only", "--budget", "12"]
+    done = subprocess.run(
+        [*command, "--json"], capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    ((name, rows),) = json.loads(done.stdout).items()
+    assert "2048x1280x5120" in name
+    assert len(rows) == 12
+    assert {r["settings"]["pipeline"] for r in rows} == {"TileAndFuse", "VectorDistribute"}
+    states = [r["state"] for r in rows]
+    assert states.count("ok") >= 6, rows
+    # One that does not compile says why.
+    assert all(r["note"] for r in rows if r["state"] != "ok"), rows
+    again = subprocess.run(
+        [*command, "--json"], capture_output=True, text=True, timeout=500, check=False
+    )
+    assert [r["settings"] for r in json.loads(again.stdout)[name]] == [
+        r["settings"] for r in rows
+    ]
 
 
 @pytest.mark.parametrize("target", ["cuda:sm_80", "hip:gfx942"])

@@ -154,11 +154,14 @@ def heuristic(candidate: Candidate, root: Root, cores: int = 0) -> tuple[float, 
     spilled = max(0.0, math.log2(max(accumulators, 1) / 16))
     narrow = _narrow(tiles["inner"], root, lanes)
     lost = quantisation(candidate, root, cores)
+    # Unrolling a reduction saves no loads and costs instructions; beyond a vector, many.
+    steps = math.log2(max(step, 1))
+    unrolled = steps / 32 + max(0.0, steps - 4) / 4
     if root.kind == "attention":
-        # A step is over keys: each takes a whole head, and rescales the sums that it loads.
-        step, spilled = tiles["reduced"].get("s", 1), 0.0
-    # Reductions unrolled by more than a vector cost instructions, not loads.
-    unrolled = max(0.0, math.log2(max(step, 1) / 16)) / 4
+        # A step is over keys, the lanes of the scores, and rescales the sums that it loads.
+        keys = tiles["reduced"].get("s", 1)
+        power = 0.0 if keys & (keys - 1) == 0 else 1.0
+        spilled, unrolled = 0.0, max(0.0, math.log2(lanes / keys)) / 100
     cost = 8 * area / volume + 2 * spilled + narrow + 4 * lost + unrolled + power
     return (cost, area / volume, lost)
 

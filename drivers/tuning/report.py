@@ -230,6 +230,8 @@ def _ways(outcome: Outcome) -> str:
     ]  # fmt: skip
     parts = ["<h2>Ways to compile the program</h2>",
              _table(["way", "rules and flags", "verdict", "times as fast#", "why"], rows)]
+    parts += [f'<p class="note">{html.escape(n)}: {html.escape(w)}</p>'
+              for n, w in outcome.unfit.items()]  # fmt: skip
     if outcome.choices:
         parts.append("<h2>Rules, ways, and both</h2>")
         parts.append(_table(

@@ -135,7 +135,7 @@ def _contest(state: _State, request: dict[str, Any]) -> dict[str, Any]:
     for name, path in request["binaries"].items():
         programs[name] = state.program(path)
         differences[name] = compare(programs[name].results(), state.expected)
-    made = timing.paired(programs, baseline="default", rounds=request["rounds"], seconds=40)
+    made = timing.paired(programs, baseline="default", rounds=request["rounds"], seconds=20)
     return {
         "samples": {name: list(t.samples) for name, t in made.timings.items()},
         "differences": differences, "drift": made.drift,

@@ -161,7 +161,7 @@ def _ways(source: SourceFile) -> Iterator[Way]:
             try:
                 pipeline.rule_set((rules,))
             except MlirulesError as error:
-                said = error.faults[0].message
+                said = f"{rules}: {error.faults[0].message}"
                 faults.append(Fault(source.span_at(("ways", index, "rules", i)), "space", said))
         for i, flag in enumerate(way.flags):
             name = flag.partition("=")[0]

@@ -275,6 +275,8 @@ def _print(done: Any, paths: list[Path], page: Path, kept: Path) -> None:
             [(t.way.name, t.state, f"{t.ratio:.2f}" if t.ratio else "-", t.note)
              for t in done.ways],
         ))  # fmt: skip
+        for name, why in done.unfit.items():
+            note(f"{name}: {why}")
         for c in done.choices:
             mark = "chosen: " if c == done.choice else ""
             note(f"{mark}{c.name}: {c.whole.ratio:.2f} times as fast "
