@@ -168,7 +168,7 @@ def search(
 def export(seed: int, count: int) -> None:
     """Write what the seeded random order measured first, for each op."""
     store = Store(STATE)
-    rows = []
+    rows: list[dict[str, Any]] = []
     spaces = space.load_spaces()
     for root, measured in store.history("cpu").values():
         known = {m.candidate.key: m for m in measured}

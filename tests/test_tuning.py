@@ -40,6 +40,7 @@ from mlirules.drivers.tuning.space import Candidate
 from mlirules.drivers.tuning.store import Measured, Store
 from mlirules.drivers.tuning.ways import Tried, Way
 from mlirules.drivers.tuning.workers import workers
+from mlirules.rules.config import Settings
 from mlirules.rules.configrule import load_config
 from mlirules.rules.evaluate import Evaluator, truth
 from mlirules.rules.faults import MlirulesError
@@ -356,7 +357,7 @@ def test_what_won_is_written_as_a_pipeline_that_compiles(tmp_path: Path) -> None
         "vector_common_parallel": {"n": 1, "f": 1, "h": 1, "w": 16},
         "vector_reduction": {"c": 1, "kh": 1, "kw": 1},
     }
-    settings = measure.Settings.model_validate(
+    settings = Settings.model_validate(
         {"pipeline": "ConvTileAndDecomposeExpert", "tiles": tiles}
     )
     won = Winner(root, settings, 2.0, 1.0, 0.01, 9, "a device", 0.01, 4)

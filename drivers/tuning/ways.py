@@ -100,8 +100,9 @@ class Tried:
 
 def tried_of(data: dict[str, Any]) -> Tried:
     """A result from what :meth:`Tried.as_json` wrote."""
-    way = {k: v if isinstance(v, str) else tuple(v) for k, v in data["way"].items()}
-    return Tried(**{**data, "way": Way(**way)})
+    way = data["way"]
+    known = Way(way["name"], *(tuple(way[k]) for k in ("flags", "rules", "targets")))
+    return Tried(**{**data, "way": known})
 
 
 def load_ways(paths: Sequence[str | Path] = (), kind: str = "") -> list[Way]:
