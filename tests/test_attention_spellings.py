@@ -127,6 +127,35 @@ def test_a_spelling_computes_attention(name: str, stage: str) -> None:
     np.testing.assert_allclose(found, expected(inputs, FORMS[name][0]), rtol=1e-4, atol=1e-5)
 
 
+MASKED = """func.func @main(%q: !torch.vtensor<[2,4,3,8],f32>, %k: !torch.vtensor<[2,2,5,8],f32>, %v: !torch.vtensor<[2,2,5,8],f32>, %m: MASK) -> !torch.vtensor<[2,4,3,8],f32> {
+  %p = torch.constant.float 0.0
+  %no = torch.constant.bool false
+  %yes = torch.constant.bool true
+  %none = torch.constant.none
+  %y = torch.aten.scaled_dot_product_attention %q, %k, %v, %m, %p, %no, %none, %yes : !torch.vtensor<[2,4,3,8],f32>, !torch.vtensor<[2,2,5,8],f32>, !torch.vtensor<[2,2,5,8],f32>, MASK, !torch.float, !torch.bool, !torch.none, !torch.bool -> !torch.vtensor<[2,4,3,8],f32>
+  return %y : !torch.vtensor<[2,4,3,8],f32>
+}"""  # noqa: E501
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mask", ["2,1,1,5],f32", "1,4,3,1],f32", "2,4,1,5],i1", "4,1,5],f32", "5],f32", "3,5],i1"]
+)
+def test_masks_are_broadcast_as_in_pytorch(mask: str) -> None:
+    """Over batches, heads, queries or keys."""
+    text = MASKED.replace("MASK", f"!torch.vtensor<[{mask}>")
+    module = compiler.parse(text, "masked", pipeline.shared_context())
+    applied = pipeline.engine_for(list(pipeline.rule_set(("torch/cpu",)))).run(module, Options())
+    assert applied.counts == {BY_HEADS["mask"]: 1}
+    cpu = Target.parse("cpu")
+    binary, _ = pipeline.compile_program(str(module), cpu, pipeline.Pipeline.load("cpu"))
+    inputs = list(numerics.random_inputs(numerics.signature(text)[1], low=-1.0, high=1.0))
+    if inputs[3].dtype == bool:
+        inputs[3] = np.broadcast_to(np.arange(5) < 4, inputs[3].shape).copy()
+    (found,) = runtime.run(binary, inputs, cpu, "main")
+    np.testing.assert_allclose(found, expected(inputs, "mask"), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_the_programs_are_what_pytorch_exports() -> None:
     pytest.importorskip("torch")
