@@ -219,7 +219,7 @@ def replay(seeds: int) -> dict[str, Any]:
         ]  # fmt: skip
         known[f"{root.kind} {root.shape}"] = (root, measured)
     out: dict[str, Any] = {"device": data["device"], "ops": {}}
-    shares: dict[str, list[float]] = {"heuristic": [], "learned": []}
+    shares: dict[str, list[float]] = {m: [] for m in ordering.METHODS if m != "random"}
     for title, (root, measured) in known.items():
         by_key = {m.candidate.key: m for m in measured}
         candidates = [m.candidate for m in measured]

@@ -396,6 +396,8 @@ def test_random_order_is_given_by_its_seed(spaces: list[space.Space]) -> None:
 def test_every_order_gives_every_candidate_once(
     method: str, spaces: list[space.Space]
 ) -> None:
+    if method == "optuna":
+        pytest.importorskip("optuna", reason="Optuna is not installed")
     if method == "learned":
         pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     root = matmul_root(128, 128, 128)

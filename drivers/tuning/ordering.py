@@ -3,7 +3,8 @@
 ``random`` shuffles by a seed. ``heuristic`` prefers reduction tiles that are powers of two,
 register tiles with much work for what they load, and tiles that divide the work evenly among the
 cores. ``learned`` fits a random forest to stored results (of other ops, and of this one as they
-come) and tries what it expects to be fastest.
+come) and tries what it expects to be fastest. ``optuna`` asks Optuna's tree-structured Parzen
+estimator, which knows this op's results only.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mlirules.drivers.tuning.space import Candidate
 from mlirules.drivers.tuning.store import Measured
 from mlirules.rules.faults import MlirulesError, did_you_mean
 
-METHODS = ("random", "heuristic", "learned")
+METHODS = ("random", "heuristic", "learned", "optuna")
 
 #: What a candidate that did not work counts as, in doublings of time against the default.
 FAILED = 3.0
@@ -65,6 +66,8 @@ def order(
         return _Fixed(shuffled)
     if method == "heuristic":
         return _Fixed(sorted(shuffled, key=lambda c: heuristic(c, root)))
+    if method == "optuna":
+        return _Optuna(shuffled, seed)
     return _Learned(shuffled, root, history or {}, seed)
 
 
@@ -277,6 +280,66 @@ class _Learned:
         # A little courage: what the trees disagree about may be better than its mean.
         score = each.mean(axis=0) - 0.3 * each.std(axis=0)
         return [self._left[i] for i in np.argsort(score, kind="stable")]
+
+
+# ---- Optuna --------------------------------------------------------------------------------
+
+
+class _Optuna:
+    """Optuna's sampler over the knobs: what it asks for is the nearest candidate that is left."""
+
+    def __init__(self, candidates: Sequence[Candidate], seed: int) -> None:
+        try:
+            import optuna
+        except ImportError:
+            raise MlirulesError.at(
+                "--order", "this order needs Optuna", code="extra",
+                suggestion="pip install 'mlirules[tune]', or --order heuristic",
+            ) from None  # fmt: skip
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._library: Any = optuna
+        self._study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+        self._left = {c.key: c for c in candidates}
+        self._places: dict[str, dict[str, int]] = {}
+        choices: dict[str, set[Any]] = {"space": {c.space for c in candidates}}
+        for candidate in candidates:
+            for name, value in candidate.knobs:
+                choices.setdefault(name, set()).add(value)
+        values = {name: sorted(found) for name, found in choices.items()}
+        # Knobs count in steps: tile sizes grow by factors. Spaces may lack each other's knobs.
+        self._distributions = {
+            name: optuna.distributions.IntDistribution(0, max(1, len(found) - 1))
+            for name, found in values.items()
+        }
+        for key, candidate in self._left.items():
+            chosen = {"space": candidate.space, **dict(candidate.knobs)}
+            self._places[key] = {
+                name: found.index(chosen[name]) if name in chosen else 0
+                for name, found in values.items()
+            }
+
+    def take(self, count: int) -> list[Candidate]:
+        taken = []
+        for _ in range(min(count, len(self._left))):
+            trial = self._study.ask(self._distributions)
+            key = min(self._left, key=lambda k: self._distance(k, trial.params))
+            # What is told is what was tried, not what was asked for.
+            self._study.tell(trial, state=self._library.trial.TrialState.FAIL)
+            taken.append(self._left.pop(key))
+        return taken
+
+    def tell(self, candidate: Candidate, result: Result) -> None:
+        if result.state == "same" or candidate.key not in self._places:
+            return
+        self._left.pop(candidate.key, None)
+        self._study.add_trial(self._library.trial.create_trial(
+            params=self._places[candidate.key], distributions=self._distributions,
+            value=cost_of(result),
+        ))  # fmt: skip
+
+    def _distance(self, key: str, asked: Mapping[str, int]) -> int:
+        place = self._places[key]
+        return sum(abs(place[name] - asked[name]) for name in asked)
 
 
 def _matrix(rows: Sequence[Mapping[str, float]], names: Sequence[str]) -> Any:

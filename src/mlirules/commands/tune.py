@@ -39,7 +39,7 @@ def command(
     ] = "2",
     seed: Annotated[int, typer.Option(help="For inputs and random choices.")] = 0,
     order: Annotated[
-        str, typer.Option(help="random, heuristic or learned: which candidates come first.")
+        str, typer.Option(help="random, heuristic, learned or optuna: which come first.")
     ] = "heuristic",
     space: Annotated[
         list[str] | None,
