@@ -36,6 +36,9 @@ ADOPT = 1.3
 #: A candidate whose first call takes this many times as long as the reference is not called again.
 FAR = 5.0
 
+#: Of what takes long, only a candidate that takes less than this share is timed in turns.
+NO_GAIN = 0.95
+
 
 class _State:
     default: Program
@@ -112,6 +115,9 @@ def _time(state: _State, request: dict[str, Any]) -> dict[str, Any]:
         return {
             **answer, "tuned": [tuned], "default": [reference * state.factor], "hopeless": True
         }  # fmt: skip
+    if reference > timing.LONG_S and tuned > NO_GAIN * reference:
+        # Long calls vary little: what is not faster at once is not worth minutes.
+        return {**answer, "tuned": [tuned], "default": [reference * state.factor]}
     made = timing.paired(
         {"reference": state.reference, "tuned": program}, rounds=request["rounds"], seconds=4
     )
