@@ -166,6 +166,8 @@ class Judge:
         return replace(seen, location=base.location)
 
     def _decide(self, base: Decision, before: str, rule: Rule) -> Decision:
+        if rule.variants and not self.settings.measure:
+            return replace(base, reason="a kernel's work is not in the model: --measure times it")
         try:
             after = self._rewritten(before, rule)
             pair = (self.finish(before), self.finish(after))
@@ -185,7 +187,8 @@ class Judge:
         if engine is None:
             engine = self._engines[rule.name] = Engine([rule], self.context)
         module = compiler.parse(before, "<piece>", self.context)
-        if not engine.run(module, Options(driver="greedy", max_rewrites=1)).total:
+        options = Options(driver="greedy", max_rewrites=1, target=self.settings.target.kind)
+        if not engine.run(module, options).total:
             raise NotSeparable("the rule does not match the piece on its own")
         return _text(module)
 

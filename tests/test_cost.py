@@ -292,3 +292,14 @@ def test_attention_on_gpus_ends_on_the_fused_op(target: str) -> None:
     assert decision.applies
     assert "iree_linalg_ext.attention" in done.text
     assert "scaled_dot_product_attention" not in done.text
+
+
+def test_kernels_are_timed_not_modelled() -> None:
+    stage = Stage(phase="torch", rules=["kernels/attention"], driver="cost")
+    text = attention(2, 64)
+    (left,) = pipeline.transform(text, stages=[stage], costs=cost.Settings(CPU)).outcome.decisions
+    assert (left.applies, left.model) == (False, "none")
+    assert "--measure" in left.reason
+    timed = cost.Settings(CPU, measure=True, seconds=0.2)
+    (decision,) = pipeline.transform(text, stages=[stage], costs=timed).outcome.decisions
+    assert decision.model == "measured"
