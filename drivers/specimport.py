@@ -35,6 +35,8 @@ _OPTIONS = {
     "no_reduce_shared_memory_bank_conflicts", "use_igemm_convolution",
     "reorder_workgroups_strategy", "prefetch_num_stages",
 }  # fmt: skip
+#: A tensor whose sizes are not asked for, and its element type.
+_ANY_TENSOR = re.compile(r"tensor<((?:\?x)+)([a-zA-Z]\w*)>")
 _GPU_KEYS = (
     "promote_operands", "promotion_types", "mma_kind", "subgroup_basis", "lane_basis", "padding",
     "padding_conv",
@@ -116,6 +118,8 @@ class _Maker:
         self.data: dict[str, Any] = {}
         self.made = SourceFile(spec.path, spec.text)
         self.loops: list[str] = []
+        #: An attention with a mask, whose maps no matcher tells.
+        self.masked = False
 
     def fault(self, at: int, code: str, message: str, hint: str = "") -> None:
         self.faults.append(Fault(self.spec.span(at), code, message, hint))
@@ -162,7 +166,8 @@ class _Maker:
         entry = self.entry
         match entry.op_class:
             case "operation":
-                self.by_name(config)
+                if not self.by_mask():
+                    self.by_name(config)
             case "contraction" | "convolution" | "attention":
                 self.by_maps()
             case "plain-attention":
@@ -175,6 +180,52 @@ class _Maker:
                            f"@{entry.matcher} does not say which op it is for",
                            "begin with transform.iree.match.contraction, .convolution, "
                            ".online_attention or transform.match.operation_name")
+
+    def by_mask(self) -> bool:
+        """An attention with a mask: no matcher tells its maps, so its operands' types have to do.
+
+        Read with the order that attentions have: batch, then queries, keys or values, then width.
+        False when the entry is something else.
+        """
+        entry = self.entry
+        types = {limit.operand: limit.type for limit in entry.limits if limit.type}
+        found = {i: _ANY_TENSOR.fullmatch(text) for i, text in types.items()}
+        if entry.names != ["iree_linalg_ext.online_attention"] or set(types) != {*tuning.MASKED, 7}:
+            return False
+        shapes = {i: m[1].count("x") for i, m in found.items() if m is not None}
+        rank = shapes.get(0, 0)
+        if not 2 <= rank <= 4 or shapes != {**dict.fromkeys(tuning.MASKED, rank), 7: rank - 1}:
+            return False
+        batch = [["b", "h"], ["b"], []][4 - rank]
+        own = {"q": "md", "k": "sd", "v": "sn", "w": "ms", "o": "mn"}
+        sides = {role: [*batch, *names] for role, names in own.items()}
+        reads = [f"{role}[{', '.join(names)}]" for role, names in sides.items()]
+        self.loops = [*batch, "m", "n", "d", "s"]
+        elements = {i: m[2] for i, m in found.items() if m is not None}
+        named = dict(zip("qkvwo", (elements[i] for i in (*tuning.MASKED, 7)), strict=True))
+        compute = f"{reads[4]} = attention({', '.join(reads[:4])})"
+        self.data["match"] = {"op": "attention", "compute": compute, "types": named}
+        for key in ("compute", "types", *(f"types.{role}" for role in named)):
+            self.mark(("match", *key.split(".")), entry.root)
+        if self.loops != _first_use(compute, self.loops):
+            self.data["match"]["loops"] = list(self.loops)
+            self.mark(("match", "loops"), entry.root)
+        limits = _Limits(self)
+        roles = dict(zip((*tuning.MASKED, 5), "qkvwo", strict=True))
+        for limit in entry.limits:
+            role = roles.get(limit.operand)
+            if limit.type:
+                continue
+            if role is None or (limit.dim or 0) >= rank:
+                self.never(limit, f"operand {limit.operand} has no dim {limit.dim}")
+            else:
+                limits.add(sides[role][limit.dim or 0], limit.offset, limit.low, limit.high,
+                           limit.multiple)
+        dims = limits.as_data()
+        if dims:
+            self.data["match"]["dims"] = dims
+        self.masked = True
+        return True
 
     def by_name(self, config: Attr) -> None:
         entry = self.entry
@@ -543,6 +594,8 @@ class _Maker:
 
     def derived(self, name: str) -> list[str]:
         """The loops of one of the products, as they follow from the maps."""
+        if self.masked:
+            return [loop for loop in self.loops if loop != ("n" if name == "qk" else "d")]
         if self.entry.op_class != "attention":
             return list(self.loops)
         groups = _groups("attention", self.entry.maps, self.loops)
@@ -551,7 +604,7 @@ class _Maker:
 
     def part_loops(self, config: Attr) -> list[str] | None:
         """The loops of one of the products, where only a basis tells them."""
-        if self.entry.op_class == "attention":
+        if self.entry.op_class == "attention" or self.masked:
             return None
         for part in config.walk():
             found = part.get("subgroup_basis") or part.get("lane_basis")

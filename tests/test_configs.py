@@ -142,6 +142,13 @@ def test_a_mask_tells_attentions_apart() -> None:
     for rule in (plain, masked):
         report = configure(example(rule), CPU, [plain, masked])
         assert [hit.rule.name for hit in report.hits] == [rule.name]
+    assert round_trip([masked]) == []
+    (entry,) = import_entries(read_spec(tuning.tuning_spec([masked]), "spec.mlir"), target="cpu")
+    assert entry.faults == []
+    assert entry.rule is not None
+    assert entry.rule.match.dims == masked.match.dims
+    report = configure(example(masked), CPU, [plain, entry.rule])
+    assert [hit.rule.name for hit in report.hits] == [entry.rule.name]
 
 
 def test_every_class_reads_back_as_itself() -> None:
