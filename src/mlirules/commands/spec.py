@@ -213,7 +213,7 @@ def coverage(
 
     Exits with 1 when an entry hits no op, or when one that should hit does not.
     """
-    from mlirules.drivers.configs import configure
+    from mlirules.drivers.configs import configure, packs
     from mlirules.drivers.pipeline import Pipeline, default_for, program_at, read_program
     from mlirules.drivers.speccheck import link
     from mlirules.drivers.targets import Target
@@ -227,6 +227,11 @@ def coverage(
     unused: list[str] = []
     kept: list[ConfigReport] = []  # what the ops live in
     line = Pipeline.load(pipeline) if pipeline else default_for(chosen.kind)
+    # As `compile` does it: packed products take no configuration.
+    left_out = packs(linked.rules if linked else [], chosen, line.flags)
+    if left_out:
+        line = line.model_copy(update={"flags": [f for f in line.flags if f not in left_out]})
+        warn(f"compiled without {', '.join(left_out)}: packed products take no configuration")
     with working(f"configuring {model} for {chosen}"):
         reached = "preprocessing"
         text = program_at(read_program(model), chosen, reached, line, path=str(model))
