@@ -240,7 +240,9 @@ class Worker:
         if not ours:
             return
         try:
-            flags = (*load_pipeline(self.setup.pipeline).flags, *flags)
+            line = load_pipeline(self.setup.pipeline)
+            plain = (*(f for f in line.flags if f not in line.dispensable), *flags)
+            flags = (*line.flags, *flags)
         except MlirulesError:
             raise
         except Exception as error:
@@ -272,7 +274,10 @@ class Worker:
             if mode == "convert":
                 yield Row(mode, "converted", seconds=_since(start))
             else:
-                yield judged(mode, done.text, done.leftovers, start, flags)
+                row = judged(mode, done.text, done.leftovers, start, flags)
+                if row.outcome == "compile" and plain != flags:
+                    row = judged(mode, done.text, done.leftovers, start, plain)
+                yield row
 
     def _artefact(self, program: Program, variant: str, text: str, flags: Sequence[str]) -> str:
         parts = (compiler.version(), self.target.name, flags, program.digest(variant), text)

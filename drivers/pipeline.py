@@ -43,6 +43,8 @@ class Transformed:
     leftover_counts: Counter[str] = field(default_factory=Counter)
     #: What config rules did; None when there were none.
     configs: ConfigReport | None = None
+    #: What was not done as the pipeline says, and why.
+    notes: list[str] = field(default_factory=list)
 
     @property
     def applications(self) -> Counter[str]:
@@ -340,9 +342,24 @@ def compile_program(
     stages = [s for s in pipeline.stages if s.phase == "configuration"]
     sets = [*configs, *(name for stage in stages for name in stage.rules)]
     if not sets:
-        binary = compiler.compile_module(
-            current, target, flags=flags, path=path, compile_from=resume, timeout=timeout
-        )
+        try:
+            binary = compiler.compile_module(
+                current, target, flags=flags, path=path, compile_from=resume, timeout=timeout
+            )
+        except compiler.CompileError as error:
+            if not pipeline.dispensable or error.kind == "timeout":
+                raise
+            # What the user gives stays.
+            kept = [flag for flag in pipeline.flags if flag not in pipeline.dispensable]
+            kept += flags[len(pipeline.flags) :]
+            binary = compiler.compile_module(
+                current, target, flags=kept, path=path, compile_from=resume, timeout=timeout
+            )
+            why = error.faults[0].message.splitlines()[0]
+            done.notes.append(
+                f"compiled without {', '.join(pipeline.dispensable)} of the pipeline "
+                f"{pipeline.pipeline}, with which the program does not compile: {why}"
+            )
         return binary, done
     chosen = config_set(sets)
     # What the user gives stays, and fails located; a pipeline's own habit makes way.

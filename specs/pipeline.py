@@ -62,6 +62,17 @@ class Pipeline(_Strict):
     targets: list[str] = Field(min_length=1, description="Target kinds: cpu, vulkan, cuda, hip.")
     stages: list[Stage] = Field(default=[])
     flags: list[str] = Field(default=[], description="Further flags for iree-compile.")
+    dispensable: list[str] = Field(
+        default=[],
+        description="Those of the flags that some programs do not compile with: such a program is "
+        "compiled without them, and a warning says so.",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _known(self) -> Pipeline:
+        if unknown := [flag for flag in self.dispensable if flag not in self.flags]:
+            raise ValueError(f"dispensable: {', '.join(unknown)} is not among the flags")
+        return self
 
     def _below(self, folder: Path) -> Pipeline:
         """With rule sets that lie beside the pipeline file by their paths."""

@@ -111,6 +111,22 @@ def test_every_target_kind_has_a_shipped_pipeline() -> None:
     assert default_for("cpu").pipeline == "cpu-fast"
 
 
+def test_a_flag_that_does_not_compile_makes_way_and_says_so() -> None:
+    flag = "--iree-llvmcpu-target-triple=no-such-machine"
+    cpu = Target.parse("cpu")
+    line = default_for("cpu").model_copy(update={"flags": [flag], "dispensable": [flag]})
+    binary, done = compile_program(RELU, cpu, line)
+    assert binary
+    (said,) = done.notes
+    assert flag in said
+    with pytest.raises(compiler.CompileError):
+        compile_program(RELU, cpu, line, flags=[flag])  # what the user gives stays
+    with pytest.raises(compiler.CompileError):
+        compile_program(RELU, cpu, line.model_copy(update={"dispensable": []}))
+    with pytest.raises(ValueError, match="not among the flags"):
+        Pipeline.model_validate({**line.model_dump(), "flags": []})
+
+
 def test_what_is_compiled_by_default_propagates_nan() -> None:
     """Flags that are faster because they treat NaN otherwise are no part of a default."""
     t, one = "!torch.vtensor<[37],f32>", "!torch.vtensor<[],f32>"

@@ -81,6 +81,8 @@ def command(
             costs=cost_settings(target, measure),
         )  # fmt: skip
     show_decisions(done.outcome.decisions)
+    for said in done.notes:
+        warn(said)
     with working(f"timing {model} on {chosen}"):
         found = measuring.compare(
             {"stock": stock, line.pipeline: ours}, inputs, chosen, function=function or name,

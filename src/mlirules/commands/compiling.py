@@ -84,10 +84,13 @@ def command(
     if trace is not None:
         write_trace(trace, done.outcome.applications, done.outcome.decisions)
     show_decisions(done.outcome.decisions)
+    for said in done.notes:
+        warn(said)
     if as_json:
         say_json({
             "output": str(written), "bytes": len(binary), "target": chosen.name,
             "applications": dict(done.applications), "leftovers": dict(done.leftover_counts),
+            "notes": done.notes,
             **decisions_as_json(done.outcome.decisions),
             **({"configs": configs_as_json(done.configs)} if done.configs else {}),
         })  # fmt: skip

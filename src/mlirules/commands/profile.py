@@ -49,9 +49,11 @@ def command(
     name, random = profiling.random_inputs(text, size or (), seed)
     line = Pipeline.load(pipeline) if pipeline else None
     with working(f"compiling {model} for {chosen}"):
-        binary, _ = compile_program(
+        binary, done = compile_program(
             text, chosen, line, path=str(model), flags=extra or [], timeout=timeout
         )
+    for said in done.notes:
+        warn(said)
     given = [runtime.parse_input(i) for i in inputs] if inputs else random
     with working(f"profiling {function or name} on {chosen}"):
         made = profiling.profile(

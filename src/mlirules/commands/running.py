@@ -9,7 +9,7 @@ import numpy as np
 import typer
 from rich.text import Text
 
-from mlirules.commands.common import Device, Flags, Json, note, out, say_json, working
+from mlirules.commands.common import Device, Flags, Json, note, out, say_json, warn, working
 from mlirules.rules.faults import CheckFailed, MlirulesError
 
 EXAMPLE = "mlirules run model.mlir --target cpu --input '2x3xf32=1 2 3 4 5 6'"
@@ -96,6 +96,8 @@ def _binary(
             read_program(model), target, line, path=str(model), fallback=not no_fallback,
             flags=extra, timeout=timeout,
         )  # fmt: skip
+    for said in done.notes:
+        warn(said)
     note(f"{done.outcome.total} applications of {len(done.applications)} rules")
     if done.leftovers:
         note(f"left to IREE's own conversion: {', '.join(done.leftovers)}")
