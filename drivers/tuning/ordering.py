@@ -307,7 +307,7 @@ class _Optuna:
                 choices.setdefault(name, set()).add(value)
         values = {name: sorted(found) for name, found in choices.items()}
         # Knobs count in steps: tile sizes grow by factors. Spaces may lack each other's knobs.
-        self._distributions = {
+        self._distributions: dict[str, Any] = {
             name: optuna.distributions.IntDistribution(0, max(1, len(found) - 1))
             for name, found in values.items()
         }
