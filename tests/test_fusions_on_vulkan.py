@@ -1,8 +1,9 @@
 """Numbers on Vulkan of fusions whose programs IREE's own conversion cannot compile there.
 
-`tests/test_rules.py` runs the inline tests that ask for Vulkan. What a fusion leaves (attention, f64
-exponentials, ...) may need the shipped conversions: here the program goes through them after the
-rule, as in the pipeline, and its results are held against the unrewritten program's on the CPU.
+`tests/test_rules.py` runs the inline tests that ask for Vulkan. What a fusion leaves (attention,
+exponentials of f64, ...) may need the shipped conversions: here the program goes through them after
+the rule, as in the pipeline, and its results are held against those of the program as it was, on
+the CPU.
 """
 
 from __future__ import annotations
