@@ -118,14 +118,17 @@ def _together(paths: list[str], files: list[Path]) -> list[Fault]:
     from mlirules.specs.pipeline import PIPELINES, Pipeline
 
     given = set(files)
-    wanted: dict[tuple[Path, ...], None] = {}
+    weighed: set[tuple[Path, ...]] = set()
+    wanted: set[tuple[Path, ...]] = set()
     for pipeline in sorted(PIPELINES.glob("*.yaml")):
         for stage in Pipeline.load(pipeline).stages:
             of_stage = [f for name in stage.rules for f in rule_files(name) if f in given]
-            wanted[tuple(of_stage)] = None
+            (weighed if stage.driver == "cost" else wanted).add(tuple(of_stage))
+    weighed -= wanted
     # A stage that another one holds as well says nothing new.
-    sets = [s for s in wanted if s and not any(set(s) < set(other) for other in wanted)]
-    staged = {file for s in sets for file in s}
+    sets = sorted(s for s in wanted if s and not any(set(s) < set(other) for other in wanted))
+    costs = sorted(s for s in weighed if s)
+    staged = {file for s in (*sets, *costs) for file in s}
     left: dict[object, list[Path]] = {}
     for path in paths or [str(LIBRARY)]:
         for file in rule_files(path):
@@ -136,6 +139,10 @@ def _together(paths: list[str], files: list[Path]) -> list[Fault]:
     found: list[Fault] = []
     for group in (*sets, *left.values()):
         found += analyse(load_rules(dict.fromkeys(group), ops=compiler.op_oracle))
+    for group in costs:
+        # Of rules that match at one op the cost driver takes the cheapest, whatever the order.
+        about = analyse(load_rules(dict.fromkeys(group), ops=compiler.op_oracle))
+        found += [fault for fault in about if fault.code != "overlap"]
     return list(dict.fromkeys(found))
 
 
