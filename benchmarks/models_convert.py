@@ -17,6 +17,7 @@ compile for Vulkan, with the rules or without (a select against a tensor of rank
 """
 
 import argparse
+import functools
 import json
 import sys
 import time
@@ -104,7 +105,7 @@ def measure(name: str, form: str, size: str, targets: list[Target], repeat: int)
     again = min(seconds(lambda: transform(model.text, "cpu", path=name)) for _ in range(repeat))
     row = Row(name, form, size, sum(model.ops.values()), done[0].leftovers, first, again)
     for shown, pipeline in CPP.items():
-        row.cpp[shown] = best(lambda p=pipeline: cpp(model.text, p), repeat)  # type: ignore[misc]
+        row.cpp[shown] = best(functools.partial(cpp, model.text, pipeline), repeat)
     for target in targets:
         row.error[target.name] = error(done[0].text, model, target)
     return row

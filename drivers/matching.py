@@ -23,8 +23,8 @@ from mlirules.generator.lower import LoweringError, lower, tensor_of_type
 from mlirules.rules import words
 from mlirules.rules.evaluate import FUNCTIONS, Evaluator, Refused, truth
 from mlirules.rules.faults import Fault, MlirulesError
-from mlirules.rules.loader import walk_expression
 from mlirules.rules.notation import ast
+from mlirules.rules.notation.ast import walk_expression
 from mlirules.rules.rule import Line, OpPattern, Rule, nested_calls
 from mlirules.rules.unify import NoMatch, bind
 from mlirules.rules.values import Dyn, Opaque, Scalar, Tensor, dtype_named

@@ -15,8 +15,8 @@ from mlirules.drivers import compiler
 from mlirules.drivers.compiler import ir
 from mlirules.generator.lower import LoweringError, lower
 from mlirules.rules.faults import Fault, MlirulesError
-from mlirules.rules.loader import walk_expression
 from mlirules.rules.notation import ast
+from mlirules.rules.notation.ast import walk_expression
 from mlirules.rules.rule import STRUCTURED_OPS, Line, Rule
 from mlirules.rules.unify import NoMatch
 from mlirules.rules.values import DType, Dyn, Tensor, dtype_named

@@ -22,8 +22,8 @@ from mlirules.drivers.matching import Diagnosis, Matcher, type_info
 from mlirules.drivers.pipeline import inline_integer_resources, shared_context
 from mlirules.generator.programs import Leaf, Program, constant, emit, list_of
 from mlirules.rules.faults import MlirulesError
-from mlirules.rules.loader import walk_expression
 from mlirules.rules.notation import ast
+from mlirules.rules.notation.ast import walk_expression
 from mlirules.rules.rule import Line, Rule, nested_calls
 
 # Its verifier reads what defines its operands without asking whether anything does.

@@ -239,12 +239,10 @@ def _require_torch(file: Path) -> None:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise MlirulesError.at(
-            str(file),
-            "importing a PyTorch model needs PyTorch, which is not installed",
+        raise MlirulesError.not_installed(
+            str(file), "importing a PyTorch model needs PyTorch, which is not installed", "torch",
             code="torch-missing",
-            suggestion="pip install 'mlirules[torch]'",
-        ) from None
+        ) from None  # fmt: skip
 
 
 @contextmanager

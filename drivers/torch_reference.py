@@ -170,9 +170,10 @@ class _Interpreter:
         try:
             packet = getattr(space, parts[2])
             overload = parts[3] if len(parts) > 3 else "default"
-            return getattr(packet, overload)  # type: ignore[no-any-return]
+            found: Callable[..., Any] = getattr(packet, overload)
         except AttributeError:
             raise NotInterpreted.because(f"torch has no {name}") from None
+        return found
 
     @staticmethod
     def _fitted(overload: Any, arguments: list[Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -32,8 +32,8 @@ from mlirules.generator.kernel import targets_of
 from mlirules.generator.transform import ANY, VALUE, Entry, spec_text
 from mlirules.rules.evaluate import FUNCTIONS
 from mlirules.rules.faults import Fault, MlirulesError
-from mlirules.rules.loader import walk_expression
 from mlirules.rules.notation import ast
+from mlirules.rules.notation.ast import walk_expression
 from mlirules.rules.rule import Line, Rule
 
 __all__ = ["MAX_SPELLINGS", "Spec", "artefacts", "read_for", "transform_spec"]

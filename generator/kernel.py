@@ -102,7 +102,7 @@ def _sizes(variant: Variant, env: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names(expr: ast.Expr) -> list[ast.Name]:
-    from mlirules.rules.loader import walk_expression
+    from mlirules.rules.notation.ast import walk_expression
 
     return [n for n in walk_expression(expr) if isinstance(n, ast.Name)]
 

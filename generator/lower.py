@@ -27,8 +27,8 @@ from mlirules.rules.evaluate import (
     integer,
     sequence,
 )
-from mlirules.rules.loader import walk_expression as walk
 from mlirules.rules.notation import ast
+from mlirules.rules.notation.ast import walk_expression as walk
 from mlirules.rules.notation.parser import parse_expression, parse_statement
 from mlirules.rules.rule import BodyText, Line, Rule
 from mlirules.rules.unify import NoMatch

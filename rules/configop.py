@@ -174,20 +174,7 @@ def element_bits(element: str) -> int:
 
 def accesses(node: ast.Expr) -> Iterator[ast.Access]:
     """The operands that an expression reads, in order."""
-    match node:
-        case ast.Access():
-            yield node
-        case ast.Call(args=args):
-            for item in args:
-                yield from accesses(item)
-        case ast.Unary(operand=operand):
-            yield from accesses(operand)
-        case ast.Binary(left=left, right=right):
-            yield from accesses(left)
-            yield from accesses(right)
-        case ast.Conditional(condition=c, then=a, otherwise=b):
-            for part in (c, a, b):
-                yield from accesses(part)
+    return (part for part in ast.walk_expression(node) if isinstance(part, ast.Access))
 
 
 def index_names(node: ast.Expr) -> Iterator[str]:

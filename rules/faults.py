@@ -86,6 +86,15 @@ class MlirulesError(Exception):
         """A fault that concerns a whole file or flag rather than a place in it."""
         return cls(Fault(Span(path), code, message, suggestion))
 
+    @classmethod
+    def not_installed(
+        cls, path: str, message: str, extra: str, *, code: str = "extra", besides: str = ""
+    ) -> MlirulesError:
+        """Something that an extra of the distribution brings is missing."""
+        return cls.at(
+            path, message, code=code, suggestion=f"pip install 'mlirules[{extra}]'{besides}"
+        )
+
 
 class CheckFailed(Exception):
     """A check that ran and did not hold (exit code 1): a failing test, an unmet expectation."""

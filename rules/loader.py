@@ -743,7 +743,7 @@ class _Checker:
 
     def early_reads(self, line: Line, value: ast.Expr, undefined: set[str]) -> None:
         """Elements of results that no line has defined yet; their types may be asked for."""
-        for node in walk_expression(value):
+        for node in ast.walk_expression(value):
             if isinstance(node, ast.Access) and isinstance(node.base, ast.Name):
                 name = node.base.id
                 if name in undefined:
@@ -802,7 +802,7 @@ class _Checker:
                 self.op_name(line, call.fn, call.pos)
                 for arg in call.args:
                     self.expression(line, arg, scope, runtime=True)
-                    for node in walk_expression(arg):
+                    for node in ast.walk_expression(arg):
                         if isinstance(node, ast.Call) and "." in node.fn:
                             self.fault(
                                 line, ast.Node(node.pos, node.pos + len(node.fn)), "rewrite",
@@ -817,7 +817,7 @@ class _Checker:
                 loops = {b.id for b in statement.bounds}
                 for item in statement.indices:
                     loops |= _index_names(item)
-                for node in walk_expression(statement.value):
+                for node in ast.walk_expression(statement.value):
                     if isinstance(node, ast.Access):
                         for item in node.items:
                             loops |= _index_names(item)
@@ -876,7 +876,7 @@ class _Checker:
     def expression(
         self, line: Line, expr: ast.Expr, scope: set[str], *, runtime: bool
     ) -> None:
-        for node in walk_expression(expr):
+        for node in ast.walk_expression(expr):
             if isinstance(node, (ast.Name, ast.Pack)) and node.id:
                 if node.id in scope or node.id in ELEMENT_TYPES or node.id in self.unread:
                     continue
@@ -1082,35 +1082,10 @@ def _shifted(text: Text, start: int, end: int) -> tuple[int, ...]:
     return tuple(range(first + start, first + end + 1))
 
 
-def walk_expression(node: ast.Expr) -> Iterable[ast.Expr]:
-    """An expression and all that it is made of, outermost first."""
-    yield node
-    match node:
-        case ast.ListExpr(items=items):
-            for item in items:
-                yield from walk_expression(item)
-        case ast.Call(args=args):
-            for item in args:
-                yield from walk_expression(item)
-        case ast.Access(base=base, items=items):
-            yield from walk_expression(base)
-            for item in items:
-                yield from walk_expression(item)
-        case ast.Unary(operand=operand):
-            yield from walk_expression(operand)
-        case ast.Binary(left=left, right=right):
-            yield from walk_expression(left)
-            yield from walk_expression(right)
-        case ast.Conditional(condition=c, then=a, otherwise=b):
-            yield from walk_expression(c)
-            yield from walk_expression(a)
-            yield from walk_expression(b)
-
-
 def _index_names(item: ast.Expr) -> set[str]:
     """The names in an index: loop indices, packs, and symbols alike."""
     out: set[str] = set()
-    for node in walk_expression(item):
+    for node in ast.walk_expression(item):
         if isinstance(node, (ast.Name, ast.Pack)) and node.id:
             out.add(node.id)
     return out
@@ -1119,7 +1094,7 @@ def _index_names(item: ast.Expr) -> set[str]:
 def _tensor_names(value: ast.Expr) -> list[str]:
     return [
         node.base.id
-        for node in walk_expression(value)
+        for node in ast.walk_expression(value)
         if isinstance(node, ast.Access) and isinstance(node.base, ast.Name)
     ]
 
@@ -1132,10 +1107,10 @@ def _targets(rule: Rule) -> Iterable[str]:
 def _open_symbols(equation: ast.IndexEquation) -> set[str]:
     """Names that multiply a loop index in an equation to find: numbers of the op."""
     out: set[str] = set()
-    for node in walk_expression(equation.value):
+    for node in ast.walk_expression(equation.value):
         if isinstance(node, ast.Access):
             for item in node.items:
-                for inner in walk_expression(item):
+                for inner in ast.walk_expression(item):
                     if (
                         isinstance(inner, ast.Binary)
                         and inner.op == "*"

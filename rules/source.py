@@ -132,11 +132,12 @@ class _Composing(yaml.composer.Composer):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if len(self.faults) >= MAX_FAULTS:
             raise MlirulesError([])
-        event: Any = self.peek_event()  # type: ignore[attr-defined]
+        events: Any = self  # a loader is its own parser, which the stubs leave out
+        event = events.peek_event()
         mark = event.start_mark
         span = self.source.span(mark.line + 1, mark.column + 1)
         if isinstance(event, yaml.AliasEvent):
-            self.get_event()  # type: ignore[attr-defined]
+            events.get_event()
             self.faults.append(
                 Fault(
                     replace(span, length=len(str(event.anchor)) + 1), "yaml-alias",

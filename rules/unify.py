@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mlirules.rules.evaluate import Evaluator, Refused, describe
-from mlirules.rules.loader import walk_expression
 from mlirules.rules.notation import ast
+from mlirules.rules.notation.ast import walk_expression
 from mlirules.rules.rule import Line, Rule
 from mlirules.rules.values import DType, Dyn, Opaque, Scalar, Tensor, dtype_named
 

@@ -65,6 +65,21 @@ def attention(heads: int, length: Any) -> str:
     return ATTENTION.replace("{H}", str(heads)).replace("{L}", str(length))
 
 
+def convolution(channels: int, filters: int, *, size: int) -> str:
+    """A square window over 16x16 pixels."""
+    x, w = f"tensor<1x{channels}x16x16xf32>", f"tensor<{filters}x{channels}x{size}x{size}xf32>"
+    y = f"tensor<1x{filters}x{17 - size}x{17 - size}xf32>"
+    return f"""func.func @main(%x: {x}, %w: {w}) -> {y} {{
+  %zero = arith.constant 0.0 : f32
+  %empty = tensor.empty() : {y}
+  %init = linalg.fill ins(%zero : f32) outs(%empty : {y}) -> {y}
+  %y = linalg.conv_2d_nchw_fchw
+    {{dilations = dense<1> : tensor<2xi64>, strides = dense<1> : tensor<2xi64>}}
+    ins(%x, %w : {x}, {w}) outs(%init : {y}) -> {y}
+  return %y : {y}
+}}"""
+
+
 def stages() -> list[Stage]:
     return [Stage(phase="torch", rules=["torch/unfuse"], driver="cost")]
 
@@ -95,18 +110,7 @@ def test_work_is_counted_from_the_compilers_output() -> None:
 def test_the_order_of_factors_counts() -> None:
     known = roofline.parameters("cpu")
     assert known.efficiency["swapped-contraction"] < known.efficiency["contraction"] / 2
-    text = """func.func @main(%x: tensor<1x32x16x16xf32>, %w: tensor<64x32x1x1xf32>)
-        -> tensor<1x64x16x16xf32> {
-      %zero = arith.constant 0.0 : f32
-      %empty = tensor.empty() : tensor<1x64x16x16xf32>
-      %init = linalg.fill ins(%zero : f32) outs(%empty : tensor<1x64x16x16xf32>)
-        -> tensor<1x64x16x16xf32>
-      %y = linalg.conv_2d_nchw_fchw
-        {dilations = dense<1> : tensor<2xi64>, strides = dense<1> : tensor<2xi64>}
-        ins(%x, %w : tensor<1x32x16x16xf32>, tensor<64x32x1x1xf32>)
-        outs(%init : tensor<1x64x16x16xf32>) -> tensor<1x64x16x16xf32>
-      return %y : tensor<1x64x16x16xf32>
-    }"""
+    text = convolution(32, 64, size=1)
     # IREE makes a product with the image as its first factor of it; the rule puts the filter first.
     done = pipeline.transform(
         text, stages=[Stage(phase="torch", rules=["linalg/convolution"], driver="greedy")]
@@ -228,32 +232,19 @@ def test_every_kind_of_target_has_parameters(kind: str) -> None:
     assert (known.efficiency["attention"] > 0.1) == (kind in ("cuda", "hip"))
 
 
-CONVOLUTION = """func.func @main(%x: tensor<1x16x16x16xf32>, %w: tensor<16x16x3x3xf32>)
-    -> tensor<1x16x14x14xf32> {
-  %zero = arith.constant 0.0 : f32
-  %empty = tensor.empty() : tensor<1x16x14x14xf32>
-  %init = linalg.fill ins(%zero : f32) outs(%empty : tensor<1x16x14x14xf32>)
-    -> tensor<1x16x14x14xf32>
-  %y = linalg.conv_2d_nchw_fchw
-    {dilations = dense<1> : tensor<2xi64>, strides = dense<1> : tensor<2xi64>}
-    ins(%x, %w : tensor<1x16x16x16xf32>, tensor<16x16x3x3xf32>)
-    outs(%init : tensor<1x16x14x14xf32>) -> tensor<1x16x14x14xf32>
-  return %y : tensor<1x16x14x14xf32>
-}"""
-
 
 @pytest.mark.vulkan
 def test_measured_on_vulkan(vulkan: str) -> None:
     """Both forms are compiled for the device, run there, and held against each other."""
     stage = Stage(phase="torch", rules=["linalg/im2col/nchw"], driver="cost", margin=0.0)
     settings = cost.Settings(Target.parse(vulkan), measure=True, seconds=0.5)
-    found = pipeline.transform(CONVOLUTION, stages=[stage], costs=settings)
+    found = pipeline.transform(convolution(16, 16, size=3), stages=[stage], costs=settings)
     (decision,) = found.outcome.decisions
     assert (decision.model, decision.target) == ("measured", "vulkan")
     assert decision.rounds >= 3
     assert decision.applies == (decision.ratio > 1 and decision.ratio_low > 1)
     assert found.outcome.total == decision.applies
-    again = pipeline.transform(CONVOLUTION, stages=[stage], costs=settings)
+    again = pipeline.transform(convolution(16, 16, size=3), stages=[stage], costs=settings)
     assert again.outcome.decisions[0].cached
 
 
@@ -261,7 +252,7 @@ def test_the_model_unrolls_windows_on_vulkan() -> None:
     """llvmpipe runs products many times as fast as convolutions; so the parameters say."""
     settings = cost.Settings(Target("vulkan", "baseline"))
     stage = Stage(phase="torch", rules=["linalg/im2col/nchw"], driver="cost")
-    found = pipeline.transform(CONVOLUTION, stages=[stage], costs=settings).outcome
+    found = pipeline.transform(convolution(16, 16, size=3), stages=[stage], costs=settings).outcome
     assert found.total == 1
     assert found.decisions[0].ratio > 2
 

@@ -15,9 +15,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 def test_the_lit_recipe_works_in_a_project_of_ones_own(tmp_path: Path) -> None:
     pytest.importorskip("lit", reason="needs lit")
     text = (DOCS / "testing.md").read_text()
-    config, test = (
-        re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1]  # type: ignore[index]
-        for kind in ("python", "mlir")
+    (config,), (test,) = (
+        re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "mlir")
     )
     made = subprocess.run(
         [sys.executable, "-m", "mlirules", "new", "conversion", "my-sigmoid", "-o",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,10 +61,10 @@ def chain(*ops: str) -> str:
     return "\n".join([*lines, f"  return %v{len(ops)} : {T}", "}"])
 
 
-def run(rules: list[Rule], text: str, **options: object) -> tuple[str, Outcome]:
+def run(rules: list[Rule], text: str, **options: Any) -> tuple[str, Outcome]:
     context = compiler.context()
     module = compiler.parse(text, "program", context)
-    outcome = Engine(rules, context).run(module, Options(**options))  # type: ignore[arg-type]
+    outcome = Engine(rules, context).run(module, Options(**options))
     assert module.operation.verify()
     return str(module), outcome
 

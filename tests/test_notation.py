@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from mlirules.generator import scalars
 from mlirules.rules.evaluate import FUNCTIONS, Evaluator
-from mlirules.rules.loader import RUNTIME_ARITY, RUNTIME_FUNCTIONS, walk_expression
+from mlirules.rules.loader import RUNTIME_ARITY, RUNTIME_FUNCTIONS
 from mlirules.rules.notation import ast
+from mlirules.rules.notation.ast import walk_expression
 from mlirules.rules.notation.parser import (
     ELEMENT_TYPES,
     MAX_CHAIN,

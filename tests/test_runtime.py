@@ -191,8 +191,9 @@ def test_devices_lists_the_cpu() -> None:
 
 def test_npz_arrays_come_in_order_with_their_real_types(tmp_path: Path) -> None:
     bits = np.array([1, 2], ml_dtypes.bfloat16).view(np.uint16)
-    arrays = {f"a{i}": np.array(i) for i in range(12)} | {"a0": bits, "r0": np.array(9)}
-    np.savez(tmp_path / "data.npz", **arrays)  # type: ignore[arg-type]
+    arrays: dict[str, Any] = {f"a{i}": np.array(i) for i in range(12)}
+    arrays |= {"a0": bits, "r0": np.array(9)}
+    np.savez(tmp_path / "data.npz", **arrays)
     inputs = runtime.load_npz(tmp_path / "data.npz", ["bfloat16", None])
     assert inputs[0].tolist() == [1, 2]
     assert [int(value) for value in inputs[1:]] == list(range(1, 12))

@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,9 +66,7 @@ func.func @main(%a: tensor<{a}x{element}>, %b: tensor<{b}x{element}>) -> {c} {{
 """
 
 
-CONV_AND_SUM = """
-func.func @main(%x: tensor<2x8x10x18xf32>, %w: tensor<16x8x3x3xf32>, %a: tensor<64x32xf32>)
-    -> (tensor<2x16x8x16xf32>, tensor<32xf32>) {
+CONVOLVED = """\
   %z = arith.constant 0.0 : f32
   %e = tensor.empty() : tensor<2x16x8x16xf32>
   %f = linalg.fill ins(%z : f32) outs(%e : tensor<2x16x8x16xf32>) -> tensor<2x16x8x16xf32>
@@ -75,12 +74,16 @@ func.func @main(%x: tensor<2x8x10x18xf32>, %w: tensor<16x8x3x3xf32>, %a: tensor<
       strides = dense<1> : tensor<2xi64>}
       ins(%x, %w : tensor<2x8x10x18xf32>, tensor<16x8x3x3xf32>)
       outs(%f : tensor<2x16x8x16xf32>) -> tensor<2x16x8x16xf32>
-  %e1 = tensor.empty() : tensor<32xf32>
+"""
+CONV_AND_SUM = f"""
+func.func @main(%x: tensor<2x8x10x18xf32>, %w: tensor<16x8x3x3xf32>, %a: tensor<64x32xf32>)
+    -> (tensor<2x16x8x16xf32>, tensor<32xf32>) {{
+{CONVOLVED}  %e1 = tensor.empty() : tensor<32xf32>
   %f1 = linalg.fill ins(%z : f32) outs(%e1 : tensor<32xf32>) -> tensor<32xf32>
-  %s = linalg.reduce { arith.addf } ins(%a : tensor<64x32xf32>) outs(%f1 : tensor<32xf32>)
+  %s = linalg.reduce {{ arith.addf }} ins(%a : tensor<64x32xf32>) outs(%f1 : tensor<32xf32>)
       dimensions = [0]
   return %r, %s : tensor<2x16x8x16xf32>, tensor<32xf32>
-}
+}}
 """
 
 
@@ -265,17 +268,10 @@ def test_unknown_pipelines_and_keys_are_refused() -> None:
 PACKED = Way("packed", ("--iree-opt-data-tiling",))
 IM2COL = Way("im2col", (), ("linalg/im2col",))
 
-CONVOLUTION = """
-func.func @main(%x: tensor<2x8x10x18xf32>, %w: tensor<16x8x3x3xf32>) -> tensor<2x16x8x16xf32> {
-  %z = arith.constant 0.0 : f32
-  %e = tensor.empty() : tensor<2x16x8x16xf32>
-  %f = linalg.fill ins(%z : f32) outs(%e : tensor<2x16x8x16xf32>) -> tensor<2x16x8x16xf32>
-  %r = linalg.conv_2d_nchw_fchw {dilations = dense<1> : tensor<2xi64>,
-      strides = dense<1> : tensor<2xi64>}
-      ins(%x, %w : tensor<2x8x10x18xf32>, tensor<16x8x3x3xf32>)
-      outs(%f : tensor<2x16x8x16xf32>) -> tensor<2x16x8x16xf32>
-  return %r : tensor<2x16x8x16xf32>
-}
+CONVOLUTION = f"""
+func.func @main(%x: tensor<2x8x10x18xf32>, %w: tensor<16x8x3x3xf32>) -> tensor<2x16x8x16xf32> {{
+{CONVOLVED}  return %r : tensor<2x16x8x16xf32>
+}}
 """
 
 
@@ -740,24 +736,27 @@ def test_a_cluster_of_two_workers_loses_one(tmp_path: Path) -> None:
         port = probe.getsockname()[1]
     environment = {**os.environ, "DASK_DISTRIBUTED__WORKER__DAEMON": "False"}
     address = f"tcp://127.0.0.1:{port}"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
+    quiet: dict[str, Any] = {
+        "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment,
+    }  # fmt: skip
     scheduler = subprocess.Popen(
         [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1",
-         "--port", str(port), "--no-dashboard"], **quiet,  # type: ignore[call-overload]
+         "--port", str(port), "--no-dashboard"], **quiet,
     )  # fmt: skip
     two = [
         subprocess.Popen(
             [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1",
              "--no-nanny", "--no-dashboard", "--local-directory", str(tmp_path / f"w{i}")],
-            start_new_session=True, **quiet,  # type: ignore[call-overload]
+            start_new_session=True, **quiet,
         )
         for i in range(2)
     ]  # fmt: skip
     try:
         import distributed
 
-        with distributed.Client(address, timeout=60) as client:  # type: ignore[no-untyped-call]
-            client.wait_for_workers(2, timeout=60)  # type: ignore[no-untyped-call]
+        typed_in_part: Any = distributed
+        with typed_in_part.Client(address, timeout=60) as client:
+            client.wait_for_workers(2, timeout=60)
         store, pool = Store(tmp_path / "s.sqlite"), workers(f"dask://127.0.0.1:{port}")
         seen: list[Result] = []
 

@@ -51,10 +51,9 @@ def candidates(
     try:
         import z3
     except ImportError:
-        raise MlirulesError.at(
-            "--target", f"the constraints for {target} need z3", code="extra",
-            suggestion="pip install 'mlirules[tune]'",
-        ) from None  # fmt: skip
+        raise MlirulesError.not_installed(
+            "--target", f"the constraints for {target} need z3", "tune"
+        ) from None
     found: dict[str, Candidate] = {}
     sources = [
         _solutions(z3, op, dispatch.root.loops, count, seed + index)

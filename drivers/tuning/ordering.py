@@ -213,6 +213,12 @@ def cost_of(result: Result) -> float:
 # ---- learned -------------------------------------------------------------------------------
 
 
+def _missing(message: str) -> MlirulesError:
+    return MlirulesError.not_installed(
+        "--order", message, "tune", besides=", or --order heuristic"
+    )
+
+
 class _Learned:
     """A random forest over :func:`features`, fitted again after each batch."""
 
@@ -222,10 +228,7 @@ class _Learned:
         try:
             import sklearn.ensemble  # noqa: F401
         except ImportError:
-            raise MlirulesError.at(
-                "--order", "the learned order needs scikit-learn", code="extra",
-                suggestion="pip install 'mlirules[tune]', or --order heuristic",
-            ) from None  # fmt: skip
+            raise _missing("the learned order needs scikit-learn") from None
         self._root, self._seed = root, seed
         self._left = sorted(candidates, key=lambda c: heuristic(c, root))
         self._rows: list[dict[str, float]] = []
@@ -292,10 +295,7 @@ class _Optuna:
         try:
             import optuna
         except ImportError:
-            raise MlirulesError.at(
-                "--order", "this order needs Optuna", code="extra",
-                suggestion="pip install 'mlirules[tune]', or --order heuristic",
-            ) from None  # fmt: skip
+            raise _missing("this order needs Optuna") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._library: Any = optuna
         self._study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))

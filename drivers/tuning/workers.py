@@ -105,9 +105,9 @@ class _Dask:
         try:
             import distributed
         except ImportError:
-            raise MlirulesError.at(
-                "--workers", "a Dask cluster needs dask.distributed", code="extra",
-                suggestion="pip install 'mlirules[tune]', here and where the workers run",
+            raise MlirulesError.not_installed(
+                "--workers", "a Dask cluster needs dask.distributed", "tune",
+                besides=", here and where the workers run",
             ) from None  # fmt: skip
         try:
             # The package is typed in part.

@@ -182,3 +182,28 @@ class TypeDecl(Node):
             yield self.element
         if self.of is not None:
             yield from self.of.symbols()
+
+
+def walk_expression(node: Expr) -> Iterator[Expr]:
+    """An expression and all that it is made of, outermost first."""
+    yield node
+    match node:
+        case ListExpr(items=items):
+            for item in items:
+                yield from walk_expression(item)
+        case Call(args=args):
+            for item in args:
+                yield from walk_expression(item)
+        case Access(base=base, items=items):
+            yield from walk_expression(base)
+            for item in items:
+                yield from walk_expression(item)
+        case Unary(operand=operand):
+            yield from walk_expression(operand)
+        case Binary(left=left, right=right):
+            yield from walk_expression(left)
+            yield from walk_expression(right)
+        case Conditional(condition=c, then=a, otherwise=b):
+            yield from walk_expression(c)
+            yield from walk_expression(a)
+            yield from walk_expression(b)

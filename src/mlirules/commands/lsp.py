@@ -27,10 +27,9 @@ def server() -> Any:
         from lsprotocol import types
         from pygls.lsp.server import LanguageServer
     except ImportError:
-        raise MlirulesError.at(
-            "lsp", "the language server needs pygls, which is not installed", code="extra",
-            suggestion="pip install 'mlirules[lsp]'",
-        ) from None  # fmt: skip
+        raise MlirulesError.not_installed(
+            "lsp", "the language server needs pygls, which is not installed", "lsp"
+        ) from None
     from mlirules import __version__
     from mlirules.drivers import language
     from mlirules.rules.faults import Fault
