@@ -19,11 +19,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mlirules.drivers import compiler, runtime, timing
-from mlirules.drivers.measuring import relative_error
-from mlirules.drivers.pipeline import Pipeline, compile_program
-from mlirules.drivers.targets import Target
-from mlirules.drivers.torch_import import import_model
+from mlirules.drivers.frontend.torch import import_model
+from mlirules.drivers.iree import compiler, runtime
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.measure import timing
+from mlirules.drivers.measure.child import relative_error
+from mlirules.drivers.pipelines.transform import Pipeline, compile_program
 
 
 class Attention(nn.Module):
@@ -84,9 +85,10 @@ def main() -> int:
     options = parser.parse_args()
     cpu = Target.parse("cpu")
     arguments = {
-        "shape": options.shape, "shared": options.shared or options.shape.split(",")[1],
+        "shape": options.shape,
+        "shared": options.shared or options.shape.split(",")[1],
         "causal": "yes" if options.causal else "no",
-    }  # fmt: skip
+    }
     line = Pipeline.load(options.pipeline)
     programs: dict[str, runtime.Program] = {}
     errors: dict[str, float] = {}
@@ -114,8 +116,10 @@ def main() -> int:
     found = timing.paired(ordered, rounds=options.rounds, seconds=options.seconds)
     for name, one in found.timings.items():
         error = f"error {errors[name]:.1e}" if name in errors else ""
-        print(f"{name:16} {1e3 * one.median:9.3f} ms  spread {100 * one.spread:4.1f} %  "
-              f"{found.ratio(name)} times stock's speed  {error}")  # fmt: skip
+        print(
+            f"{name:16} {1e3 * one.median:9.3f} ms  spread {100 * one.spread:4.1f} %  "
+            f"{found.ratio(name)} times stock's speed  {error}"
+        )
     print(f"drift {found.drift:.2f}, {len(found['stock'].samples)} rounds")
     if options.json:
         report = {"shape": model_of_torch.shape, "errors": errors, **found.as_json()}

@@ -45,8 +45,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import mlirules
-from mlirules.drivers.targets import Target
-from mlirules.rules.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
+from mlirules.drivers.iree.targets import Target
+from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
 
 MODES = ("builtin", "fallback", "rules")
 JOBS_PER_WORKER = 250  # the compiler's context grows with every program

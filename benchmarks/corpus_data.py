@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from mlirules.drivers.runtime import Array, dtype_of, load_npz
-from mlirules.rules.faults import MlirulesError
+from mlirules.drivers.iree.runtime import Array, dtype_of, load_npz
+from mlirules.language.faults import MlirulesError
 
 VARIANTS = ("core", "aten", "dyn")
 ARCHIVE = "torch-e2e.tar.xz"

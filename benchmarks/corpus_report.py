@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mlirules.drivers.targets import Target
-from mlirules.rules.faults import (
+from mlirules.drivers.iree.targets import Target
+from mlirules.language.faults import (
     EXIT_CHECK_FAILED,
     EXIT_DONE,
     MlirulesError,

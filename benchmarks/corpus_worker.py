@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 from corpus_data import Program, difference, load
 
-from mlirules.drivers import compiler, runtime
-from mlirules.drivers.runtime import Array
-from mlirules.drivers.targets import Target
-from mlirules.rules.faults import CheckFailed, MlirulesError
+from mlirules.drivers.iree import compiler, runtime
+from mlirules.drivers.iree.runtime import Array
+from mlirules.drivers.iree.targets import Target
+from mlirules.language.faults import CheckFailed, MlirulesError
 
 if TYPE_CHECKING:
-    from mlirules.drivers.pipeline import Pipeline
+    from mlirules.drivers.pipelines.transform import Pipeline
 
 FORMAT = 1
 """Of the state file; to be raised when outcomes of the same program would be judged otherwise."""
@@ -97,8 +97,8 @@ def transform(text: str, pipeline: str, path: str, target: Target) -> Transforme
 
     The leftovers are looked for in the text too, not only believed.
     """
-    from mlirules.drivers.cost import Settings
-    from mlirules.drivers.pipeline import transform as apply
+    from mlirules.drivers.pipelines.cost import Settings
+    from mlirules.drivers.pipelines.transform import transform as apply
 
     line = load_pipeline(pipeline)
     done = apply(text, line, path=path, costs=Settings(target, flags=tuple(line.flags)))
@@ -112,7 +112,7 @@ def load_pipeline(name: str) -> "Pipeline":
     Raises MlirulesError for a wrong rule or pipeline, and for stages that work on other phases
     than torch: those would be left out of what is measured.
     """
-    from mlirules.drivers.pipeline import Pipeline, stage_rules
+    from mlirules.drivers.pipelines.transform import Pipeline, stage_rules
 
     pipeline = Pipeline.load(name)
     others = sorted({stage.phase for stage in pipeline.stages} - {"torch"})
@@ -253,9 +253,7 @@ class Worker:
         start = time.perf_counter()
         tell(stage="transform", mode="", artefact="")
         try:
-            done = transform(
-                text, self.setup.pipeline, str(program.path(variant)), self.target
-            )
+            done = transform(text, self.setup.pipeline, str(program.path(variant)), self.target)
         except (MlirulesError, CheckFailed) as error:
             why = _why(error) if isinstance(error, MlirulesError) else str(error).splitlines()[0]
             yield from (Row(mode, "transform", why, (), _since(start)) for mode in ours)

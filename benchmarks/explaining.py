@@ -19,19 +19,21 @@ import json
 import time
 from collections.abc import Callable
 
-from mlirules.drivers import compiler
-from mlirules.drivers.engine import Outcome
-from mlirules.drivers.explaining import diagnoses, walk, why_not
-from mlirules.drivers.matching import Matcher
-from mlirules.drivers.pipeline import rule_set, shared_context
+from mlirules.drivers.apply.engine import Outcome
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.pipelines.transform import rule_set, shared_context
+from mlirules.drivers.quality.explain import diagnoses, walk, why_not
 
 F32, BOOL = "!torch.vtensor<[64,64],f32>", "!torch.vtensor<[64,64],i1>"
 
 
 def program(ops: int) -> str:
     """A function of so many ops."""
-    rows = [f"func.func @f(%x0: {F32}, %w: {F32}, %b: {BOOL}) -> {F32} {{",
-            "  %one = torch.constant.int 1"]  # fmt: skip
+    rows = [
+        f"func.func @f(%x0: {F32}, %w: {F32}, %b: {BOOL}) -> {F32} {{",
+        "  %one = torch.constant.int 1",
+    ]
     last = "%x0"
     for i in range(ops // 2):
         if i % 7 == 3:

@@ -13,10 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mlirules.drivers import measuring, numerics
-from mlirules.drivers.pipeline import compile_program, default_for
-from mlirules.drivers.targets import Target
-from mlirules.specs.pipeline import Expect, Stage
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.measure import child as measuring
+from mlirules.drivers.measure import numerics
+from mlirules.drivers.pipelines.transform import compile_program, default_for
+from mlirules.language.pipeline import Expect, Stage
 
 
 def _type(*shape: int) -> str:
@@ -72,21 +73,25 @@ def measure(name: str, text: str, target: Target, seconds: float) -> dict[str, A
     line = default_for(target.kind)
     kernels = Stage(phase="torch", rules=["kernels"], driver="greedy", expect=Expect(applied=1))
     ours = line.model_copy(update={"pipeline": "kernel", "stages": [kernels, *line.stages]})
-    programs = {
-        form.pipeline: compile_program(text, target, form)[0] for form in (line, ours)
-    }
+    programs = {form.pipeline: compile_program(text, target, form)[0] for form in (line, ours)}
     inputs = numerics.random_inputs(numerics.signature(text)[1])
     found = measuring.compare(programs, inputs, target, seconds=seconds)
     ratio = found.comparison.ratio("kernel")
     row = {
-        "op": name, "target": target.name, "error": found.error,
+        "op": name,
+        "target": target.name,
+        "error": found.error,
         "compiler_ms": 1e3 * found.comparison[line.pipeline].median,
         "kernel_ms": 1e3 * found.comparison["kernel"].median,
-        "ratio": ratio.median, "low": ratio.low, "high": ratio.high,
-    }  # fmt: skip
-    print(f"{name:20} {line.pipeline} {row['compiler_ms']:9.3f} ms  kernel "
-          f"{row['kernel_ms']:9.3f} ms  {ratio} times as fast  error {found.error:.1e}",
-          flush=True)  # fmt: skip
+        "ratio": ratio.median,
+        "low": ratio.low,
+        "high": ratio.high,
+    }
+    print(
+        f"{name:20} {line.pipeline} {row['compiler_ms']:9.3f} ms  kernel "
+        f"{row['kernel_ms']:9.3f} ms  {ratio} times as fast  error {found.error:.1e}",
+        flush=True,
+    )
     return row
 
 

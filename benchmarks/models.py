@@ -20,11 +20,13 @@ from typing import Any
 
 import torch
 
-from mlirules.drivers import compiler, cost, runtime, timing
-from mlirules.drivers.measuring import relative_error
-from mlirules.drivers.pipeline import Pipeline, compile_program
-from mlirules.drivers.targets import Target
-from mlirules.drivers.torch_import import import_model
+from mlirules.drivers.frontend.torch import import_model
+from mlirules.drivers.iree import compiler, runtime
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.measure import timing
+from mlirules.drivers.measure.child import relative_error
+from mlirules.drivers.pipelines import cost
+from mlirules.drivers.pipelines.transform import Pipeline, compile_program
 
 MODELS = Path(__file__).resolve().parents[1] / "examples" / "models"
 NAMES = ("resnet18", "bert_encoder", "llama_decoder", "unet_block")
@@ -68,8 +70,9 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     }
     found = timing.paired(
         {**programs, "PyTorch": eager(name, options.size, inputs)},
-        rounds=options.rounds, seconds=options.seconds,
-    )  # fmt: skip
+        rounds=options.rounds,
+        seconds=options.seconds,
+    )
     for decision in done.outcome.decisions:
         print(f"  {decision}")
     ours, eagerly = found.ratio(line.pipeline), found.ratio(line.pipeline, over="PyTorch")
@@ -82,10 +85,14 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         flush=True,
     )
     return {
-        "model": name, "size": options.size, "errors": errors, **found.as_json(),
-        "over_stock": ours.median, "over_pytorch": eagerly.median,
+        "model": name,
+        "size": options.size,
+        "errors": errors,
+        **found.as_json(),
+        "over_stock": ours.median,
+        "over_pytorch": eagerly.median,
         "decisions": [vars(d) for d in done.outcome.decisions],
-    }  # fmt: skip
+    }
 
 
 def main() -> int:

@@ -27,12 +27,12 @@ from pathlib import Path
 
 import numpy as np
 
-from mlirules.drivers import runtime
-from mlirules.drivers.compiler import compile_module, context, parse, run_passes
-from mlirules.drivers.pipeline import transform
-from mlirules.drivers.targets import Target
-from mlirules.drivers.torch_import import Imported, import_model
-from mlirules.rules.faults import MlirulesError
+from mlirules.drivers.frontend.torch import Imported, import_model
+from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree.compiler import compile_module, context, parse, run_passes
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines.transform import transform
+from mlirules.language.faults import MlirulesError
 
 MODELS = Path(__file__).resolve().parents[1] / "examples" / "models"
 NAMES = ("resnet18", "bert_encoder", "llama_decoder", "unet_block")
@@ -124,8 +124,11 @@ def report(row: Row) -> None:
     cells = [f"{k} {shown(v)} s" if v is not None else f"{k} fails" for k, v in times.items()]
     cells += [f"error on {k} {shown(v)}" for k, v in row.error.items()]
     left = ", ".join(row.left) or "nothing"
-    print(f"{row.model:14} {row.form:4} {row.size:5} {row.ops:5} ops  left: {left}  "
-          + "  ".join(cells), flush=True)  # fmt: skip
+    print(
+        f"{row.model:14} {row.form:4} {row.size:5} {row.ops:5} ops  left: {left}  "
+        + "  ".join(cells),
+        flush=True,
+    )
 
 
 def main() -> int:

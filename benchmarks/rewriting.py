@@ -97,9 +97,9 @@ def expect_rewritten(
 
 def measure_mlirules(driver: DriverName, ops: int) -> Timing:
     """Measure one of our drivers. Reading the rules and compiling their PDL is not in it."""
-    from mlirules.drivers import compiler
-    from mlirules.drivers.engine import Engine, Options
-    from mlirules.rules.loader import load_rules
+    from mlirules.drivers.apply.engine import Engine, Options
+    from mlirules.drivers.iree import compiler
+    from mlirules.language.loader import load_rules
 
     text = program(ops)
     context = compiler.context()

@@ -28,18 +28,26 @@ TABLE: dict[str, tuple[list[str], int, str]] = {
     "softmax": (["softmax"], 64, "DecomposeAten_SoftmaxOp + getSoftmaxResult"),
     "max_pool2d": (["max-pool2d-with-indices"], 275, "ConvertAtenMaxPoolOp"),
     "batch_norm": (
-        ["native-batch-norm", "native-batch-norm-training"], 146, "DecomposeAtenNativeBatchNormOp",
+        ["native-batch-norm", "native-batch-norm-training"],
+        146,
+        "DecomposeAtenNativeBatchNormOp",
     ),
     "convolution": (
-        ["convolution", "convolution-depthwise", "convolution-grouped", "convolution-transposed",
-         "convolution-transposed-grouped"],
-        632, "ConvertAtenConvolutionOp",
+        [
+            "convolution",
+            "convolution-depthwise",
+            "convolution-grouped",
+            "convolution-transposed",
+            "convolution-transposed-grouped",
+        ],
+        632,
+        "ConvertAtenConvolutionOp",
     ),
     "gather": (["gather"], 43, "ConvertAtenGatherOp"),
     "cumsum": (["cumsum"], 72, "ConvertAtenCumsumOp"),
     "layer_norm": (["native-layer-norm"], 82, "DecomposeAtenNativeLayerNormOp"),
     "nll_loss": (["nll-loss-forward"], 138, "ConvertAtenNllLossForwardOp"),
-}  # fmt: skip
+}
 
 DOCUMENTATION = ("summary", "reason", "notes", "tags", "tests", "tolerance")
 

@@ -30,15 +30,17 @@ from typing import Any
 
 import numpy as np
 
-from mlirules.drivers import compiler, pipeline, profile, runtime, timing
-from mlirules.drivers.targets import Target
-from mlirules.drivers.torch_import import write_whole
+from mlirules.drivers.frontend.torch import write_whole
+from mlirules.drivers.iree import compiler, runtime
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.measure import profile, timing
+from mlirules.drivers.pipelines import transform as pipeline
 from mlirules.drivers.tuning import ordering, space, tuner, ways, written
 from mlirules.drivers.tuning.measure import Result
 from mlirules.drivers.tuning.space import candidate_of
 from mlirules.drivers.tuning.store import Measured, Store, root_of
 from mlirules.drivers.tuning.workers import workers
-from mlirules.specs.pipeline import Pipeline
+from mlirules.language.pipeline import Pipeline
 
 HERE = Path(__file__).resolve().parent / "results"
 STATE = HERE / "tuning.sqlite"
@@ -50,8 +52,13 @@ CPU = Target.parse("cpu")
 #: Times as fast: over stock for all shapes and for attention, over PyTorch for products.
 AIMS = {("all", "stock"): 2.0, ("attention", "stock"): 5.0, ("mmt", "torch"): 0.9}
 
-MATMULS = [(2048, 1280, 1280), (2048, 10240, 1280), (2048, 1280, 5120), (8192, 640, 640),
-           (128, 1280, 2048)]  # fmt: skip
+MATMULS = [
+    (2048, 1280, 1280),
+    (2048, 10240, 1280),
+    (2048, 1280, 5120),
+    (8192, 640, 640),
+    (128, 1280, 2048),
+]
 CONVOLUTIONS = [(2, 32, 32, 320, 320), (2, 64, 64, 160, 160)]
 ATTENTIONS = [(20, 1024, 64), (10, 4096, 64)]
 
@@ -150,7 +157,7 @@ def search(
                     f"kept {t.winner.speedup if t.winner else 0:.2f} {t.why_not} "
                     f"noise {t.noise:.1%} drift {t.drift:.2f} {made.dropped}",
                     flush=True,
-                )  # fmt: skip
+                )
             for tried in made.ways:
                 if tried.ratio:
                     print(f"{name}: {tried.way.name}: {tried.state}, {tried.ratio:.2f}")
@@ -179,15 +186,20 @@ def export(seed: int, count: int) -> None:
         if len(sample) < count:
             print(f"{root.title}: {len(sample)} of {count} measured, left out")
             continue
-        rows.append({
-            "root": {**_plain(root), "region": "", "captured": ""},
-            "space_size": len(space.enumerate_candidates(root, CPU, spaces)),
-            "results": [
-                {"candidate": m.candidate.as_json(), "state": m.result.state,
-                 "ratio": m.result.ratio and round(m.result.ratio, 4)}
-                for m in sample
-            ],
-        })  # fmt: skip
+        rows.append(
+            {
+                "root": {**_plain(root), "region": "", "captured": ""},
+                "space_size": len(space.enumerate_candidates(root, CPU, spaces)),
+                "results": [
+                    {
+                        "candidate": m.candidate.as_json(),
+                        "state": m.result.state,
+                        "ratio": m.result.ratio and round(m.result.ratio, 4),
+                    }
+                    for m in sample
+                ],
+            }
+        )
     head = {"device": _device(), "compiler": compiler.version(), "seed": seed, "ops": rows}
     ORDERS.write_text(json.dumps(head, separators=(",", ":")) + "\n")
     print(f"{sum(len(r['results']) for r in rows)} results of {len(rows)} ops")
@@ -213,10 +225,12 @@ def replay(seeds: int) -> dict[str, Any]:
     for row in data["ops"]:
         root = root_of(row["root"])
         measured = [
-            Measured(candidate_of(r["candidate"]),
-                     Result(candidate_of(r["candidate"]).key, r["state"], ratio=r["ratio"]))
+            Measured(
+                candidate_of(r["candidate"]),
+                Result(candidate_of(r["candidate"]).key, r["state"], ratio=r["ratio"]),
+            )
             for r in row["results"]
-        ]  # fmt: skip
+        ]
         known[f"{root.kind} {root.shape}"] = (root, measured)
     out: dict[str, Any] = {"device": data["device"], "ops": {}}
     shares: dict[str, list[float]] = {m: [] for m in ordering.METHODS if m != "random"}
@@ -231,9 +245,7 @@ def replay(seeds: int) -> dict[str, Any]:
                 counts[method].append(ordering.until_good(line, by_key))
         row = {m: statistics.median(c) for m, c in counts.items()}
         for method in shares:
-            shares[method] += [
-                a / b for a, b in zip(counts[method], counts["random"], strict=True)
-            ]
+            shares[method] += [a / b for a, b in zip(counts[method], counts["random"], strict=True)]
         out["ops"][title] = {"candidates": len(candidates), **row}
     medians = {m: statistics.median(v["random"] for v in out["ops"].values()) for m in ("random",)}
     out["median_random"] = medians["random"]
@@ -283,12 +295,14 @@ def _times(name: str, rounds: int, seconds: float) -> dict[str, Any]:
     error = float(np.max(np.abs(have - want)) / np.max(np.abs(want)))
     made = timing.paired(contenders, baseline="stock", rounds=rounds, seconds=seconds)
     row: dict[str, Any] = {
-        "how": how, "error": error, "drift": made.drift,
+        "how": how,
+        "error": error,
+        "drift": made.drift,
         "ms": {c: 1e3 * made[c].median for c in contenders},
         "fastest_ms": {c: 1e3 * made[c].fastest for c in contenders},
         "spread": {c: made[c].spread for c in contenders},
         "tuned_over": {c: made.ratio("tuned", c).median for c in contenders if c != "tuned"},
-    }  # fmt: skip
+    }
     if tuned == stock:
         row["tuned_over"]["stock"] = 1.0  # one binary: what differs is noise
     return row
@@ -297,8 +311,12 @@ def _times(name: str, rounds: int, seconds: float) -> dict[str, Any]:
 def judge(rows: dict[str, dict[str, Any]]) -> bool:
     """Print the table, the geometric means and the aims. False when one was not reached."""
     others = ("stock", "torch", "numpy")
-    print(f"{'op':26} " + " ".join(f"{c + ' ms':>10}" for c in ("tuned", *others))
-          + " ".join(f"{'x ' + c:>8}" for c in others) + "  how")  # fmt: skip
+    print(
+        f"{'op':26} "
+        + " ".join(f"{c + ' ms':>10}" for c in ("tuned", *others))
+        + " ".join(f"{'x ' + c:>8}" for c in others)
+        + "  how"
+    )
     for name, row in rows.items():
         times = " ".join(f"{row['ms'].get(c, math.nan):10.2f}" for c in ("tuned", *others))
         over = " ".join(f"{row['tuned_over'].get(c, math.nan):8.2f}" for c in others)

@@ -10,9 +10,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 from mlirules.commands.docs import rule_page
-from mlirules.drivers.configtest import any_rules
+from mlirules.drivers.quality.config_test import any_rules
 from mlirules.generator import pages
-from mlirules.rules.loader import LIBRARY
+from mlirules.language.loader import LIBRARY
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -81,7 +81,7 @@ def descend() -> dict[str, npt.NDArray[np.float32]]:
 
 def main() -> None:
     """Write the programs and the golden values beside this file."""
-    from mlirules.drivers.torch_import import import_file, write_arrays
+    from mlirules.drivers.frontend.torch import import_file, write_arrays
 
     stem = Path(__file__).with_suffix("")
     spec = f"{__file__}:hello_nn_world_train"

@@ -47,7 +47,7 @@ def example_inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 def main() -> None:
     """Write the programs and the golden values beside this file."""
-    from mlirules.drivers.torch_import import import_file
+    from mlirules.drivers.frontend.torch import import_file
 
     stem = Path(__file__).with_suffix("")
     spec = f"{__file__}:ToyModel"

@@ -9,13 +9,22 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from mlirules.generator.pdll import cache_directory
+from mlirules.generator.emit.pdll import cache_directory
 
 #: No libc, no run-time support: the object is linked into an executable that has neither.
 FLAGS = (
-    "-c", "-O3", "-march=native", "-std=c11", "-ffreestanding", "-fPIC", "-fno-stack-protector",
-    "-fno-asynchronous-unwind-tables", "-fno-math-errno", "-Wall", "-Werror=implicit",
-)  # fmt: skip
+    "-c",
+    "-O3",
+    "-march=native",
+    "-std=c11",
+    "-ffreestanding",
+    "-fPIC",
+    "-fno-stack-protector",
+    "-fno-asynchronous-unwind-tables",
+    "-fno-math-errno",
+    "-Wall",
+    "-Werror=implicit",
+)
 
 
 class ObjectError(Exception):
@@ -49,9 +58,12 @@ def object_of(source: Path) -> Path:
     os.close(handle)
     try:
         done = subprocess.run(
-            [compiler, *FLAGS, str(source), "-o", name], capture_output=True, text=True,
-            timeout=120, check=False,
-        )  # fmt: skip
+            [compiler, *FLAGS, str(source), "-o", name],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         if done.returncode:
             raise ObjectError(f"{source.name} does not compile: {done.stderr.strip()[:2000]}")
         Path(name).replace(made)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlirules.generator import pdll
-from mlirules.generator.scalars import SIMPLE
-from mlirules.rules import schema as rule_schema
-from mlirules.rules.evaluate import FUNCTIONS
-from mlirules.rules.source import SourceFile
+from mlirules.generator.emit import pdll
+from mlirules.language import schema as rule_schema
+from mlirules.language.evaluate import FUNCTIONS
+from mlirules.language.functions import SIMPLE
+from mlirules.language.source import SourceFile
 
 
 def schema() -> str:
@@ -62,9 +62,13 @@ def page(source: SourceFile, doc: Any, origin: str, example: Sequence[str] = ())
     """
     folder, _, _ = origin.rpartition("/")
     text = pdll.render(
-        "page.md.j2", doc=doc, origin=origin, example=example, definition=_definition(source),
+        "page.md.j2",
+        doc=doc,
+        origin=origin,
+        example=example,
+        definition=_definition(source),
         location=Path(source.path).name,
-    )  # fmt: skip
+    )
     return Page(doc.rule, folder or ".", f"{doc.rule}.md", doc.kind, doc.summary, text)
 
 

@@ -2,15 +2,15 @@
 
 A :class:`Program` says of every value that the pattern reads or makes what it is; :func:`emit`
 writes the function that holds exactly those ops. Variants of a program are programs with another
-value at one place, which is what tests made from a rule are (:mod:`mlirules.drivers.synthesis`).
+value at one place, which is what tests made from a rule are (``drivers.quality.synthesis``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from mlirules.rules.notation import ast
-from mlirules.rules.rule import OpPattern, Rule
+from mlirules.language.notation import ast
+from mlirules.language.rule import OpPattern, Rule
 
 Constant = int | float | bool | str | None
 
@@ -157,7 +157,8 @@ class _Emitter:
         taken = ", ".join(type_ for _, type_ in operands)
         made = ", ".join(types)
         self.rows.append(
-            (f"{left} = " if results else "") + f'"{op}"({given}) {attributes}'.rstrip()
+            (f"{left} = " if results else "")
+            + f'"{op}"({given}) {attributes}'.rstrip()
             + f" : ({taken}) -> ({made})"
         )
         return results

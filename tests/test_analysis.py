@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from mlirules.cli import main
-from mlirules.drivers import compiler
-from mlirules.drivers.analysis import analyse, has_attribute
-from mlirules.rules.faults import Fault
-from mlirules.rules.loader import load_rules
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.quality.analysis import analyse, has_attribute
+from mlirules.language.faults import Fault
+from mlirules.language.loader import load_rules
 
 ROOT = Path(__file__).parent.parent
 
@@ -47,14 +47,29 @@ tests:
 
 
 def write(
-    folder: Path, name: str, *where: str, op: str = "relu", benefit: int = 1, more: str = "",
-    x: str = "... x T", rewrite: str = "y[...] = max(x[...], 0)", attributes: str = "",
-) -> None:  # fmt: skip
+    folder: Path,
+    name: str,
+    *where: str,
+    op: str = "relu",
+    benefit: int = 1,
+    more: str = "",
+    x: str = "... x T",
+    rewrite: str = "y[...] = max(x[...], 0)",
+    attributes: str = "",
+) -> None:
     lines = "\n".join(f"  - {w}" for w in where or ("is_float(T)",))
     (folder / f"{name}.yaml").write_text(
-        RULE.format(name=name, benefit=benefit, more=more, x=x, op=op, where=lines,
-                    rewrite=rewrite, attributes=attributes)
-    )  # fmt: skip
+        RULE.format(
+            name=name,
+            benefit=benefit,
+            more=more,
+            x=x,
+            op=op,
+            where=lines,
+            rewrite=rewrite,
+            attributes=attributes,
+        )
+    )
 
 
 def findings(folder: Path) -> list[Fault]:

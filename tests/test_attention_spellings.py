@@ -15,32 +15,49 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlirules.drivers import compiler, numerics, pipeline, runtime
-from mlirules.drivers.engine import Options
-from mlirules.drivers.targets import Target
+from mlirules.drivers.apply.engine import Options
+from mlirules.drivers.iree import compiler, runtime
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.measure import numerics
+from mlirules.drivers.pipelines import transform as pipeline
 
 PROGRAMS = Path(__file__).parent / "attention"
 
 #: The form that each spelling ends on, and the applications of ``torch/fusions/attention`` that
 #: take it there, from ``aten`` and from ``core``.
 FORMS = {
-    "sdpa": ("plain", 0, 16), "scores_divided": ("plain", 4, 14),
-    "scores_multiplied": ("plain", 4, 14), "queries_scaled": ("plain", 3, 13),
-    "both_scaled": ("plain", 4, 14), "scale_in_a_tensor": ("plain", 3, 13),
-    "three_dimensional": ("plain", 6, 8), "scaled_by_baddbmm": ("plain", 7, 8),
+    "sdpa": ("plain", 0, 16),
+    "scores_divided": ("plain", 4, 14),
+    "scores_multiplied": ("plain", 4, 14),
+    "queries_scaled": ("plain", 3, 13),
+    "both_scaled": ("plain", 4, 14),
+    "scale_in_a_tensor": ("plain", 3, 13),
+    "three_dimensional": ("plain", 6, 8),
+    "scaled_by_baddbmm": ("plain", 7, 8),
     "dropout_at_inference": ("plain", 5, 15),
-    "sdpa_mask": ("mask", 0, 16), "sdpa_bool_mask": ("mask", 0, 16), "llama": ("mask", 8, 19),
-    "llama_type_as": ("mask", 7, 19), "causal_added": ("causal", 6, 22),
-    "causal_filled": ("causal", 6, 20), "causal_filled_bool": ("causal", 6, 19),
-    "filled": ("mask", 5, 16), "filled_least": ("mask", 5, 16), "where": ("mask", 5, 16),
-    "where_not": ("mask", 5, 16), "where_full": ("mask", 6, 15), "bert": ("mask", 4, 14),
-    "sdpa_causal": ("causal", 0, 19), "sdpa_gqa": ("causal", 0, 24),
-    "sdpa_interleaved": ("causal", 1, 24), "sdpa_expanded": ("causal", 3, 24),
-}  # fmt: skip
+    "sdpa_mask": ("mask", 0, 16),
+    "sdpa_bool_mask": ("mask", 0, 16),
+    "llama": ("mask", 8, 19),
+    "llama_type_as": ("mask", 7, 19),
+    "causal_added": ("causal", 6, 22),
+    "causal_filled": ("causal", 6, 20),
+    "causal_filled_bool": ("causal", 6, 19),
+    "filled": ("mask", 5, 16),
+    "filled_least": ("mask", 5, 16),
+    "where": ("mask", 5, 16),
+    "where_not": ("mask", 5, 16),
+    "where_full": ("mask", 6, 15),
+    "bert": ("mask", 4, 14),
+    "sdpa_causal": ("causal", 0, 19),
+    "sdpa_gqa": ("causal", 0, 24),
+    "sdpa_interleaved": ("causal", 1, 24),
+    "sdpa_expanded": ("causal", 3, 24),
+}
 BY_HEADS = {
-    "plain": "torch-attention-by-heads", "mask": "torch-attention-mask-by-heads",
+    "plain": "torch-attention-by-heads",
+    "mask": "torch-attention-mask-by-heads",
     "causal": "torch-attention-causal-by-heads",
-}  # fmt: skip
+}
 EACH = [(name, stage) for name in FORMS for stage in ("aten", "core")]
 
 
@@ -77,10 +94,12 @@ def test_a_spelling_ends_on_the_loop_over_heads(name: str, stage: str) -> None:
     assert not done.leftovers
     shared = "tensor<2x64x512xf32>" in loop(done.text)
     like = next(
-        n for n, s in EACH
-        if s == stage and FORMS[n][0] == kind
+        n
+        for n, s in EACH
+        if s == stage
+        and FORMS[n][0] == kind
         and ("tensor<2x64x512xf32>" in loop(made(n, s).text)) == shared
-    )  # fmt: skip
+    )
     assert loop(done.text) == loop(made(like, stage).text)
 
 
@@ -159,7 +178,7 @@ def test_masks_are_broadcast_as_in_pytorch(mask: str) -> None:
 @pytest.mark.slow
 def test_the_programs_are_what_pytorch_exports() -> None:
     pytest.importorskip("torch")
-    from mlirules.drivers.torch_import import import_model
+    from mlirules.drivers.frontend.torch import import_model
 
     for name in ("sdpa_gqa", "llama", "where_full"):
         for stage in ("aten", "core"):

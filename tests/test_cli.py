@@ -11,10 +11,30 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 HELLO = ROOT / "examples" / "hello_nn_world.mlir"
 COMMANDS = [
-    "apply", "bench", "bisect", "check", "compile", "demo", "diff", "docs", "explain", "generate",
-    "import", "lsp", "new", "profile", "run", "spec check", "spec coverage", "spec import",
-    "spec link", "test", "tune", "verify", "version",
-]  # fmt: skip
+    "apply",
+    "bench",
+    "bisect",
+    "check",
+    "compile",
+    "demo",
+    "diff",
+    "docs",
+    "explain",
+    "generate",
+    "import",
+    "lsp",
+    "new",
+    "profile",
+    "run",
+    "spec check",
+    "spec coverage",
+    "spec import",
+    "spec link",
+    "test",
+    "tune",
+    "verify",
+    "version",
+]
 
 
 def mlirules(
@@ -23,9 +43,12 @@ def mlirules(
     """Run the command line in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "mlirules", *map(str, arguments)],
-        capture_output=True, text=True, check=False, cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
         env={**os.environ, "COLUMNS": "200", **environment},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -70,7 +93,7 @@ def test_version_tells_the_compiler() -> None:
         (["import", "nothing.py:Net", "-o", "x.mlir"], 2, "no such file"),
         (["docs"], 2, "say where to write"),
     ],
-)  # fmt: skip
+)
 def test_wrong_input_is_2_without_a_traceback(arguments: list[str], code: int, said: str) -> None:
     done = mlirules(*arguments)
     assert done.returncode == code, done.stdout + done.stderr
@@ -187,8 +210,8 @@ def test_the_shipped_schema_is_the_models() -> None:
 
 def test_docs_list_the_functions() -> None:
     done = mlirules("docs", "--functions", "--json")
-    from mlirules.generator.scalars import SIMPLE
-    from mlirules.rules.evaluate import FUNCTIONS
+    from mlirules.language.evaluate import FUNCTIONS
+    from mlirules.language.functions import SIMPLE
 
     assert len(json.loads(done.stdout)) == len(FUNCTIONS) + len(SIMPLE)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mlirules.drivers import compiler, dialects
-from mlirules.drivers.compiler import CompileError, compile_module, lower_to, parse
-from mlirules.drivers.targets import Target
-from mlirules.rules.faults import Fault, MlirulesError
+from mlirules.drivers.iree import compiler, dialects
+from mlirules.drivers.iree.compiler import CompileError, compile_module, lower_to, parse
+from mlirules.drivers.iree.targets import Target
+from mlirules.language.faults import Fault, MlirulesError
 
 CPU = Target.parse("cpu")
 RELU = """\
@@ -278,7 +278,7 @@ def test_the_version_is_the_pinned_one() -> None:
 _HERE = """
 import sys
 from mlirules.drivers import compiler, runtime
-from mlirules.drivers.targets import Target
+from mlirules.drivers.iree.targets import Target
 
 text, cpu = sys.stdin.read(), Target.parse("cpu")
 compiler.single_threaded()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mlirules.drivers.pipeline import rule_set
-from mlirules.rules.loader import load_rule
-from mlirules.rules.notation import ast
-from mlirules.rules.rule import Rule
+from mlirules.drivers.pipelines.transform import rule_set
+from mlirules.language.loader import load_rule
+from mlirules.language.notation import ast
+from mlirules.language.rule import Rule
 
 SETS = ("torch/fusions", "torch/unfuse", "torch/cpu", "linalg")
 

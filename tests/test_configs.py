@@ -9,21 +9,29 @@ import pytest
 from typer.testing import CliRunner
 
 from mlirules.cli import app
-from mlirules.drivers import compiler, configs, targetfacts
-from mlirules.drivers.configs import NotApplied, compile_with, config_set, configure, prove
-from mlirules.drivers.configtest import run_config_test
-from mlirules.drivers.examples import example_tests, program
-from mlirules.drivers.pipeline import ExpectationError, compile_program, rule_set
-from mlirules.drivers.speccheck import load_source, round_trip
-from mlirules.drivers.specimport import import_entries
-from mlirules.drivers.specread import read_spec
-from mlirules.drivers.targets import Target
-from mlirules.generator import tuning
-from mlirules.rules.configgpu import mma_of
-from mlirules.rules.configrule import CONFIGS, ConfigRule, load_config, write_config
-from mlirules.rules.faults import MlirulesError
-from mlirules.rules.loader import load_rules
-from mlirules.specs.pipeline import Pipeline
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree import target_facts as targetfacts
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines.transform import ExpectationError, compile_program, rule_set
+from mlirules.drivers.quality.config_test import run_config_test
+from mlirules.drivers.tuning_specs import compile as configs
+from mlirules.drivers.tuning_specs.check import load_source, round_trip
+from mlirules.drivers.tuning_specs.compile import (
+    NotApplied,
+    compile_with,
+    config_set,
+    configure,
+    prove,
+)
+from mlirules.drivers.tuning_specs.examples import example_tests, program
+from mlirules.drivers.tuning_specs.importer import import_entries
+from mlirules.drivers.tuning_specs.reader import read_spec
+from mlirules.generator.emit import tuning_spec as tuning
+from mlirules.language.checks.config_gpu import mma_of
+from mlirules.language.config.rule import CONFIGS, ConfigRule, load_config, write_config
+from mlirules.language.faults import MlirulesError
+from mlirules.language.loader import load_rules
+from mlirules.language.pipeline import Pipeline
 
 HERE = Path(__file__).parent
 FAULTY = sorted((HERE / "faulty_configs").glob("*.yaml"))
@@ -33,14 +41,16 @@ CPU = Target.parse("cpu")
 RULES: dict[str, dict[str, Any]] = {
     "mm": {
         "match": {
-            "op": "contraction", "compute": "c[m, n] += a[m, k] * b[k, n]",
+            "op": "contraction",
+            "compute": "c[m, n] += a[m, k] * b[k, n]",
             "types": {"a": "f32", "b": "f32", "c": "f32"},
             "dims": {"m": 64, "n": {"multiple_of": 32}, "k": {"min": 16, "max": 128}},
         },
         "set": {
             "pipeline": "DoubleTilingExpert",
             "tiles": {
-                "distribution": {"m": 32, "n": 32}, "vector_common_parallel": {"m": 4, "n": 16},
+                "distribution": {"m": 32, "n": 32},
+                "vector_common_parallel": {"m": 4, "n": 16},
                 "vector_reduction": {"k": 8},
             },
         },
@@ -81,17 +91,24 @@ RULES: dict[str, dict[str, Any]] = {
             },
         },
     },
-}  # fmt: skip
+}
 
 
 def made(name: str, **changes: Any) -> ConfigRule:
     """One of the rules above, as a checked rule."""
     data = {
-        "rule": f"{name}-cpu", "kind": "config", "summary": "A rule of a test.",
-        "reason": "A test needs it.", "targets": ["cpu"], **RULES[name], **changes,
-    }  # fmt: skip
-    generic = [{"name": "the op", "input": GENERIC},
-               {"name": "another", "unchanged": GENERIC, "because": "dims.j"}]  # fmt: skip
+        "rule": f"{name}-cpu",
+        "kind": "config",
+        "summary": "A rule of a test.",
+        "reason": "A test needs it.",
+        "targets": ["cpu"],
+        **RULES[name],
+        **changes,
+    }
+    generic = [
+        {"name": "the op", "input": GENERIC},
+        {"name": "another", "unchanged": GENERIC, "because": "dims.j"},
+    ]
     data["tests"] = generic if data["match"]["op"] == "generic" else example_tests(data)
     return load_config(f"{name}.yaml", json.dumps(data), facts=targetfacts.facts)
 
@@ -124,9 +141,13 @@ def test_entry_hits_and_numbers_stay(name: str) -> None:
     rule = made(name)
     for test in rule.tests:
         numbers = {"run": {"low": -1.0, "high": 1.0, "rtol": 1e-3, "atol": 1e-3}}
-        checked = test if test.input is None else test.model_validate(
-            {**test.model_dump(exclude_defaults=True), **numbers, "hits": 1}
-        )  # fmt: skip
+        checked = (
+            test
+            if test.input is None
+            else test.model_validate(
+                {**test.model_dump(exclude_defaults=True), **numbers, "hits": 1}
+            )
+        )
         result = run_config_test(rule, checked)
         assert result.passed, "\n".join(result.problems)
 
@@ -182,14 +203,23 @@ func.func @f(%x: tensor<64x256xf16>) -> tensor<64xf32> {
 
 def squares() -> ConfigRule:
     """A rule for sums of squares."""
-    return made("mm", match={
-        "op": "generic", "compute": "s[i] += x[i, j] * x[i, j]",
-        "types": {"x": "f16", "s": "f32"}, "dims": {"j": {"multiple_of": 64}},
-    }, set={
-        "pipeline": "DoubleTilingExpert",
-        "tiles": {"distribution": {"i": 16}, "vector_common_parallel": {"i": 4},
-                  "vector_reduction": {"j": 32}},
-    })  # fmt: skip
+    return made(
+        "mm",
+        match={
+            "op": "generic",
+            "compute": "s[i] += x[i, j] * x[i, j]",
+            "types": {"x": "f16", "s": "f32"},
+            "dims": {"j": {"multiple_of": 64}},
+        },
+        set={
+            "pipeline": "DoubleTilingExpert",
+            "tiles": {
+                "distribution": {"i": 16},
+                "vector_common_parallel": {"i": 4},
+                "vector_reduction": {"j": 32},
+            },
+        },
+    )
 
 
 @pytest.mark.parametrize("order", ["%t, %acc", "%acc, %t"])
@@ -199,8 +229,9 @@ def test_generic_is_found_in_either_order(order: str) -> None:
 
 
 def test_generic_that_computes_something_else_is_left_alone() -> None:
-    from_input = GENERIC.replace("%x: tensor<64x256xf16>)", "%x: tensor<64x256xf16>, "
-                                 "%i: tensor<64xf32>)")  # fmt: skip
+    from_input = GENERIC.replace(
+        "%x: tensor<64x256xf16>)", "%x: tensor<64x256xf16>, %i: tensor<64xf32>)"
+    )
     from_input = re.sub(r"  %[zei] = .*\n", "", from_input).replace("ORDER", "%t, %acc")
     assert configure(from_input, CPU, [squares()]).hits, "it may go on from any value"
     cubes = from_input.replace("%w, %w : f32", "%w, %acc : f32")
@@ -239,7 +270,7 @@ def test_the_first_of_two_rules_wins() -> None:
 def test_a_configuration_that_does_not_compile_is_the_rules_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mlirules.rules.configtiles.MAX_NATIVE_VECTORS", 1 << 20)
+    monkeypatch.setattr("mlirules.language.checks.config_tiles.MAX_NATIVE_VECTORS", 1 << 20)
     tiles = {"distribution": {"m": 64, "n": 128}, "vector_common_parallel": {"m": 64, "n": 128}}
     match = {**RULES["mm"]["match"], "dims": {"m": 64, "n": 128}}
     rule = made("mm", match=match, set={"pipeline": "DoubleTilingExpert", "tiles": tiles})
@@ -271,10 +302,14 @@ def test_pipeline_stage_configures_and_expects(tmp_path: Path) -> None:
     stage = {"phase": "configuration", "rules": [str(tmp_path / "rule.yaml")]}
 
     def line(**expect: Any) -> Pipeline:
-        return Pipeline.model_validate({
-            "pipeline": "configured", "summary": "For a test.", "targets": ["cpu"],
-            "stages": [{**stage, **expect}],
-        })  # fmt: skip
+        return Pipeline.model_validate(
+            {
+                "pipeline": "configured",
+                "summary": "For a test.",
+                "targets": ["cpu"],
+                "stages": [{**stage, **expect}],
+            }
+        )
 
     _, done = compile_program(example(rule), CPU, line(expect={"applied": 1}))
     assert done.configs is not None
@@ -297,7 +332,8 @@ def test_folders_may_hold_rules_of_both_kinds(tmp_path: Path) -> None:
 
 PRODUCT: dict[str, Any] = {
     "match": {
-        "op": "convolution", "compute": "o[n, i, j, f] += x[n, i + u, j + v, c] * w[u, v, c, f]",
+        "op": "convolution",
+        "compute": "o[n, i, j, f] += x[n, i + u, j + v, c] * w[u, v, c, f]",
         "types": {"x": "f16", "w": "f16", "o": "f32"},
         "dims": {"n": 2, "i": 32, "j": 32, "f": 320, "c": 320, "u": 3, "v": 3},
     },
@@ -305,16 +341,18 @@ PRODUCT: dict[str, Any] = {
         "pipeline": "TileAndFuse",
         "tiles": {
             "workgroup": {"n": 1, "i": 4, "j": 32, "f": 32},
-            "subgroup": {"n": 1, "i": 2, "j": 1, "f": 2}, "reduction": {"k": 2},
+            "subgroup": {"n": 1, "i": 2, "j": 1, "f": 2},
+            "reduction": {"k": 2},
         },
-        "workgroup_size": [256, 1, 1], "promote_operands": [0, 1],
+        "workgroup_size": [256, 1, 1],
+        "promote_operands": [0, 1],
         "promotion_types": ["derived_thread_config", "derived_thread_config"],
         "padding": {"n": 1, "i": 4, "j": 32, "f": 32, "k": 32},
         "padding_conv": {"n": 1, "i": 4, "j": 32, "f": 32},
         "prefetch_stages": 2,
         "pipeline_options": {"use_igemm_convolution": True},
     },
-}  # fmt: skip
+}
 INSTRUCTIONS = {
     "hip:gfx942": {"mma_kind": "MFMA_F32_16x16x16_F16", "subgroup_size": 64},
     "cuda:sm_80": {"mma_kind": "NV_MMA_SYNC_F32_16x8x16_F16", "subgroup_size": 32},
@@ -323,8 +361,13 @@ INSTRUCTIONS = {
 
 def as_product(target: str, **changes: Any) -> ConfigRule:
     settings = {**PRODUCT["set"], **INSTRUCTIONS[target], **changes}
-    return made("conv", rule="conv-as-product", targets=[target], match=PRODUCT["match"],
-                set={k: v for k, v in settings.items() if v is not None})  # fmt: skip
+    return made(
+        "conv",
+        rule="conv-as-product",
+        targets=[target],
+        match=PRODUCT["match"],
+        set={k: v for k, v in settings.items() if v is not None},
+    )
 
 
 @pytest.mark.parametrize("target", INSTRUCTIONS)
@@ -332,8 +375,12 @@ def test_a_convolution_is_configured_as_the_product_that_it_becomes(target: str)
     rule = as_product(target)
     _, report = compile_with(example(rule), Target.parse(target), [rule])
     (hit,) = report.hits
-    for part in ("padding = [1, 4, 32, 32, 32]", "padding_conv = [1, 4, 32, 32, 0, 0, 0]",
-                 "reduction = [0, 0, 0, 0, 2]", "promotion_types = [#iree_gpu.derived_thread"):
+    for part in (
+        "padding = [1, 4, 32, 32, 32]",
+        "padding_conv = [1, 4, 32, 32, 0, 0, 0]",
+        "reduction = [0, 0, 0, 0, 2]",
+        "promotion_types = [#iree_gpu.derived_thread",
+    ):
         assert part in hit.op.lowering_config
     spec = read_spec(tuning.tuning_spec([rule]), "spec.mlir")
     (entry,) = import_entries(spec, target=target, facts=targetfacts.facts)
@@ -349,13 +396,15 @@ def test_a_convolution_is_configured_as_the_product_that_it_becomes(target: str)
         ({"tiles": {"workgroup": {"n": 1}, "reduction": {"c": 2}}}, "the product has no loop 'c'"),
         ({"padding": {"u": 3}}, "there is no loop 'u'"),
         ({"padding": {"f": 48}}, "48 is not a multiple of 32"),
-        ({"pipeline_options": None, "padding": None, "tiles": {"workgroup": {"n": 1}}},
-         "padding_conv is for convolutions as matrix products"),
+        (
+            {"pipeline_options": None, "padding": None, "tiles": {"workgroup": {"n": 1}}},
+            "padding_conv is for convolutions as matrix products",
+        ),
         ({"promotion_types": ["derived_thread_config"]}, "1 ways for 2 promoted operands"),
         ({"promotion_types": ["by_magic"] * 2}, "by_magic"),
         ({"pipeline": "VectorDistribute"}, "computes no convolution as a matrix product"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_go_with_a_product_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(MlirulesError) as caught:
         as_product("hip:gfx942", **changes)
@@ -380,8 +429,15 @@ def test_compile_and_generate_commands(tmp_path: Path) -> None:
     rule = made("mm")
     (tmp_path / "rule.yaml").write_text(write_config(rule.doc))
     (tmp_path / "mm.mlir").write_text(example(rule))
-    done = run("compile", tmp_path / "mm.mlir", "--configs", tmp_path / "rule.yaml", "-o",
-               tmp_path / "mm.vmfb", "--json")  # fmt: skip
+    done = run(
+        "compile",
+        tmp_path / "mm.mlir",
+        "--configs",
+        tmp_path / "rule.yaml",
+        "-o",
+        tmp_path / "mm.vmfb",
+        "--json",
+    )
     assert done.exit_code == 0, done.output
     (hit,) = json.loads(done.stdout)["configs"]["hits"]
     assert hit["rule"] == "mm-cpu"
@@ -393,17 +449,23 @@ def test_compile_and_generate_commands(tmp_path: Path) -> None:
 
 
 def test_measured_speedup_is_told_in_the_spec() -> None:
-    measured = {"device": "a device", "compiler": "3.13.0", "default_ms": 3.0, "tuned_ms": 2.0,
-                "spread": 0.02}  # fmt: skip
+    measured = {
+        "device": "a device",
+        "compiler": "3.13.0",
+        "default_ms": 3.0,
+        "tuned_ms": 2.0,
+        "spread": 0.02,
+    }
     text = tuning.tuning_spec([made("mm", measured=measured)])
     assert "// 1.50 times as fast as the default: 2 ms for 3 ms, spread 2.0%, on a device" in text
 
 
 def test_examples_of_collapsible_ops_stand_alone() -> None:
     match = {
-        "op": "contraction", "compute": "c[b0, b1, m, n] += a[b0, b1, m, k] * b[b0, b1, k, n]",
+        "op": "contraction",
+        "compute": "c[b0, b1, m, n] += a[b0, b1, m, k] * b[b0, b1, k, n]",
         "types": {"a": "f32", "b": "f32", "c": "f32"},
-    }  # fmt: skip
+    }
     text = program(match, dict.fromkeys(["b0", "b1", "m", "n", "k"], 8))
     assert "flow.dispatch.workgroups" in text
     report = configure(text, CPU)

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
-from mlirules.drivers import cost, measuring, pipeline, roofline
-from mlirules.drivers.compiler import context
-from mlirules.drivers.targets import Target
-from mlirules.generator import pdll
-from mlirules.rules.faults import MlirulesError
-from mlirules.specs.pipeline import Stage
+from mlirules.drivers.iree.compiler import context
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.measure import child as measuring
+from mlirules.drivers.measure import roofline
+from mlirules.drivers.pipelines import cost
+from mlirules.drivers.pipelines import transform as pipeline
+from mlirules.generator.emit import pdll
+from mlirules.language.faults import MlirulesError
+from mlirules.language.pipeline import Stage
 
 CPU = Target.parse("cpu")
 
@@ -185,7 +188,7 @@ def test_measured_once_and_kept(tmp_path: Path) -> None:
 
 
 def test_decisions_stand_in_the_trace(tmp_path: Path) -> None:
-    from mlirules.drivers.engine import write_trace
+    from mlirules.drivers.apply.engine import write_trace
 
     asked: list[str] = []
     settings = cost.Settings(CPU, progress=asked.append)
@@ -208,7 +211,7 @@ def test_pieces_that_differ_by_weights_alone_are_one() -> None:
     elided = "%w = arith.constant dense_resource<piece_0> : tensor<4x2xf32>"
     text = f"func.func @main() -> tensor<4x2xf32> {{\n{elided}\nreturn %w : tensor<4x2xf32>\n}}"
     whole = cost.filled(text)
-    from mlirules.drivers import compiler
+    from mlirules.drivers.iree import compiler
 
     module = compiler.parse(whole, "<piece>", context())
     assert module.operation.verify()
@@ -230,7 +233,6 @@ def test_every_kind_of_target_has_parameters(kind: str) -> None:
     assert known.target == kind
     # On cpu the compiler's attention op is slower than its parts by far; on a GPU it is not.
     assert (known.efficiency["attention"] > 0.1) == (kind in ("cuda", "hip"))
-
 
 
 @pytest.mark.vulkan

@@ -19,9 +19,20 @@ def test_the_lit_recipe_works_in_a_project_of_ones_own(tmp_path: Path) -> None:
         re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "mlir")
     )
     made = subprocess.run(
-        [sys.executable, "-m", "mlirules", "new", "conversion", "my-sigmoid", "-o",
-         str(tmp_path / "rules")], capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "mlirules",
+            "new",
+            "conversion",
+            "my-sigmoid",
+            "-o",
+            str(tmp_path / "rules"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert made.returncode == 0, made.stderr
     folder = tmp_path / "lit_tests"
     folder.mkdir()

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlirules.drivers import runtime
-from mlirules.drivers.pipeline import compile_program, read_program, transform
-from mlirules.drivers.targets import Target
+from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines.transform import compile_program, read_program, transform
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mlirules.drivers import compiler, engine
-from mlirules.drivers.engine import (
+from mlirules.drivers.apply import engine
+from mlirules.drivers.apply.engine import (
     Engine,
     Options,
     Outcome,
@@ -19,10 +19,11 @@ from mlirules.drivers.engine import (
     select,
     write_trace,
 )
-from mlirules.generator import pdll
-from mlirules.rules.faults import MlirulesError
-from mlirules.rules.loader import load_rule, load_rules
-from mlirules.rules.rule import Rule
+from mlirules.drivers.iree import compiler
+from mlirules.generator.emit import pdll
+from mlirules.language.faults import MlirulesError
+from mlirules.language.loader import load_rule, load_rules
+from mlirules.language.rule import Rule
 
 T = "!torch.vtensor<[4,4],f32>"
 

@@ -14,11 +14,11 @@ import pytest
 import yaml
 
 from mlirules.cli import main
-from mlirules.drivers import compiler
-from mlirules.drivers.explaining import diagnoses
-from mlirules.drivers.matching import Matcher
-from mlirules.drivers.pipeline import inline_integer_resources, rule_set, shared_context
-from mlirules.rules.loader import load_rule
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.pipelines.transform import inline_integer_resources, rule_set, shared_context
+from mlirules.drivers.quality.explain import diagnoses
+from mlirules.language.loader import load_rule
 
 PAIRS = sorted((Path(__file__).parent / "explain").iterdir())
 
@@ -43,8 +43,9 @@ def test_the_known_reason_comes_first(folder: Path) -> None:
     first = nearest.refusals[0]
     assert first.line is not None
     assert (first.fault(matcher_of(folder).rule).span.line, str(first.line)) == (
-        wanted["line"], wanted["text"]
-    )  # fmt: skip
+        wanted["line"],
+        wanted["text"],
+    )
     assert first.message.removeprefix("linalg.generic: ") == wanted["says"]
     assert (first.expected, first.found) == (wanted["expected"], wanted["found"])
     assert len(nearest.refusals) == 1, [r.message for r in nearest.refusals]

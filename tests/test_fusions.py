@@ -7,13 +7,18 @@ import re
 import numpy as np
 import pytest
 
-from mlirules.drivers import compiler, runtime
-from mlirules.drivers.engine import DriverName, Options
-from mlirules.drivers.pipeline import compile_program, engine_for, rule_set, shared_context
-from mlirules.drivers.targets import Target
-from mlirules.rules.faults import MlirulesError
-from mlirules.rules.loader import load_rule
-from mlirules.specs.pipeline import Pipeline, Stage
+from mlirules.drivers.apply.engine import DriverName, Options
+from mlirules.drivers.iree import compiler, runtime
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines.transform import (
+    compile_program,
+    engine_for,
+    rule_set,
+    shared_context,
+)
+from mlirules.language.faults import MlirulesError
+from mlirules.language.loader import load_rule
+from mlirules.language.pipeline import Pipeline, Stage
 
 DRIVERS: tuple[DriverName, ...] = ("greedy", "walk", "conversion")
 
@@ -84,13 +89,22 @@ def test_attention_there_and_back_computes_the_same() -> None:
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize(
     "name",
-    ["linalg/matmul/transposed-a", "linalg/matmul/transpose-b", "linalg/im2col/nchw",
-     "linalg/convolution/one-by-one-nhwc", "linalg/fusions/softmax", "linalg/matmul/pad",
-     "linalg/fusions/softmax-third-last", "linalg/fusions/softmax-dynamic",
-     "linalg/fusions/product-sum", "linalg/fusions/bias-relu",
-     "torch/fusions/matmul/three-linear", "torch/fusions/matmul/two-mm",
-     "torch/unfuse/attention"],
-)  # fmt: skip
+    [
+        "linalg/matmul/transposed-a",
+        "linalg/matmul/transpose-b",
+        "linalg/im2col/nchw",
+        "linalg/convolution/one-by-one-nhwc",
+        "linalg/fusions/softmax",
+        "linalg/matmul/pad",
+        "linalg/fusions/softmax-third-last",
+        "linalg/fusions/softmax-dynamic",
+        "linalg/fusions/product-sum",
+        "linalg/fusions/bias-relu",
+        "torch/fusions/matmul/three-linear",
+        "torch/fusions/matmul/two-mm",
+        "torch/unfuse/attention",
+    ],
+)
 def test_a_rule_applies_under_every_driver(name: str, driver: DriverName) -> None:
     """Meaning, chains of equations and several roots are found whichever driver asks."""
     (rule,) = rule_set((name,))
@@ -114,9 +128,13 @@ CONVOLUTION = """func.func @f(%x: tensor<1x3x8x8xf32>, %w: tensor<4x3x1x1xf32>) 
 @pytest.mark.parametrize("phase", ["input", "preprocessing"])
 def test_linalg_rules_between_the_phases_of_the_compiler(phase: str) -> None:
     stage = Stage.model_validate(
-        {"phase": phase, "rules": ["linalg/convolution"], "driver": "greedy",
-         "expect": {"applied": 1}}
-    )  # fmt: skip
+        {
+            "phase": phase,
+            "rules": ["linalg/convolution"],
+            "driver": "greedy",
+            "expect": {"applied": 1},
+        }
+    )
     pipeline = Pipeline(
         pipeline="between", summary="A rule between two phases.", targets=["cpu"], stages=[stage]
     )
@@ -146,19 +164,29 @@ tests:
 @pytest.mark.parametrize(
     ("kind", "match", "rewrite", "code"),
     [
-        ("tensor", "['m[i] += x[i, j]', 'y[i, j] = exp(x[i, j])']", "['y[...] = x[...]']",
-         "unconnected"),
-        ("tensor", "['m[i] += x[i, j]', 'm[i] = exp(m[i])']", "['m[...] = m[...]']",
-         "duplicate-name"),
+        (
+            "tensor",
+            "['m[i] += x[i, j]', 'y[i, j] = exp(x[i, j])']",
+            "['y[...] = x[...]']",
+            "unconnected",
+        ),
+        (
+            "tensor",
+            "['m[i] += x[i, j]', 'm[i] = exp(m[i])']",
+            "['m[...] = m[...]']",
+            "duplicate-name",
+        ),
         ("vtensor", "['t[i] = exp(x[i])', 'y = torch.aten.relu(x)']", "['y = x']", "match"),
-        ("vtensor", "['s = torch.aten.exp(z)', 'y = torch.aten.relu(x)']",
-         "['y = x', 's = z']", "unconnected"),
+        (
+            "vtensor",
+            "['s = torch.aten.exp(z)', 'y = torch.aten.relu(x)']",
+            "['y = x', 's = z']",
+            "unconnected",
+        ),
     ],
     ids=["equation-read-by-none", "equation-twice", "both-notations", "root-beside-nothing"],
-)  # fmt: skip
-def test_matches_that_do_not_hang_together(
-    kind: str, match: str, rewrite: str, code: str
-) -> None:
+)
+def test_matches_that_do_not_hang_together(kind: str, match: str, rewrite: str, code: str) -> None:
     with pytest.raises(MlirulesError) as caught:
         load_rule("made.yaml", RULE.format(kind=kind, match=match, rewrite=rewrite))
     assert code in {fault.code for fault in caught.value.faults}

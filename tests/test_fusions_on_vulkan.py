@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from mlirules.drivers import numerics
-from mlirules.drivers.pipeline import rule_set, shared_context, transform
-from mlirules.drivers.ruletest import run_test
-from mlirules.drivers.targets import Target
-from mlirules.rules.loader import LIBRARY
-from mlirules.specs.pipeline import Stage
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.measure import numerics
+from mlirules.drivers.pipelines.transform import rule_set, shared_context, transform
+from mlirules.drivers.quality.ruletest import run_test
+from mlirules.language.loader import LIBRARY
+from mlirules.language.pipeline import Stage
 
 SETS = ("torch/fusions", "torch/unfuse", "linalg")
 CONVERSIONS = [

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlirules.drivers.check import check_rule
-from mlirules.drivers.compiler import op_oracle
-from mlirules.drivers.targetfacts import facts
-from mlirules.rules.configrule import ConfigRule, config_of
-from mlirules.rules.faults import MlirulesError
-from mlirules.rules.loader import LIBRARY, holds_config, kind_of, rule_of
-from mlirules.rules.rule import Rule
-from mlirules.rules.source import load_yaml
+from mlirules.drivers.iree.compiler import op_oracle
+from mlirules.drivers.iree.target_facts import facts
+from mlirules.drivers.quality.check import check_rule
+from mlirules.language.config.rule import ConfigRule, config_of
+from mlirules.language.faults import MlirulesError
+from mlirules.language.loader import LIBRARY, holds_config, kind_of, rule_of
+from mlirules.language.rule import Rule
+from mlirules.language.source import load_yaml
 
 CORPUS = Path(__file__).parent / "malformed"
 SECONDS = 10.0  # for one file, on a slow and busy machine; most take milliseconds
@@ -37,12 +37,60 @@ SEEDS += [
 ]
 TOKENS = sorted({token for seed in SEEDS for token in re.findall(r"\w+|[^\w\s]+|\s+", seed)})
 HOSTILE = [
-    "...", "_", "none", "True", "*a", "&a", "<<", "!!python/object:os.system", "%", "$", "$(",
-    "|", ">", "|9", "? ", "- ", ": ", "---", "\t", "\u2028", "\ufeff", "\x00", "\U0001f600", "é",
-    "9" * 400, "1e999", "-0x" + "f" * 300, ".inf", "0o7", "1:2:3", "no", "2001-01-01", "=", "**",
-    "[" * 200, "{" * 200, "(" * 200, "- " * 60, "not " * 100, "tuple<" * 300, "tensor<999999x",
-    "\\", '"', "'", "`", "@", "#", "^bb0(", "%0 =", "func.func @f() {", "{{", "[[", "CHECK-NOT:",
-]  # fmt: skip
+    "...",
+    "_",
+    "none",
+    "True",
+    "*a",
+    "&a",
+    "<<",
+    "!!python/object:os.system",
+    "%",
+    "$",
+    "$(",
+    "|",
+    ">",
+    "|9",
+    "? ",
+    "- ",
+    ": ",
+    "---",
+    "\t",
+    "\u2028",
+    "\ufeff",
+    "\x00",
+    "\U0001f600",
+    "é",
+    "9" * 400,
+    "1e999",
+    "-0x" + "f" * 300,
+    ".inf",
+    "0o7",
+    "1:2:3",
+    "no",
+    "2001-01-01",
+    "=",
+    "**",
+    "[" * 200,
+    "{" * 200,
+    "(" * 200,
+    "- " * 60,
+    "not " * 100,
+    "tuple<" * 300,
+    "tensor<999999x",
+    "\\",
+    '"',
+    "'",
+    "`",
+    "@",
+    "#",
+    "^bb0(",
+    "%0 =",
+    "func.func @f() {",
+    "{{",
+    "[[",
+    "CHECK-NOT:",
+]
 
 
 def _load(path: Path) -> Rule | ConfigRule:

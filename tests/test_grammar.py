@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mlirules.rules.notation.parser import (
+from mlirules.language.notation.parser import (
     NotationError,
     parse_expression,
     parse_statement,

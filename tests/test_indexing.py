@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mlirules.drivers import compiler, indexing
-from mlirules.rules.notation import ast
-from mlirules.rules.notation.parser import parse_statement
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.match import indexing
+from mlirules.language.notation import ast
+from mlirules.language.notation.parser import parse_statement
 
 MATMUL = "c[m, n] += a[m, k] * b[k, n]"
 
@@ -22,9 +23,7 @@ def program(op: str, *, element: str = "f32", init: str = "0.0", b: str = "8x16"
     }}"""
 
 
-def generic(
-    maps: str, body: str, *, element: str = "f32", b: str = "8x16"
-) -> str:
+def generic(maps: str, body: str, *, element: str = "f32", b: str = "8x16") -> str:
     iterators = {"(m, n, k)": "p p r", "(k, n, m)": "r p p"}[maps.split(" ->")[0]]
     spelt = ", ".join('"parallel"' if i == "p" else '"reduction"' for i in iterators.split())
     loop = maps.split(" ->")[0]

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from mlirules.drivers import compiler
-from mlirules.drivers.compiler import ir
 from mlirules.drivers.irdiff import folders, page
 from mlirules.drivers.irdiff.changes import Change, Kind, compare
 from mlirules.drivers.irdiff.provenance import Provenance
-from mlirules.drivers.pipeline import read_program, rule_set, transform
-from mlirules.rules.faults import MlirulesError
-from mlirules.rules.loader import LIBRARY, holds_config, rule_files
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.pipelines.transform import read_program, rule_set, transform
+from mlirules.language.faults import MlirulesError
+from mlirules.language.loader import LIBRARY, holds_config, rule_files
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
@@ -130,8 +130,17 @@ def library_programs() -> Iterator[tuple[str, str]]:
 # ---------------------------------------------------------------- what must not count
 
 
-_PURE = ("torch.aten.", "torch.constant.", "torch.prim.List", "arith.", "math.", "tensor.",
-         "linalg.", "torch_c.", "torch.vtensor")  # fmt: skip
+_PURE = (
+    "torch.aten.",
+    "torch.constant.",
+    "torch.prim.List",
+    "arith.",
+    "math.",
+    "tensor.",
+    "linalg.",
+    "torch_c.",
+    "torch.vtensor",
+)
 
 
 def reordered(module: ir.Module, rng: random.Random) -> None:
@@ -154,10 +163,7 @@ def reordered(module: ir.Module, rng: random.Random) -> None:
         fixed = [o for o in waiting if not (o.name.startswith(_PURE) and len(o.results))]
         done: set[int] = set()
         while waiting:
-            ready = [
-                o for o in waiting
-                if needs[o] <= done and (o not in fixed or o == fixed[0])
-            ]  # fmt: skip
+            ready = [o for o in waiting if needs[o] <= done and (o not in fixed or o == fixed[0])]
             chosen = rng.choice(ready)
             waiting.remove(chosen)
             if chosen in fixed:
@@ -186,10 +192,11 @@ def disguised(text: str, seed: int) -> str:
     module = compiler.parse(text)
     reordered(module, rng)
     printed = module.operation.get_asm(
-        enable_debug_info=rng.random() < 0.5, print_generic_op_form=rng.random() < 0.3,
+        enable_debug_info=rng.random() < 0.5,
+        print_generic_op_form=rng.random() < 0.3,
         # Resources are printed outside of any op: they would be lost.
         use_local_scope=rng.random() < 0.3 and "dense_resource" not in text,
-    )  # fmt: skip
+    )
     program, mark, resources = str(printed).partition("\n{-#")
     names = sorted(set(re.findall(r"%[A-Za-z_]\w*|%\d+", program)))
     order = list(range(len(names)))
@@ -268,9 +275,12 @@ def _is_tensor(value: ir.Value) -> bool:
 
 def _make(name: str, operands: list[ir.Value], at: ir.Operation) -> ir.Value:
     made = ir.Operation.create(
-        name, results=[ir.Type.parse(T, at.context)], operands=operands,
-        ip=ir.InsertionPoint(at), loc=ir.Location.unknown(at.context),
-    )  # fmt: skip
+        name,
+        results=[ir.Type.parse(T, at.context)],
+        operands=operands,
+        ip=ir.InsertionPoint(at),
+        loc=ir.Location.unknown(at.context),
+    )
     return made.result
 
 
@@ -355,10 +365,14 @@ def _only(before: str, after: str) -> Change:
 
 
 EDITS = [
-    (insert, Kind.INSERTED), (delete, Kind.DELETED), (change_attribute, Kind.ATTRIBUTE),
-    (retype, Kind.RETYPED), (rewire, Kind.REWIRED), (replace, Kind.REPLACED),
+    (insert, Kind.INSERTED),
+    (delete, Kind.DELETED),
+    (change_attribute, Kind.ATTRIBUTE),
+    (retype, Kind.RETYPED),
+    (rewire, Kind.REWIRED),
+    (replace, Kind.REPLACED),
     (one_to_many, Kind.ONE_TO_MANY),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("edit", "kind"), EDITS, ids=[e.__name__ for e, _ in EDITS])
@@ -391,11 +405,21 @@ def _swap(text: str, one: str, other: str) -> str:
 
 MOVES = [
     ("stores swapped", _swap(LOOPS, "store %r", "store %two"), "memref.store"),
-    ("constant hoisted", LOOPS.replace("    %three = arith.constant 3.0 : f32\n", "").replace(
-        "  scf.for", "  %three = arith.constant 3.0 : f32\n  scf.for"), "arith.constant"),
-    ("out of a branch", LOOPS.replace("    %q = math.exp %two : f32\n", "").replace(
-        "  %r = scf.if", "  %q = math.exp %two : f32\n  %r = scf.if"), "math.exp"),
-]  # fmt: skip
+    (
+        "constant hoisted",
+        LOOPS.replace("    %three = arith.constant 3.0 : f32\n", "").replace(
+            "  scf.for", "  %three = arith.constant 3.0 : f32\n  scf.for"
+        ),
+        "arith.constant",
+    ),
+    (
+        "out of a branch",
+        LOOPS.replace("    %q = math.exp %two : f32\n", "").replace(
+            "  %r = scf.if", "  %q = math.exp %two : f32\n  %r = scf.if"
+        ),
+        "math.exp",
+    ),
+]
 
 
 @pytest.mark.parametrize(("text", "name"), [m[1:] for m in MOVES], ids=[m[0] for m in MOVES])
@@ -413,7 +437,7 @@ SMALL = [
     ("blocks", ("^one(%x : f32), ^two", "^two, ^one(%x : f32)"), Kind.ATTRIBUTE),
     ("global", ("@state = 1.0", "@state = 2.0"), Kind.ATTRIBUTE),
     ("argument of a function", ("@branches(%f: i1", "@branches(%n: i32, %f: i1"), Kind.RETYPED),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("change", "kind"), [s[1:] for s in SMALL], ids=[s[0] for s in SMALL])
@@ -428,8 +452,9 @@ def test_a_type_that_follows_is_told_apart() -> None:
     before = "func.func @f(%x: f32) -> f32 { %y = math.exp %x : f32  return %y : f32 }"
     found = compare(before, before.replace("f32", "f64")).changes
     assert [(c.before[0].name, str(c.kind), c.follows) for c in found] == [
-        ("func.func", "retyped", False), ("math.exp", "retyped", True),
-    ]  # fmt: skip
+        ("func.func", "retyped", False),
+        ("math.exp", "retyped", True),
+    ]
 
 
 def test_duplicates_merged_and_split() -> None:
@@ -587,8 +612,15 @@ def _dom(path: Path, state: str, script: str = "") -> str:
         text = path.read_text().replace("</body>", f"<script>{script}</script></body>")
         path = path.with_name("driven.html")
         path.write_text(text)
-    command = [_chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
-               f"--user-data-dir={path.parent / 'profile'}", f"{path.as_uri()}{state}"]  # fmt: skip
+    command = [
+        _chromium(),
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--dump-dom",
+        f"--user-data-dir={path.parent / 'profile'}",
+        f"{path.as_uri()}{state}",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -609,10 +641,11 @@ def test_the_page_in_chromium(tmp_path: Path) -> None:
     assert len(re.findall(r'class="tag hidden"', found)) == 6
     # And by hand: unified, unfolded, next change, the theme's button.
     driven = _dom(
-        file, "",
+        file,
+        "",
         "document.getElementById('view').click(); document.getElementById('unfold').click();"
         "document.getElementById('next').click(); document.getElementById('theme').click();",
-    )  # fmt: skip
+    )
     assert 'id="diff" class="u"' in driven
     assert '<details class="fold">' not in driven
     assert 'class="tag at"' in driven

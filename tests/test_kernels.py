@@ -12,17 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlirules.drivers import compiler, runtime, transformspec
-from mlirules.drivers.compiler import lower_to
-from mlirules.drivers.pipeline import Pipeline, compile_program, rule_set, transform
-from mlirules.drivers.ruletest import run_test
-from mlirules.drivers.targets import Target
-from mlirules.generator import artefacts as forms
+from mlirules.drivers.iree import compiler, runtime
+from mlirules.drivers.iree.compiler import lower_to
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines import preprocessing as transformspec
+from mlirules.drivers.pipelines.transform import Pipeline, compile_program, rule_set, transform
+from mlirules.drivers.quality.ruletest import run_test
 from mlirules.generator import objects
-from mlirules.rules.faults import MlirulesError
-from mlirules.rules.loader import load_rule
-from mlirules.rules.rule import Rule
-from mlirules.specs.pipeline import Stage
+from mlirules.generator.emit import artefacts as forms
+from mlirules.language.faults import MlirulesError
+from mlirules.language.loader import load_rule
+from mlirules.language.pipeline import Stage
+from mlirules.language.rule import Rule
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parent / "examples" / "kernels"
@@ -39,14 +40,24 @@ def applied(program: str, kind: str, rules: str = "kernels") -> str:
 
 def gemm(m: int, n: int, k: int) -> str:
     a, b, c = (f"!torch.vtensor<[{s}],f32>" for s in (f"{m},{k}", f"{k},{n}", f"{m},{n}"))
-    return (f"func.func @main(%a: {a}, %b: {b}) -> {c} {{\n"
-            f"  %c = torch.aten.mm %a, %b : {a}, {b} -> {c}\n  return %c : {c}\n}}\n")  # fmt: skip
+    return (
+        f"func.func @main(%a: {a}, %b: {b}) -> {c} {{\n"
+        f"  %c = torch.aten.mm %a, %b : {a}, {b} -> {c}\n  return %c : {c}\n}}\n"
+    )
 
 
 def test_one_executable_for_equal_shapes() -> None:
-    program = gemm(64, 64, 64).replace("  return", "  %d = torch.aten.mm %c, %b : "
-        "!torch.vtensor<[64,64],f32>, !torch.vtensor<[64,64],f32> -> !torch.vtensor<[64,64],f32>\n"
-        "  return").replace("return %c", "return %d")  # fmt: skip
+    program = (
+        gemm(64, 64, 64)
+        .replace(
+            "  return",
+            "  %d = torch.aten.mm %c, %b : "
+            "!torch.vtensor<[64,64],f32>, !torch.vtensor<[64,64],f32> "
+            "-> !torch.vtensor<[64,64],f32>\n"
+            "  return",
+        )
+        .replace("return %c", "return %d")
+    )
     stages = [Stage(phase="torch", rules=["kernels"], driver="greedy")]
     done = transform(program, stages=stages)
     assert done.outcome.total == 2
@@ -83,7 +94,7 @@ def test_the_target_chooses_the_kernel_and_no_other_target_takes_it() -> None:
 def test_sizes_that_do_not_fit_are_refused_at_their_line(
     kind: str, sizes: tuple[int, int, int], line: str, message: str
 ) -> None:
-    from mlirules.drivers.engine import Engine, Options
+    from mlirules.drivers.apply.engine import Engine, Options
 
     module = compiler.parse(gemm(*sizes))
     engine = Engine([GEMM], module.context)
@@ -111,18 +122,24 @@ def changed(tmp_path: Path, old: str, new: str, source: Path | None = None) -> P
         ("grid: [N // TN, M // BM]", "grid: [0, M // BM]", "from 1 to 2147483647 workgroups"),
         ("workgroup: [16, 8, 1]", "workgroup: [64, 64, 1]", "4096 threads in a workgroup are more"),
         ("      workgroup: [16, 8, 1]\n", "", "does not say how many threads"),
-        ("      grid: [N // TN, M // BM]\n",
-         "      grid: [N // TN, M // BM]\n      workgroup: [4]\n", "a CPU has no threads"),
+        (
+            "      grid: [N // TN, M // BM]\n",
+            "      grid: [N // TN, M // BM]\n      workgroup: [4]\n",
+            "a CPU has no threads",
+        ),
         ("inputs: [a, b]", "inputs: [a, z]", "'z' stands nowhere in the match"),
         ("inputs: [a, b]", "inputs: [a, c]", "is a result: the kernel writes it"),
         ("%n0 = arith.muli %block_x, %TN", "%n0 = arith.muli %block_q, %TN", "%block_q"),
         ("- divisible(M, TM)", "- divisible(M, TQ)", "'TQ' stands nowhere"),
         ("kind: kernel", "kind: fusion", "belongs to a rule of `kind: kernel`"),
         ("      grid: [N // TN, M // BM]\n", "", "the key 'grid' is missing"),
-        ("%va = memref.load %a[%m, %ka] : $a", "%va = memref.lode %a[%m, %ka] : $a",
-         "no op 'memref.lode'"),
+        (
+            "%va = memref.load %a[%m, %ka] : $a",
+            "%va = memref.lode %a[%m, %ka] : $a",
+            "no op 'memref.lode'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_faults_in_the_file(old: str, new: str, said: str, tmp_path: Path) -> None:
     path = changed(tmp_path, old, new)
     with pytest.raises(MlirulesError) as caught:
@@ -140,8 +157,9 @@ def test_a_grid_that_is_too_large_for_a_match(tmp_path: Path) -> None:
 
 
 def test_a_body_that_does_not_verify_names_the_rule(tmp_path: Path) -> None:
-    path = changed(tmp_path, "vector.transfer_write %t#0, %c[%m0, %n0]",
-                   "vector.transfer_write %t#0, %c[%m0]")  # fmt: skip
+    path = changed(
+        tmp_path, "vector.transfer_write %t#0, %c[%m0, %n0]", "vector.transfer_write %t#0, %c[%m0]"
+    )
     (result,) = [run_test(rule, rule.tests[0], devices=[]) for rule in rule_set((str(path),))]
     assert "the rewrite gives MLIR that does not verify" in result.problems[0]
     assert path.name in result.problems[0]
@@ -233,7 +251,7 @@ def test_attention_on_vulkan(vulkan: str) -> None:
 def test_the_example_model(name: str) -> None:
     """The model of examples/kernels: every kernel in it, equal to PyTorch where a device is."""
     pytest.importorskip("torch", reason="torch is not installed")
-    from mlirules.drivers.torch_import import import_model
+    from mlirules.drivers.frontend.torch import import_model
 
     imported = import_model(f"{EXAMPLE / 'model.py'}:Layer", decompose=False)
     pipeline = Pipeline.load(EXAMPLE / "pipeline.yaml")

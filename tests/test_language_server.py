@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mlirules.drivers import language
-from mlirules.rules.loader import LIBRARY
+from mlirules.drivers.quality import editor as language
+from mlirules.language.loader import LIBRARY
 
 MM = LIBRARY / "torch/to-linalg/matmul/mm.yaml"
 
@@ -21,9 +21,11 @@ class Editor:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "mlirules", "lsp"], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [sys.executable, "-m", "mlirules", "lsp"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
         self.number = 0
         self.notes: list[dict[str, Any]] = []
 
@@ -94,8 +96,9 @@ def test_faults_come_as_diagnostics_and_go_when_mended(editor: Editor) -> None:
     assert "torch.aten.mm" in first["message"]
     assert first["source"] == "mlirules"
     change = {
-        "textDocument": {"uri": uri, "version": 2}, "contentChanges": [{"text": MM.read_text()}]
-    }  # fmt: skip
+        "textDocument": {"uri": uri, "version": 2},
+        "contentChanges": [{"text": MM.read_text()}],
+    }
     editor.send(method="textDocument/didChange", params=change)
     assert editor.note("textDocument/publishDiagnostics")["diagnostics"] == []
 
@@ -111,17 +114,18 @@ def test_hover_tells_of_ops_functions_and_symbols(editor: Editor) -> None:
     assert "docs.pytorch.org" in hover("torch.aten.mm(")
     assert "complex element type" in hover("is_complex")
     assert "vtensor<M x K x T>" in hover("a, b)")
-    assert editor.ask(
-        "textDocument/hover", textDocument=document, position={"line": 0, "character": 0}
-    ) is None  # fmt: skip
+    assert (
+        editor.ask(
+            "textDocument/hover", textDocument=document, position={"line": 0, "character": 0}
+        )
+        is None
+    )
 
 
 def test_definition_and_links(editor: Editor) -> None:
     text = MM.read_text()
     document = {"uri": open_(editor, text)}
-    found = editor.ask(
-        "textDocument/definition", textDocument=document, position=at(text, "a, b)")
-    )
+    found = editor.ask("textDocument/definition", textDocument=document, position=at(text, "a, b)"))
     assert found["range"]["start"]["line"] == at(text, "vtensor<M x K x T>")["line"]
     links = editor.ask("textDocument/documentLink", textDocument=document)
     assert any(link["target"].endswith("torch.mm.html") for link in links)
@@ -130,8 +134,11 @@ def test_definition_and_links(editor: Editor) -> None:
 def test_the_pdll_is_previewed(editor: Editor) -> None:
     uri = open_(editor, MM.read_text())
     (lens,) = editor.ask("textDocument/codeLens", textDocument={"uri": uri})
-    said = editor.ask("workspace/executeCommand", command=lens["command"]["command"],
-                      arguments=lens["command"]["arguments"])  # fmt: skip
+    said = editor.ask(
+        "workspace/executeCommand",
+        command=lens["command"]["command"],
+        arguments=lens["command"]["arguments"],
+    )
     assert "op<torch.aten.mm>" in said
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlirules.drivers import runtime
-from mlirules.drivers.compiler import compile_module
-from mlirules.drivers.pipeline import transform
-from mlirules.drivers.targets import Target
-from mlirules.drivers.torch_import import import_model
+from mlirules.drivers.frontend.torch import import_model
+from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree.compiler import compile_module
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines.transform import transform
 
 MODELS = Path(__file__).resolve().parents[1] / "examples" / "models"
 NAMES = ("resnet18", "bert_encoder", "llama_decoder", "unet_block")

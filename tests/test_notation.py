@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlirules.generator import scalars
-from mlirules.rules.evaluate import FUNCTIONS, Evaluator
-from mlirules.rules.loader import RUNTIME_ARITY, RUNTIME_FUNCTIONS
-from mlirules.rules.notation import ast
-from mlirules.rules.notation.ast import walk_expression
-from mlirules.rules.notation.parser import (
+from mlirules.language import functions as scalars
+from mlirules.language.evaluate import FUNCTIONS, Evaluator
+from mlirules.language.loader import RUNTIME_ARITY, RUNTIME_FUNCTIONS
+from mlirules.language.notation import ast
+from mlirules.language.notation.ast import walk_expression
+from mlirules.language.notation.parser import (
     ELEMENT_TYPES,
     MAX_CHAIN,
     MAX_LENGTH,
@@ -28,7 +28,7 @@ from mlirules.rules.notation.parser import (
     parse_statement,
     parse_type,
 )
-from mlirules.rules.values import dtype_named
+from mlirules.language.values import dtype_named
 
 
 def shown(node: Any) -> str:
@@ -74,8 +74,10 @@ def _type(decl: ast.TypeDecl) -> str:
     if decl.of is not None:
         inner = f"<{_type(decl.of)}>"
     elif decl.dims is not None:
-        dims = [f"{'?' if d.value is None and not d.pack else d.value or ''}{'...' * d.pack}"
-                for d in decl.dims]  # fmt: skip
+        dims = [
+            f"{'?' if d.value is None and not d.pack else d.value or ''}{'...' * d.pack}"
+            for d in decl.dims
+        ]
         inner = f"<{' x '.join([*dims, decl.element or '_'])}>"
     return " ".join([*words, decl.kind + inner])
 
@@ -166,14 +168,16 @@ def test_expressions(text: str, tree: str) -> None:
         ("y[...] = max(x[...], 0)", "y[...] = max(x[...], 0)"),
         ("y[I..., 0] = x[I..., j]", "y[I..., 0] = x[I..., j]"),
         ("y[i] = x[i*2 + k] for k < K", "y[i] = x[((i * 2) + k)] for k < K"),
-        ("y[i] += x[i, u] for u < K + 1, U... < kernel",
-         "y[i] += x[i, u] for u < (K + 1), U... < kernel"),
+        (
+            "y[i] += x[i, u] for u < K + 1, U... < kernel",
+            "y[i] += x[i, u] for u < (K + 1), U... < kernel",
+        ),
         ("y = reshape(x, [2, -1])", "y := reshape(x, [2, -1])"),
         ("y = x", "y := x"),
         ("n = a + b", "n := (a + b)"),
         ("y = a if c else b", "y := (a if c else b)"),
     ],
-)  # fmt: skip
+)
 def test_statements(text: str, tree: str) -> None:
     assert shown(parse_statement(text)) == tree
 
@@ -344,9 +348,22 @@ def test_fully_bracketed_text_keeps_its_meaning(text: str) -> None:
 
 
 @settings(max_examples=150, deadline=None, database=None, derandomize=True)
-@given(st.recursive(st.sampled_from(["1", "2", "3", "7"]), lambda inner: st.builds(
-    "{} {} {}".format, inner, st.sampled_from(["+", "-", "*", "//", "%"]), inner,
-) | st.builds("({})".format, inner) | st.builds("-{}".format, inner), max_leaves=8))  # fmt: skip
+@given(
+    st.recursive(
+        st.sampled_from(["1", "2", "3", "7"]),
+        lambda inner: (
+            st.builds(
+                "{} {} {}".format,
+                inner,
+                st.sampled_from(["+", "-", "*", "//", "%"]),
+                inner,
+            )
+            | st.builds("({})".format, inner)
+            | st.builds("-{}".format, inner)
+        ),
+        max_leaves=8,
+    )
+)
 def test_arithmetic_means_what_it_means_in_python(text: str) -> None:
     try:
         wanted = eval(text)

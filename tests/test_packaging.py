@@ -22,7 +22,11 @@ def _sources() -> set[str]:
     """Every file that must ship, by its name inside the wheel."""
     package = ROOT / "src" / "mlirules"
     own = {f"mlirules/{path.name}" for path in package.iterdir() if path.is_file()}
-    own |= {f"mlirules/commands/{path.name}" for path in (package / "commands").glob("*.py")}
+    own |= {
+        f"mlirules/{path.relative_to(package).as_posix()}"
+        for room in ("commands", "language", "support")
+        for path in (package / room).rglob("*.py")
+    }
     linked = {
         f"mlirules/{folder}/{path.relative_to(package / folder).as_posix()}"
         for folder in LINKED

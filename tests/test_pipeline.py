@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlirules.drivers import compiler, runtime
-from mlirules.drivers.pipeline import (
+from mlirules.drivers.iree import compiler, runtime
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines.transform import (
     ExpectationError,
     LeftoverError,
     compile_program,
@@ -16,9 +17,8 @@ from mlirules.drivers.pipeline import (
     inline_integer_resources,
     transform,
 )
-from mlirules.drivers.targets import Target
-from mlirules.rules.faults import MlirulesError
-from mlirules.specs.pipeline import Pipeline
+from mlirules.language.faults import MlirulesError
+from mlirules.language.pipeline import Pipeline
 
 T = "!torch.vtensor<[4,8],f32>"
 RELU = f"""func.func @main(%x: {T}) -> {T} {{
@@ -87,10 +87,12 @@ def test_no_fallback_lists_what_is_left() -> None:
     text = RELU.replace("torch.aten.relu", "torch.aten.tanh")
     pipeline = Pipeline.model_validate(
         {
-            "pipeline": "small", "summary": "relu alone", "targets": ["cpu"],
+            "pipeline": "small",
+            "summary": "relu alone",
+            "targets": ["cpu"],
             "stages": [{"phase": "torch", "rules": ["torch/to-linalg/elementwise/relu"]}],
         }
-    )  # fmt: skip
+    )
     with pytest.raises(LeftoverError, match=r"1 x torch\.aten\.tanh"):
         compile_program(text, Target.parse("cpu"), pipeline, fallback=False)
     binary, done = compile_program(text, Target.parse("cpu"), pipeline)

@@ -21,9 +21,13 @@ def test_the_tour_works_when_pasted(tmp_path: Path) -> None:
     assert len(blocks) >= 5
     program = f'mlirules() {{ "{sys.executable}" -m mlirules "$@"; }}\nset -euo pipefail\n'
     done = subprocess.run(
-        ["bash", "-c", program + "\n".join(blocks)], cwd=tmp_path, capture_output=True, text=True,
-        check=False, env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
-    )  # fmt: skip
+        ["bash", "-c", program + "\n".join(blocks)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     # It fires once, it refuses once with the line that does, its tests pass, it computes.
     assert "+" in done.stdout

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mlirules.drivers.pipeline import rule_set
-from mlirules.drivers.ruletest import run_tests
-from mlirules.rules.loader import LIBRARY, holds_config, rule_files
+from mlirules.drivers.pipelines.transform import rule_set
+from mlirules.drivers.quality.ruletest import run_tests
+from mlirules.language.loader import LIBRARY, holds_config, rule_files
 
 FILES = [file for file in rule_files(LIBRARY) if not holds_config(file)]
 # Told from the text: reading hundreds of rules in every worker before a test runs takes a while.

@@ -8,11 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mlirules.drivers import runtime
-from mlirules.drivers.compiler import compile_module
-from mlirules.drivers.runtime import Entry, RunError, parse_input, run
-from mlirules.drivers.targets import Target
-from mlirules.rules.faults import MlirulesError
+from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree.compiler import compile_module
+from mlirules.drivers.iree.runtime import Entry, RunError, parse_input, run
+from mlirules.drivers.iree.targets import Target
+from mlirules.language.faults import MlirulesError
 
 CPU = Target.parse("cpu")
 ADD = """

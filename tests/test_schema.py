@@ -9,17 +9,20 @@ from typing import Any
 
 import pytest
 
-from mlirules.rules import config, schema
-from mlirules.rules import model as rule_model
-from mlirules.rules.evaluate import FUNCTIONS
-from mlirules.rules.loader import LIBRARY
+from mlirules.language import model as rule_model
+from mlirules.language import schema
+from mlirules.language.config import model as config
+from mlirules.language.evaluate import FUNCTIONS
+from mlirules.language.loader import LIBRARY
 
 MODELINE = re.compile(r"^# yaml-language-server: \$schema=(\S+)$")
 
 
 @pytest.mark.parametrize("path", [schema.PACKAGED, schema.PUBLISHED], ids=["packaged", "docs"])
 def test_files_are_up_to_date(path: Path) -> None:
-    assert path.read_text(encoding="utf-8") == schema.text(), "run: python -m mlirules.rules.schema"
+    assert path.read_text(encoding="utf-8") == schema.text(), (
+        "run: python -m mlirules.language.schema"
+    )
 
 
 def test_writing_touches_only_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,10 +46,18 @@ def _mappings() -> Iterator[tuple[str, Any, dict[str, Any]]]:
     made = schema.schema()
     models = [rule_model.RuleDoc, rule_model.Body, rule_model.RunSpec, rule_model.Test]
     models += [
-        config.ConfigDoc, config.Match, config.DimRange, config.Settings, config.MmaKind,
-        config.Basis, config.SubConfig, config.Decomposition, config.PipelineOptions,
-        config.Measured, config.ConfigTest,
-    ]  # fmt: skip
+        config.ConfigDoc,
+        config.Match,
+        config.DimRange,
+        config.Settings,
+        config.MmaKind,
+        config.Basis,
+        config.SubConfig,
+        config.Decomposition,
+        config.PipelineOptions,
+        config.Measured,
+        config.ConfigTest,
+    ]
     for model in models:
         yield model.__name__, model, made["definitions"][model.__name__]
 

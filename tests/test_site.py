@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mlirules.drivers.configtest import any_rules
-from mlirules.rules.loader import LIBRARY
+from mlirules.drivers.quality.config_test import any_rules
+from mlirules.language.loader import LIBRARY
 
 pytest.importorskip("material", reason="the site is made by mkdocs-material")
 

@@ -10,15 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 from mlirules.cli import app
-from mlirules.drivers import compiler
-from mlirules.drivers.configs import configure
-from mlirules.drivers.examples import example_tests
-from mlirules.drivers.overlap import overlaps, relation
-from mlirules.drivers.speccheck import Source, check_spec, link, linked_text, load_source
-from mlirules.drivers.specread import read_spec
-from mlirules.drivers.targets import Target
-from mlirules.rules.configrule import ConfigRule, load_config, write_config
-from mlirules.rules.faults import MlirulesError
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.tuning_specs.check import Source, check_spec, link, linked_text, load_source
+from mlirules.drivers.tuning_specs.compile import configure
+from mlirules.drivers.tuning_specs.examples import example_tests
+from mlirules.drivers.tuning_specs.overlap import overlaps, relation
+from mlirules.drivers.tuning_specs.reader import read_spec
+from mlirules.language.config.rule import ConfigRule, load_config, write_config
+from mlirules.language.faults import MlirulesError
 
 HERE = Path(__file__).parent
 FAULTY = sorted((HERE / "faulty_specs").glob("*.mlir"))
@@ -101,18 +101,26 @@ def test_imported_rules_hit_what_they_are_for(tmp_path: Path) -> None:
 
 def rule(name: str, tile: int = 32, **dims: Any) -> ConfigRule:
     data: dict[str, Any] = {
-        "rule": name, "kind": "config", "summary": "A rule of a test.",
-        "reason": "A test needs it.", "targets": ["cpu"],
+        "rule": name,
+        "kind": "config",
+        "summary": "A rule of a test.",
+        "reason": "A test needs it.",
+        "targets": ["cpu"],
         "match": {
-            "op": "contraction", "compute": "c[m, n] += a[m, k] * b[k, n]",
-            "types": {"a": "f32", "b": "f32", "c": "f32"}, **({"dims": dims} if dims else {}),
+            "op": "contraction",
+            "compute": "c[m, n] += a[m, k] * b[k, n]",
+            "types": {"a": "f32", "b": "f32", "c": "f32"},
+            **({"dims": dims} if dims else {}),
         },
         "set": {
             "pipeline": "DoubleTilingExpert",
-            "tiles": {"distribution": {"m": tile, "n": tile},
-                      "vector_common_parallel": {"m": 4, "n": 16}, "vector_reduction": {"k": 8}},
+            "tiles": {
+                "distribution": {"m": tile, "n": tile},
+                "vector_common_parallel": {"m": 4, "n": 16},
+                "vector_reduction": {"k": 8},
+            },
         },
-    }  # fmt: skip
+    }
     data["tests"] = example_tests(data)
     return load_config(f"{name}.yaml", json.dumps(data))
 

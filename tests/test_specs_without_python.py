@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlirules.drivers import compiler, runtime
-from mlirules.drivers.compiler import CompileError
-from mlirules.drivers.engine import Engine, Options
-from mlirules.drivers.pipeline import rule_set
-from mlirules.drivers.targets import Target
-from mlirules.drivers.transformspec import artefacts, transform_spec
-from mlirules.generator import artefacts as forms
-from mlirules.rules.faults import MlirulesError
-from mlirules.rules.rule import Rule
+from mlirules.drivers.apply.engine import Engine, Options
+from mlirules.drivers.iree import compiler, runtime
+from mlirules.drivers.iree.compiler import CompileError
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines.preprocessing import artefacts, transform_spec
+from mlirules.drivers.pipelines.transform import rule_set
+from mlirules.generator.emit import artefacts as forms
+from mlirules.language.faults import MlirulesError
+from mlirules.language.rule import Rule
 
 HERE = Path(__file__).parent
 CPU = Target.parse("cpu")
@@ -163,18 +163,28 @@ def test_a_plain_iree_compile_with_the_flags_file(tmp_path: Path) -> None:
     test = next(t for t in rules[0].tests if t.input is not None)
     (tmp_path / "model.mlir").write_text(test.input or "")
     command = [
-        str(compiler.tool_path("iree-compile")), "model.mlir",
-        f"@{tmp_path / 'rules.transform.flags'}", *CPU.flags,
-    ]  # fmt: skip
+        str(compiler.tool_path("iree-compile")),
+        "model.mlir",
+        f"@{tmp_path / 'rules.transform.flags'}",
+        *CPU.flags,
+    ]
     done = subprocess.run(
-        [*command, "-o", "model.vmfb"], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        [*command, "-o", "model.vmfb"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     shown = subprocess.run(
-        [*command, "--compile-to=preprocessing", "-o", "-"], cwd=tmp_path, capture_output=True,
-        text=True, timeout=120, check=False,
-    )  # fmt: skip
+        [*command, "--compile-to=preprocessing", "-o", "-"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert "linalg.matmul" in shown.stdout
     random = np.random.default_rng(0)
     x = random.normal(size=(4, 8)).astype(np.float32)
@@ -243,8 +253,10 @@ def test_rules_of_higher_benefit_go_first(tmp_path: Path) -> None:
 
 def test_a_program_without_a_match_is_told_before_anything_is_compiled() -> None:
     rule = next(r for r in RULES if r.name == "log-of-exp-of-tensors")
-    program = compiler.parse("func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
-                             "  %y = math.log %x : tensor<4xf32>\n  return %y : tensor<4xf32>\n}")
+    program = compiler.parse(
+        "func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
+        "  %y = math.log %x : tensor<4xf32>\n  return %y : tensor<4xf32>\n}"
+    )
     (fault,) = transform_spec([rule], "none", program=program).refused
     assert "matches nothing in the program" in fault.message
     assert "math.exp" in (fault.span.source_line or "")

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from mlirules.cli import main
-from mlirules.drivers import checklines, compiler
-from mlirules.drivers.mutation import measure
-from mlirules.drivers.synthesis import conditions, synthesise
-from mlirules.rules.faults import MlirulesError
-from mlirules.rules.loader import LIBRARY, load_rule, rule_files
-from mlirules.rules.rule import Rule
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.quality import checklines
+from mlirules.drivers.quality.mutation import measure
+from mlirules.drivers.quality.synthesis import conditions, synthesise
+from mlirules.language.faults import MlirulesError
+from mlirules.language.loader import LIBRARY, load_rule, rule_files
+from mlirules.language.rule import Rule
 
 EXPLAIN = Path(__file__).parent / "explain"
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from mlirules.drivers import targets, vulkan
-from mlirules.drivers.compiler import compile_module
-from mlirules.drivers.targets import Target
-from mlirules.rules.faults import MlirulesError
+from mlirules.drivers.iree import targets, vulkan
+from mlirules.drivers.iree.compiler import compile_module
+from mlirules.drivers.iree.targets import Target
+from mlirules.language.faults import MlirulesError
 
 MATMUL = """
 func.func @main(%a: tensor<64x64xf16>, %b: tensor<64x64xf16>) -> tensor<64x64xf32> {

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from mlirules.drivers import timing
+from mlirules.drivers.measure import timing
 
 
 def series(name: str, *samples: float) -> timing.Timing:
@@ -41,7 +41,7 @@ def test_contenders_take_turns_and_every_other_round_runs_backwards() -> None:
 
     found = timing.paired({"a": lambda: work("a"), "b": lambda: work("b")}, rounds=4, warmup=1)
     # Each sample is a call that is not timed and one that is.
-    assert "".join(called) == "aabb" + "aabb" "bbaa" "aabb" "bbaa"
+    assert "".join(called) == "aabb" + "aabbbbaaaabbbbaa"
     assert len(found["a"].samples) == 4
     assert found["a"].median >= timing.SHORTEST_SAMPLE_S
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlirules.drivers.compiler import compile_module, parse
-from mlirules.drivers.runtime import load_npz, run
-from mlirules.drivers.targets import Target
-from mlirules.drivers.torch_import import DynamicDim, import_file, import_model, split_spec
-from mlirules.rules.faults import MlirulesError
+from mlirules.drivers.frontend.torch import DynamicDim, import_file, import_model, split_spec
+from mlirules.drivers.iree.compiler import compile_module, parse
+from mlirules.drivers.iree.runtime import load_npz, run
+from mlirules.drivers.iree.targets import Target
+from mlirules.language.faults import MlirulesError
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 CPU = Target.parse("cpu")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mlirules.drivers import runtime
-from mlirules.drivers.pipeline import compile_program
-from mlirules.drivers.targets import Target
+from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines.transform import compile_program
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 PROGRAMS = ["hello_nn_world_train.mlir", "hello_nn_world_train.core.mlir"]

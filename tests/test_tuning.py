@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from mlirules.commands.tune import parse_budget
-from mlirules.drivers import configs, numerics, profile, runtime
-from mlirules.drivers.compiler import compile_module
-from mlirules.drivers.pipeline import compile_program
-from mlirules.drivers.targets import Target
+from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree.compiler import compile_module
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.measure import numerics, profile
+from mlirules.drivers.pipelines.transform import compile_program
 from mlirules.drivers.tuning import (
     constraints,
     dispatches,
@@ -41,12 +42,13 @@ from mlirules.drivers.tuning.space import Candidate
 from mlirules.drivers.tuning.store import Measured, Store
 from mlirules.drivers.tuning.ways import Tried, Way
 from mlirules.drivers.tuning.workers import workers
-from mlirules.rules.config import Settings
-from mlirules.rules.configrule import load_config
-from mlirules.rules.evaluate import Evaluator, truth
-from mlirules.rules.faults import MlirulesError
-from mlirules.rules.notation.parser import parse_expression
-from mlirules.specs.pipeline import Pipeline
+from mlirules.drivers.tuning_specs import compile as configs
+from mlirules.language.config.model import Settings
+from mlirules.language.config.rule import load_config
+from mlirules.language.evaluate import Evaluator, truth
+from mlirules.language.faults import MlirulesError
+from mlirules.language.notation.parser import parse_expression
+from mlirules.language.pipeline import Pipeline
 
 CPU = Target.parse("cpu")
 
@@ -110,9 +112,14 @@ func.func @main(%q: {t}, %k: {t}, %v: {t}) -> {t} {{
 def matmul_root(m: int, n: int, k: int) -> Root:
     operands = (Value((m, k), "f32"), Value((n, k), "f32"), Value((m, n), "f32"))
     return Root(
-        "contraction", "linalg.matmul", ("m", "n", "k"), (m, n, k), frozenset({"k"}),
-        (("m", "k"), ("n", "k"), ("m", "n")), operands,
-    )  # fmt: skip
+        "contraction",
+        "linalg.matmul",
+        ("m", "n", "k"),
+        (m, n, k),
+        frozenset({"k"}),
+        (("m", "k"), ("n", "k"), ("m", "n")),
+        operands,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -157,9 +164,10 @@ def test_a_dispatch_cut_out_computes_what_it_did_in_the_program() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [product(32, 16, 8), CONV_AND_SUM, attention(2, 32, 16)],
+    "text",
+    [product(32, 16, 8), CONV_AND_SUM, attention(2, 32, 16)],
     ids=["mm", "conv", "attention"],
-)  # fmt: skip
+)
 def test_the_op_of_a_dispatch_is_written_as_a_program_of_its_own(text: str) -> None:
     root = dispatches.cut(text, CPU).found[0].root
     again = dispatches.cut(dispatches.program(root), CPU).found[0].root
@@ -321,17 +329,25 @@ def test_ways_must_take_effect_and_are_remembered(tmp_path: Path) -> None:
 
     try:
         found = ways.search(
-            [PACKED, IM2COL, idle, broken], text, runner, known, flags=(), path="mm", rounds=3,
-            keep=keep, more=lambda: True,
-        )  # fmt: skip
+            [PACKED, IM2COL, idle, broken],
+            text,
+            runner,
+            known,
+            flags=(),
+            path="mm",
+            rounds=3,
+            keep=keep,
+            more=lambda: True,
+        )
     finally:
         runner.close()
     states = {t.way.name: t for t in found}
     assert states["packed"].state in ("ok", "slow"), states["packed"]
     assert states["packed"].ratio is not None
     assert (states["im2col"].state, states["im2col"].note) == (
-        "idle", "linalg/im2col does not apply",
-    )  # fmt: skip
+        "idle",
+        "linalg/im2col does not apply",
+    )
     assert (states["idle"].state, states["idle"].note) == ("idle", "the binary is the default's")
     assert states["broken"] == known[0]
     assert [ways.tried_of(d) for d in store.ways("mm", "here")] == found[:3]
@@ -353,9 +369,7 @@ def test_what_won_is_written_as_a_pipeline_that_compiles(tmp_path: Path) -> None
         "vector_common_parallel": {"n": 1, "f": 1, "h": 1, "w": 16},
         "vector_reduction": {"c": 1, "kh": 1, "kw": 1},
     }
-    settings = Settings.model_validate(
-        {"pipeline": "ConvTileAndDecomposeExpert", "tiles": tiles}
-    )
+    settings = Settings.model_validate({"pipeline": "ConvTileAndDecomposeExpert", "tiles": tiles})
     won = Winner(root, settings, 2.0, 1.0, 0.01, 9, "a device", 0.01, 4)
     found.rules = results.rules_of([won], CPU)
     found.choice = tuner.Choice("with rules", PACKED, tuple(found.rules), whole, 0.01)
@@ -389,9 +403,7 @@ def test_random_order_is_given_by_its_seed(spaces: list[space.Space]) -> None:
 
 
 @pytest.mark.parametrize("method", ordering.METHODS)
-def test_every_order_gives_every_candidate_once(
-    method: str, spaces: list[space.Space]
-) -> None:
+def test_every_order_gives_every_candidate_once(method: str, spaces: list[space.Space]) -> None:
     if method == "optuna":
         pytest.importorskip("optuna", reason="Optuna is not installed")
     if method == "learned":
@@ -483,9 +495,7 @@ def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
 # ---- measuring -----------------------------------------------------------------------------
 
 
-def test_a_candidate_is_compiled_compared_and_timed(
-    task: Task, spaces: list[space.Space]
-) -> None:
+def test_a_candidate_is_compiled_compared_and_timed(task: Task, spaces: list[space.Space]) -> None:
     made = candidate(spaces, task.root, DM=32, DN=32, VM=8, VN=16, VK=8)
     found = measure.evaluate(task, made, rounds=3)
     assert found.state in ("ok", "slow"), found
@@ -554,9 +564,10 @@ def winner_of(root: Root, made: Candidate) -> Winner:
 
 
 @pytest.mark.parametrize(
-    "text", [product(64, 32, 16), CONV_AND_SUM, attention(2, 32, 16)],
+    "text",
+    [product(64, 32, 16), CONV_AND_SUM, attention(2, 32, 16)],
     ids=["mm", "conv", "attention"],
-)  # fmt: skip
+)
 def test_winners_become_rules_that_hit(
     text: str, spaces: list[space.Space], tmp_path: Path
 ) -> None:
@@ -644,28 +655,38 @@ def test_what_is_known_is_not_measured_again(
 
 def test_the_page_needs_nothing_else(searched: tuple[tuner.Outcome, Path]) -> None:
     page = report.page(searched[0])
-    assert not re.search(r"(src|href)=|@import|url\(|<script|https?://(?!www\.w3\.org/2000/svg)",
-                         page)  # fmt: skip
+    assert not re.search(
+        r"(src|href)=|@import|url\(|<script|https?://(?!www\.w3\.org/2000/svg)", page
+    )
     assert page.count("<svg") == page.count("</svg>") >= 3
     for word in ("best so far", "distribution", "roofline"):
         assert word in page
 
 
-def test_the_page_opens_in_a_browser(
-    searched: tuple[tuner.Outcome, Path], tmp_path: Path
-) -> None:
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which(
-        "google-chrome"
-    )  # fmt: skip
+def test_the_page_opens_in_a_browser(searched: tuple[tuner.Outcome, Path], tmp_path: Path) -> None:
+    browser = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if browser is None:
         pytest.skip("no Chromium here")
     file = tmp_path / "report.html"
     file.write_text(report.page(searched[0]))
     dumped = subprocess.run(
-        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
-         f"--user-data-dir={tmp_path / 'profile'}", file.as_uri()],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        [
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--dump-dom",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            file.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert dumped.returncode == 0, dumped.stderr
     assert dumped.stdout.count("<svg") == 3
     assert dumped.stdout.count("<polyline") >= 2  # the default's line and the roofline, at least
@@ -694,8 +715,20 @@ def test_a_killed_search_goes_on_where_it_was(tmp_path: Path) -> None:
     model = tmp_path / "mm.mlir"
     model.write_text(product(96, 64, 64))
     state = tmp_path / "state.sqlite"
-    command = [*COMMAND, str(model), "--order", "random", "--state", str(state), "--budget", "12",
-               "-o", str(tmp_path / "out"), "--json", "--no-check"]  # fmt: skip
+    command = [
+        *COMMAND,
+        str(model),
+        "--order",
+        "random",
+        "--state",
+        str(state),
+        "--budget",
+        "12",
+        "-o",
+        str(tmp_path / "out"),
+        "--json",
+        "--no-check",
+    ]
     killed = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
@@ -737,20 +770,42 @@ def test_a_cluster_of_two_workers_loses_one(tmp_path: Path) -> None:
     environment = {**os.environ, "DASK_DISTRIBUTED__WORKER__DAEMON": "False"}
     address = f"tcp://127.0.0.1:{port}"
     quiet: dict[str, Any] = {
-        "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment,
-    }  # fmt: skip
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+        "env": environment,
+    }
     scheduler = subprocess.Popen(
-        [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1",
-         "--port", str(port), "--no-dashboard"], **quiet,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "distributed.cli.dask_scheduler",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--no-dashboard",
+        ],
+        **quiet,
+    )
     two = [
         subprocess.Popen(
-            [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1",
-             "--no-nanny", "--no-dashboard", "--local-directory", str(tmp_path / f"w{i}")],
-            start_new_session=True, **quiet,
+            [
+                sys.executable,
+                "-m",
+                "distributed.cli.dask_worker",
+                address,
+                "--nthreads",
+                "1",
+                "--no-nanny",
+                "--no-dashboard",
+                "--local-directory",
+                str(tmp_path / f"w{i}"),
+            ],
+            start_new_session=True,
+            **quiet,
         )
         for i in range(2)
-    ]  # fmt: skip
+    ]
     try:
         import distributed
 
@@ -788,8 +843,10 @@ def test_vulkan_is_tuned_end_to_end(vulkan: str, tmp_path: Path) -> None:
     model.write_text(product(64, 64, 64))
     done = subprocess.run(
         [*COMMAND, str(model), "--target", vulkan, "--budget", "6", "-o", str(tmp_path), "--json"],
-        capture_output=True, text=True, timeout=400,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)["dispatches"][0]
     assert told["tried"] == 6
@@ -801,8 +858,17 @@ def test_candidates_for_cuda_compile_without_a_device(tmp_path: Path) -> None:
     pytest.importorskip("z3", reason="z3 is not installed")
     model = tmp_path / "mm.mlir"
     model.write_text(product(2048, 1280, 5120, "f16"))
-    command = [*COMMAND, str(model), "--target", "cuda:sm_80", "--compile-only", "--budget", "12",
-               "--order", "random"]  # fmt: skip
+    command = [
+        *COMMAND,
+        str(model),
+        "--target",
+        "cuda:sm_80",
+        "--compile-only",
+        "--budget",
+        "12",
+        "--order",
+        "random",
+    ]
     done = subprocess.run(
         [*command, "--json"], capture_output=True, text=True, timeout=500, check=False
     )
@@ -818,9 +884,7 @@ def test_candidates_for_cuda_compile_without_a_device(tmp_path: Path) -> None:
     again = subprocess.run(
         [*command, "--json"], capture_output=True, text=True, timeout=500, check=False
     )
-    assert [r["settings"] for r in json.loads(again.stdout)[name]] == [
-        r["settings"] for r in rows
-    ]
+    assert [r["settings"] for r in json.loads(again.stdout)[name]] == [r["settings"] for r in rows]
 
 
 @pytest.mark.parametrize("target", ["cuda:sm_80", "hip:gfx942"])
@@ -867,11 +931,15 @@ def test_a_profile_tells_op_shape_and_share(tmp_path: Path) -> None:
 
 def test_dispatch_names_are_taken_apart() -> None:
     assert profile.described("main_dispatch_0_matmul_2048x1280x5120_f16xf16xf32") == (
-        "matmul", "2048x1280x5120", "f16xf16xf32",
-    )  # fmt: skip
+        "matmul",
+        "2048x1280x5120",
+        "f16xf16xf32",
+    )
     assert profile.described("main$async_dispatch_12_attention_4x1024x64x64x1024") == (
-        "attention", "4x1024x64x64x1024", "",
-    )  # fmt: skip
+        "attention",
+        "4x1024x64x64x1024",
+        "",
+    )
     assert profile.described("odd") == ("odd", "", "")
 
 
@@ -892,4 +960,3 @@ def test_vulkan_is_profiled(vulkan: str) -> None:
     )
     assert found.rows[0].op == "matmul"
     assert found.rows[0].total_ms > 0
-

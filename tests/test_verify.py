@@ -8,15 +8,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlirules.drivers import bisecting, compiler, reducing, torch_reference
-from mlirules.drivers.compiler import ir
-from mlirules.drivers.gate import GateResult, run_gate
-from mlirules.drivers.pipeline import read_program, rule_set, transform
-from mlirules.drivers.targets import Target
-from mlirules.drivers.verify import Comparison, Settings, Tolerance, compare_results, ulps, verify
-from mlirules.rules.faults import CheckFailed
-from mlirules.rules.loader import LIBRARY, holds_config, rule_files
-from mlirules.specs.pipeline import Stage
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines.transform import read_program, rule_set, transform
+from mlirules.drivers.quality import bisect as bisecting
+from mlirules.drivers.quality import reduce as reducing
+from mlirules.drivers.quality import torch_reference
+from mlirules.drivers.quality.gate import GateResult, run_gate
+from mlirules.drivers.quality.verify import (
+    Comparison,
+    Settings,
+    Tolerance,
+    compare_results,
+    ulps,
+    verify,
+)
+from mlirules.language.faults import CheckFailed
+from mlirules.language.loader import LIBRARY, holds_config, rule_files
+from mlirules.language.pipeline import Stage
 
 ROOT = Path(__file__).resolve().parent.parent
 CPU = Target.parse("cpu")
@@ -28,37 +38,67 @@ ELEMENTWISE, REDUCTIONS, POOLING = (
 )
 #: (what is wrong, rule, what the rule says, what it says instead)
 WRONG_RULES = [
-    ("swapped operand", ELEMENTWISE + "sub-tensor", "T(C(x[...]) - C(y[...])) if plain",
-     "T(C(y[...]) - C(x[...])) if plain"),
-    ("swapped operand", ELEMENTWISE + "div-tensor", "T(x[...]) / T(y[...])",
-     "T(y[...]) / T(x[...])"),
-    ("swapped operand", ELEMENTWISE + "where-self", "T(x[...]), T(y[...])",
-     "T(y[...]), T(x[...])"),
-    ("swapped operand", ELEMENTWISE + "rsub-scalar", "T(C(y) - C(x[...])) if plain",
-     "T(C(x[...]) - C(y)) if plain"),
+    (
+        "swapped operand",
+        ELEMENTWISE + "sub-tensor",
+        "T(C(x[...]) - C(y[...])) if plain",
+        "T(C(y[...]) - C(x[...])) if plain",
+    ),
+    (
+        "swapped operand",
+        ELEMENTWISE + "div-tensor",
+        "T(x[...]) / T(y[...])",
+        "T(y[...]) / T(x[...])",
+    ),
+    ("swapped operand", ELEMENTWISE + "where-self", "T(x[...]), T(y[...])", "T(y[...]), T(x[...])"),
+    (
+        "swapped operand",
+        ELEMENTWISE + "rsub-scalar",
+        "T(C(y) - C(x[...])) if plain",
+        "T(C(x[...]) - C(y)) if plain",
+    ),
     ("swapped operand", ELEMENTWISE + "leaky-relu", "C(x[...]) > 0", "0 > C(x[...])"),
-    ("wrong axis", REDUCTIONS + "max-dim", "select(hit[I...], cast(I[d], si64)",
-     "select(hit[I...], cast(I[0], si64)"),
-    ("wrong axis", REDUCTIONS + "min-dim", "select(hit[I...], cast(I[d], si64)",
-     "select(hit[I...], cast(I[0], si64)"),
+    (
+        "wrong axis",
+        REDUCTIONS + "max-dim",
+        "select(hit[I...], cast(I[d], si64)",
+        "select(hit[I...], cast(I[0], si64)",
+    ),
+    (
+        "wrong axis",
+        REDUCTIONS + "min-dim",
+        "select(hit[I...], cast(I[d], si64)",
+        "select(hit[I...], cast(I[0], si64)",
+    ),
     ("wrong init", POOLING + "max-pool2d", "pad(x, low, high, lowest(T))", "pad(x, low, high, 0)"),
     ("wrong init", POOLING + "avg-pool2d", "pad(x, low, high, 0)", "pad(x, low, high, 1)"),
     ("wrong init", REDUCTIONS + "prod", "p[] *= cast", "p[] += cast"),
     ("wrong rounding", ELEMENTWISE + "round", "round(x[...])", "floor(x[...])"),
     ("wrong rounding", ELEMENTWISE + "floor", "floor(x[...])", "trunc(x[...])"),
-    ("wrong rounding", ELEMENTWISE + "remainder-scalar", "C(x[...]) % C(y)",
-     "rem(C(x[...]), C(y))"),
+    (
+        "wrong rounding",
+        ELEMENTWISE + "remainder-scalar",
+        "C(x[...]) % C(y)",
+        "rem(C(x[...]), C(y))",
+    ),
     ("wrong rounding", ELEMENTWISE + "ceil", "ceil(x[...])", "trunc(x[...])"),
     ("wrong rounding", ELEMENTWISE + "gelu", "0.7071067811865476", "0.707"),
     ("dropped condition", ELEMENTWISE + "add-tensor", " and (alpha == 1 or alpha == 1.0)", ""),
     ("dropped condition", ELEMENTWISE + "sub-tensor", " and (alpha == 1 or alpha == 1.0)", ""),
     ("dropped condition", ELEMENTWISE + "relu", "max(x[...], 0)", "maxnum(x[...], 0)"),
-    ("dropped condition", "torch/to-linalg/normalisation/softmax",
-     "exp(cast(cast(x[I...], U), wide(U)) - m[drop(I, d)])",
-     "exp(cast(cast(x[I...], U), wide(U)))"),
-    ("dropped condition", POOLING + "avg-pool2d",
-     "n if even else product(min(o * s - p + k, S + e) - max(o * s - p, -e))", "n"),
-]  # fmt: skip
+    (
+        "dropped condition",
+        "torch/to-linalg/normalisation/softmax",
+        "exp(cast(cast(x[I...], U), wide(U)) - m[drop(I, d)])",
+        "exp(cast(cast(x[I...], U), wide(U)))",
+    ),
+    (
+        "dropped condition",
+        POOLING + "avg-pool2d",
+        "n if even else product(min(o * s - p + k, S + e) - max(o * s - p, -e))",
+        "n",
+    ),
+]
 
 
 def _id(case: tuple[str, str, str, str]) -> str:
@@ -89,13 +129,18 @@ def _between_clones(text: str) -> str:
 
     def cloned(value: ir.Value, at: ir.Operation) -> ir.Value:
         none = ir.Operation.create(
-            "torch.constant.none", results=[ir.Type.parse("!torch.none", module.context)],
-            ip=ir.InsertionPoint(at), loc=ir.Location.unknown(module.context),
-        )  # fmt: skip
+            "torch.constant.none",
+            results=[ir.Type.parse("!torch.none", module.context)],
+            ip=ir.InsertionPoint(at),
+            loc=ir.Location.unknown(module.context),
+        )
         made = ir.Operation.create(
-            "torch.aten.clone", results=[value.type], operands=[value, none.result],
-            ip=ir.InsertionPoint(at), loc=ir.Location.unknown(module.context),
-        )  # fmt: skip
+            "torch.aten.clone",
+            results=[value.type],
+            operands=[value, none.result],
+            ip=ir.InsertionPoint(at),
+            loc=ir.Location.unknown(module.context),
+        )
         return made.result
 
     first, last = operations[0], operations[-1]
@@ -157,9 +202,13 @@ def _name(file: Path) -> str:
 
 @needs_torch
 @pytest.mark.parametrize(
-    "name", ["torch/to-linalg/matmul/mm", "torch/to-linalg/elementwise/relu",
-             "torch/to-linalg/normalisation/softmax"],
-)  # fmt: skip
+    "name",
+    [
+        "torch/to-linalg/matmul/mm",
+        "torch/to-linalg/elementwise/relu",
+        "torch/to-linalg/normalisation/softmax",
+    ],
+)
 def test_a_sample_of_rules_passes_the_gate(name: str) -> None:
     result = _gate(LIBRARY / f"{name}.yaml")
     assert result.comparisons
@@ -227,9 +276,10 @@ def test_a_counterexample_is_reduced_to_the_op_that_is_wrong(tmp_path: Path) -> 
     files = reducing.save(tmp_path / "found", reduced, report.counterexample, "the command")
     assert [f.name for f in files] == ["program.mlir", "inputs.npz", "repeat.txt"]
     again = verify(
-        reduced.text, transform(reduced.text, stages=stages).text,
+        reduced.text,
+        transform(reduced.text, stages=stages).text,
         Settings([CPU], inputs=reduced.inputs),
-    )  # fmt: skip
+    )
     assert not again.passed
 
 

@@ -59,10 +59,12 @@ class Change:
     def signature(self) -> str:
         """The change without its place, to be compared across programs."""
         if self.kind in (Kind.ATTRIBUTE, Kind.RETYPED, Kind.REWIRED):
-            what = ", ".join(dict.fromkeys(
-                f"{name}: {a} -> {b}" if self.kind is not Kind.REWIRED else name
-                for name, a, b in self.details
-            ))  # fmt: skip
+            what = ", ".join(
+                dict.fromkeys(
+                    f"{name}: {a} -> {b}" if self.kind is not Kind.REWIRED else name
+                    for name, a, b in self.details
+                )
+            )
             return f"{self.kind}: {self.before[0].name} ({what})"
         return f"{self.kind}: {self.summary()}"
 
@@ -76,13 +78,17 @@ class Change:
     def as_json(self) -> dict[str, object]:
         """The change as plain data."""
         return {
-            "number": self.number, "kind": str(self.kind), "function": self.function,
+            "number": self.number,
+            "kind": str(self.kind),
+            "function": self.function,
             "signature": self.signature,
             "before": [_op_json(op) for op in self.before],
             "after": [_op_json(op) for op in self.after],
             "details": [{"what": w, "before": a, "after": b} for w, a, b in self.details],
-            "follows": self.follows, "applications": self.applications, "rules": self.rules,
-        }  # fmt: skip
+            "follows": self.follows,
+            "applications": self.applications,
+            "rules": self.rules,
+        }
 
 
 def _names(ops: list[Op]) -> str:
@@ -130,10 +136,12 @@ class Diff:
     def as_json(self) -> dict[str, object]:
         """The whole difference as plain data."""
         found: dict[str, object] = {
-            "before": self.before.path, "after": self.after.path,
+            "before": self.before.path,
+            "after": self.after.path,
             "ops": [len(self.before.ops), len(self.after.ops)],
-            "counts": dict(self.counts), "changes": [c.as_json() for c in self.changes],
-        }  # fmt: skip
+            "counts": dict(self.counts),
+            "changes": [c.as_json() for c in self.changes],
+        }
         if self.provenance is not None:
             found["applications"] = self.provenance.as_json()
         return found
@@ -172,8 +180,11 @@ class Diff:
                     groups.union(op, next(iter(users)))
                     linked.add(op)
         for members in groups.sets():
-            self._group([op for op in members if op in gone_set],
-                        [op for op in members if op in new_set], tied)  # fmt: skip
+            self._group(
+                [op for op in members if op in gone_set],
+                [op for op in members if op in new_set],
+                tied,
+            )
 
     def _tie(self, groups: _Groups, gone: list[Op], new: list[Op]) -> dict[Op, int]:
         """Group what one rule application took and made. Returns the application of each op."""
@@ -209,13 +220,21 @@ class Diff:
             # Casts and constants that a rewrite puts around its work do not make it many.
             one, other = _count(gone) == 1, _count(new) == 1
             kind = (
-                Kind.REPLACED if one and other else Kind.ONE_TO_MANY if one
-                else Kind.MANY_TO_ONE if other else Kind.MANY_TO_MANY
-            )  # fmt: skip
+                Kind.REPLACED
+                if one and other
+                else Kind.ONE_TO_MANY
+                if one
+                else Kind.MANY_TO_ONE
+                if other
+                else Kind.MANY_TO_MANY
+            )
             self._add(Change(kind, gone, new, applications=applications))
         elif applications:
-            self._add(Change(Kind.DELETED if gone else Kind.INSERTED, gone, new,
-                             applications=applications))  # fmt: skip
+            self._add(
+                Change(
+                    Kind.DELETED if gone else Kind.INSERTED, gone, new, applications=applications
+                )
+            )
         else:
             for op in gone:
                 self._add(self._merged(op) or Change(Kind.DELETED, [op], []))
@@ -251,9 +270,13 @@ class Diff:
 
     def _add(self, change: Change) -> None:
         self.changes.append(change)
-        if change.before and change.before[0] in self.matching.of and (
-            change.kind in (Kind.MOVED, Kind.RETYPED, Kind.ATTRIBUTE, Kind.REWIRED)
-            or change.details
+        if (
+            change.before
+            and change.before[0] in self.matching.of
+            and (
+                change.kind in (Kind.MOVED, Kind.RETYPED, Kind.ATTRIBUTE, Kind.REWIRED)
+                or change.details
+            )
         ):
             self.edits[change.before[0]].append(change)
             return
@@ -345,8 +368,13 @@ class Diff:
             details = [d for d in details if d[0] != "sym_name"]
             details.append(("sym_name", f"@{a.symbol}", f"@{b.symbol}"))
         if [self.matching.blocks.get(s) for s in a.successors] != b.successors:
-            details.append(("successors", str([s.index for s in a.successors]),
-                            str([s.index for s in b.successors])))  # fmt: skip
+            details.append(
+                (
+                    "successors",
+                    str([s.index for s in a.successors]),
+                    str([s.index for s in b.successors]),
+                )
+            )
         if details:
             self._add(Change(Kind.ATTRIBUTE, [a], [b], details))
 
@@ -403,8 +431,8 @@ class Diff:
 
     def _twins(self, op: Op, value: Value, *, new: bool) -> bool:
         other = value.op
-        image = None if other is None else (self.matching.of if new else self.matching.back).get(
-            other
+        image = (
+            None if other is None else (self.matching.of if new else self.matching.back).get(other)
         )
         return image is not None and image.up == op.up
 
@@ -467,9 +495,11 @@ class Diff:
 
     def _number(self) -> None:
         self.changes.sort(
-            key=lambda c: (c.before[0].number if c.before else self._near(c.after[0]),
-                           c.after[0].number if c.after else 0)
-        )  # fmt: skip
+            key=lambda c: (
+                c.before[0].number if c.before else self._near(c.after[0]),
+                c.after[0].number if c.after else 0,
+            )
+        )
         for number, change in enumerate(self.changes, 1):
             change.number = number
             if self.provenance is not None:
@@ -567,9 +597,12 @@ def out_of_order(places: list[int]) -> list[int]:
 
 
 def compare(
-    before: str, after: str, *, names: tuple[str, str] = ("A", "B"),
+    before: str,
+    after: str,
+    *,
+    names: tuple[str, str] = ("A", "B"),
     provenance: Provenance | None = None,
-) -> Diff:  # fmt: skip
+) -> Diff:
     """The difference between two programs, given as text.
 
     ``names`` are what faults and reports call them. Raises :class:`MlirulesError` for text that
@@ -580,7 +613,7 @@ def compare(
 
 def compare_files(before: Path, after: Path, provenance: Provenance | None = None) -> Diff:
     """The difference between two files. Raises :class:`MlirulesError`."""
-    from mlirules.drivers.pipeline import read_program
+    from mlirules.drivers.pipelines.transform import read_program
 
     texts = (read_program(before), read_program(after))
     return compare(*texts, names=(str(before), str(after)), provenance=provenance)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mlirules.drivers.irdiff.changes import compare_files
-from mlirules.rules.faults import MlirulesError
+from mlirules.language.faults import MlirulesError
 
 
 @dataclass
@@ -51,15 +51,19 @@ class FolderReport:
         """The report as plain data."""
         return {
             "programs": [
-                {"name": p.name, "status": p.status, "only_in_a": dict(p.lost),
-                 "only_in_b": dict(p.gained)}
+                {
+                    "name": p.name,
+                    "status": p.status,
+                    "only_in_a": dict(p.lost),
+                    "only_in_b": dict(p.gained),
+                }
                 for p in self.programs
             ],
             "changes": [
                 {"change": s, "only_in_a": a, "only_in_b": b, "programs": names}
                 for s, a, b, names in self.signatures()
             ],
-        }  # fmt: skip
+        }
 
 
 def compare_folders(
@@ -75,9 +79,11 @@ def compare_folders(
     names = sorted({*left, *right})
     if not set(left) & set(right):
         raise MlirulesError.at(
-            f"{a}, {b}", "hold no programs of the same name", code="folders",
+            f"{a}, {b}",
+            "hold no programs of the same name",
+            code="folders",
             suggestion="programs (.mlir) and differences (.json) are compared by their paths",
-        )  # fmt: skip
+        )
     reports = []
     for name in names:
         step(name)
@@ -121,6 +127,8 @@ def _saved(path: Path) -> Counter[str]:
         return Counter(str(change["signature"]) for change in changes)
     except (OSError, ValueError, KeyError, TypeError):
         raise MlirulesError.at(
-            str(path), "is no difference as JSON", code="folders",
+            str(path),
+            "is no difference as JSON",
+            code="folders",
             suggestion="`mlirules diff A B --json` writes them",
-        ) from None  # fmt: skip
+        ) from None

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlirules.drivers import compiler
-from mlirules.drivers.compiler import ir
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
 
 _LONGEST = 400  # characters of an attribute that are kept as they are
 #: Follows from the operands and results of an op, which are compared themselves.
@@ -109,9 +109,16 @@ class Op:
 
 
 _CALLS = frozenset(
-    ["func.call", "util.call", "func.call_indirect", "torch.operator", "torch.aten.append.t",
-     "torch.aten._set_item.t", "torch.aten.insert.t"]
-)  # fmt: skip
+    [
+        "func.call",
+        "util.call",
+        "func.call_indirect",
+        "torch.operator",
+        "torch.aten.append.t",
+        "torch.aten._set_item.t",
+        "torch.aten.insert.t",
+    ]
+)
 # Values with a state of their own. Not so tensors and torch's value tensors.
 _STATEFUL = re.compile(r"memref<|!torch\.tensor|!util\.(?:buffer|list)|!hal\.|!vm\.")
 # No results, yet bound to nothing but what they read.
@@ -151,9 +158,11 @@ class Program:
         self._values.clear()
         # Without aliases: they are no part of the program, and their numbers only distract.
         printed = module.operation.get_asm(
-            large_elements_limit=8, large_resource_limit=8, use_local_scope=True,
+            large_elements_limit=8,
+            large_resource_limit=8,
+            use_local_scope=True,
             assume_verified=True,
-        )  # fmt: skip
+        )
         self.lines: list[str] = printed.split("\n{-#", 1)[0].rstrip().split("\n")
         self._place(printed)
 
@@ -168,8 +177,19 @@ class Program:
         symbol = attributes.get("sym_name", "").strip('"')
         name = op.name
         read = [self._values.get(value) for value in op.operands]
-        made = Op(len(self.ops), name, attributes, [v for v in read if v is not None], [], [], [],
-                  parent, symbol, self._location(op.location), depth=depth)  # fmt: skip
+        made = Op(
+            len(self.ops),
+            name,
+            attributes,
+            [v for v in read if v is not None],
+            [],
+            [],
+            [],
+            parent,
+            symbol,
+            self._location(op.location),
+            depth=depth,
+        )
         self.ops.append(made)
         if len(made.operands) < len(read):
             # Used before it is defined, in a graph region: the definition is read later.
@@ -196,8 +216,9 @@ class Program:
             known[block] = Block(made, n)
             made.blocks.append(known[block])
             for a, argument in enumerate(block.arguments):
-                value = Value(known[block], a, self._type(argument.type),
-                              argument.get_name(self._state))  # fmt: skip
+                value = Value(
+                    known[block], a, self._type(argument.type), argument.get_name(self._state)
+                )
                 known[block].args.append(value)
                 self._values[argument] = value
         first = len(self.ops)
@@ -239,8 +260,9 @@ class Program:
             if "dense_resource<" in found:
                 found = re.sub(
                     r'dense_resource<("[^"]*"|[^>]*)>',
-                    lambda m: f"dense_resource<{self.blobs.get(m[1].strip(chr(34)), m[1])}>", found
-                )  # fmt: skip
+                    lambda m: f"dense_resource<{self.blobs.get(m[1].strip(chr(34)), m[1])}>",
+                    found,
+                )
             if len(found) > _LONGEST:
                 digest = hashlib.blake2b(found.encode(), digest_size=8).hexdigest()
                 found = f"{found[:60]} ... {found[-60:]} (digest {digest})"
@@ -344,8 +366,6 @@ def _reverse_post_order(blocks: list[Any]) -> list[Any]:
             work += [(s, False) for s in reversed(list(operations[-1].operation.successors))]
     out.reverse()
     return out + [b for b in blocks if b not in seen]
-
-
 
 
 def _blob_digests(text: str) -> dict[str, str]:

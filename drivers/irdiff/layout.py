@@ -178,9 +178,15 @@ class _Layout:
         return found
 
     def _both(
-        self, one: range, two: range, b: Op, changes: tuple[Change, ...], *,
-        opens: bool = False, closes: bool = False,
-    ) -> Iterator[Row]:  # fmt: skip
+        self,
+        one: range,
+        two: range,
+        b: Op,
+        changes: tuple[Change, ...],
+        *,
+        opens: bool = False,
+        closes: bool = False,
+    ) -> Iterator[Row]:
         status: Status = "changed" if changes else "same"
         for k in range(max(len(one), len(two))):
             left = self.left(one[k]) if k < len(one) else None
@@ -263,8 +269,9 @@ class _Layout:
             for op, change in right.get(number, ()):
                 for line in range(op.first, op.end) if self.b.shown(op) else ():
                     owner = self.b.owner[line] or op
-                    yield Row("inserted", None, self.right(line, owner), (change,),
-                              right_line=line + 1)  # fmt: skip
+                    yield Row(
+                        "inserted", None, self.right(line, owner), (change,), right_line=line + 1
+                    )
 
 
 def folded(all_rows: list[Row], context: int) -> Iterator[Row | int]:

@@ -396,10 +396,13 @@ def _region_hash(op: Op, number: int, up: dict[Value, int], depth: int) -> int:
         for inner in block.ops:
             _up(inner, up, depth)
         types = tuple([v.type for v in block.args])
-        blocks.append((
-            types, tuple(sorted([inner.up for inner in block.ops])),
-            tuple([inner.up for inner in block.ops if inner.ordered()]),
-        ))  # fmt: skip
+        blocks.append(
+            (
+                types,
+                tuple(sorted([inner.up for inner in block.ops])),
+                tuple([inner.up for inner in block.ops if inner.ordered()]),
+            )
+        )
     return hash(tuple(blocks[:1] + sorted(blocks[1:])))
 
 

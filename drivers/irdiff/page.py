@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from mlirules.drivers.irdiff import layout
 from mlirules.drivers.irdiff.changes import Diff
-from mlirules.generator.pdll import write_atomically
+from mlirules.generator.emit.pdll import write_atomically
 
 _CONTEXT = 3
 
@@ -64,10 +64,16 @@ def render(diff: Diff, *, title: str, names: tuple[str, str] | None = None) -> s
         for rule in change.rules:
             rules[rule] = rules.get(rule, 0) + 1
     return _template().render(
-        title=title, before=before, after=after, counts=diff.counts.most_common(),
-        changes=diff.changes, sections=_sections(diff), rules=sorted(rules.items()),
-        ops=(len(diff.before.ops), len(diff.after.ops)), slug=_slug,
-    )  # fmt: skip
+        title=title,
+        before=before,
+        after=after,
+        counts=diff.counts.most_common(),
+        changes=diff.changes,
+        sections=_sections(diff),
+        rules=sorted(rules.items()),
+        ops=(len(diff.before.ops), len(diff.after.ops)),
+        slug=_slug,
+    )
 
 
 def write(path: Path, diff: Diff, *, title: str, names: tuple[str, str] | None = None) -> None:
@@ -138,8 +144,9 @@ def _line(row: layout.Row) -> _Line:
         one, two = layout.words(row.left, row.right)
         left, right = _marked(one, "del"), _marked(two, "ins")
     numbers = " ".join(str(c.number) for c in row.changes)
-    return _Line(row.status, left, right, str(row.left_line or ""), str(row.right_line or ""),
-                 numbers)  # fmt: skip
+    return _Line(
+        row.status, left, right, str(row.left_line or ""), str(row.right_line or ""), numbers
+    )
 
 
 def _marked(pieces: list[tuple[str, bool]], tag: str) -> Markup:
@@ -157,9 +164,10 @@ def _abreast(lines: list[_Line]) -> list[_Line]:
     while at < len(lines):
         end = at
         while (
-            end < len(lines) and lines[end].status in ("deleted", "inserted")
+            end < len(lines)
+            and lines[end].status in ("deleted", "inserted")
             and lines[end].change == lines[at].change
-        ):  # fmt: skip
+        ):
             end += 1
         if end == at:
             out.append(lines[at])
@@ -171,11 +179,16 @@ def _abreast(lines: list[_Line]) -> list[_Line]:
                 one = gone[k] if k < len(gone) else None
                 two = new[k] if k < len(new) else None
                 status = "replaced" if one and two else "deleted" if one else "inserted"
-                out.append(_Line(
-                    status, one.left if one else Markup(""), two.right if two else Markup(""),
-                    one.left_number if one else "", two.right_number if two else "",
-                    lines[at].change,
-                ))  # fmt: skip
+                out.append(
+                    _Line(
+                        status,
+                        one.left if one else Markup(""),
+                        two.right if two else Markup(""),
+                        one.left_number if one else "",
+                        two.right_number if two else "",
+                        lines[at].change,
+                    )
+                )
         for line in out[-(end - at) :] if end - at <= len(out) else out:
             if line.change and line.change not in seen:
                 seen.add(line.change)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mlirules.rules.faults import Fault, MlirulesError, Span
+from mlirules.language.faults import Fault, MlirulesError, Span
 
 
 @dataclass
@@ -54,10 +54,13 @@ class Provenance:
                 continue  # what a cost stage weighed
             if not isinstance(application, dict) or "consumed" not in application:
                 raise MlirulesError(
-                    Fault(Span(str(path), n, 1, 1, line[:120]), "trace",
-                          "is not an application of a trace",
-                          "traces are written by `mlirules apply --trace FILE`")
-                )  # fmt: skip
+                    Fault(
+                        Span(str(path), n, 1, 1, line[:120]),
+                        "trace",
+                        "is not an application of a trace",
+                        "traces are written by `mlirules apply --trace FILE`",
+                    )
+                )
             found.append(application)
         return cls.of(found)
 
@@ -88,7 +91,8 @@ class Provenance:
         """
         if max(self.consumer, default=-1) >= before or max(self.maker, default=-1) >= after:
             raise MlirulesError.at(
-                "--trace", "the trace was made from other programs: it tells of ops that these do "
-                "not have", code="trace",
+                "--trace",
+                "the trace was made from other programs: it tells of ops that these do not have",
+                code="trace",
                 suggestion="give the program that was rewritten and the one that came out",
-            )  # fmt: skip
+            )

@@ -12,12 +12,12 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mlirules.drivers import compiler
-from mlirules.drivers.targets import Target
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning.dispatches import Dispatch
 from mlirules.drivers.tuning.space import Candidate
-from mlirules.rules.config import Settings
-from mlirules.rules.faults import MlirulesError
+from mlirules.language.config.model import Settings
+from mlirules.language.faults import MlirulesError
 
 FLAGS = ("--iree-codegen-emit-pipeline-constraints", "--iree-codegen-add-tuner-attributes")
 
@@ -41,9 +41,12 @@ def candidates(
     if target.kind not in KINDS:
         return []
     text = compiler.lower_to(
-        dispatch.text, target, "executable-configurations", compile_from="flow",
+        dispatch.text,
+        target,
+        "executable-configurations",
+        compile_from="flow",
         flags=[*flags, *FLAGS],
-    )  # fmt: skip
+    )
     module = compiler.parse(text)
     stated = list(compiler.constraints_of(module))
     if not stated:
@@ -149,8 +152,9 @@ _LEVELS = ("workgroup", "reduction", "thread", "subgroup", "partial_reduction", 
 def _settings(pipeline: str, plain: Mapping[str, Any], loops: Sequence[str]) -> Settings:
     tiles = {
         level: {loop: size for loop, size in zip(loops, plain[level], strict=True) if size}
-        for level in _LEVELS if level in plain
-    }  # fmt: skip
+        for level in _LEVELS
+        if level in plain
+    }
     data: dict[str, Any] = {"pipeline": pipeline, "tiles": tiles}
     if "mma_kind" in plain:
         data["mma_kind"] = str(plain["mma_kind"]).partition("<")[2].rstrip(">")

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlirules.drivers import compiler
-from mlirules.drivers.targets import Target
-from mlirules.rules.faults import MlirulesError
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.targets import Target
+from mlirules.language.faults import MlirulesError
 
 Shape = tuple[int, ...]
 
@@ -111,9 +111,16 @@ class Root:
     def key(self) -> str:
         """A digest of the computation: equal for equal ops of one program or another."""
         parts = (
-            self.kind, self.op, self.loops, self.sizes, sorted(self.reductions), self.indices,
-            tuple(map(str, self.operands)), self.region, self.captured,
-        )  # fmt: skip
+            self.kind,
+            self.op,
+            self.loops,
+            self.sizes,
+            sorted(self.reductions),
+            self.indices,
+            tuple(map(str, self.operands)),
+            self.region,
+            self.captured,
+        )
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
@@ -195,7 +202,7 @@ class _SkippedError(Exception):
 
 def _dispatch(
     name: str, executable: Any, function: Any, calls: list[Any], header: list[str], attributes: str
-) -> Dispatch:  # fmt: skip
+) -> Dispatch:
     if not calls:
         raise _SkippedError("nothing calls it")
     root = root_op(function)
@@ -211,8 +218,7 @@ def _dispatch(
     ties = [int(t) for t in re.findall(r"-?\d+(?= : index)", tied)]
     # What a dispatch writes into one of its inputs is written as that input's new value.
     returned = [
-        f"%t{ties[i]}" if i < len(ties) and ties[i] >= 0 else kind
-        for i, kind in enumerate(results)
+        f"%t{ties[i]}" if i < len(ties) and ties[i] >= 0 else kind for i, kind in enumerate(results)
     ]
     views = ", ".join(f"%a{i}: !hal.buffer_view" for i in range(len(kinds)))
     body = [
@@ -280,9 +286,10 @@ def root_op(function: Any) -> Any | None:
     fill: what the compiler takes, too.
     """
     structured = [
-        op for op in _walk(function)
+        op
+        for op in _walk(function)
         if op.name.startswith(("linalg.", "iree_linalg_ext.")) and op.name not in _NO_ROOTS
-    ]  # fmt: skip
+    ]
     attention = [op for op in structured if op.name in _ATTENTION]
     if attention:
         return attention[-1]
@@ -337,9 +344,17 @@ def describe(op: Any) -> Root:
     )
     region, captured = _region(op)
     return Root(
-        kind, op.name, tuple(names), sizes, frozenset(names[d] for d in reductions),
-        indices, operands[: len(maps)], results, region, captured,
-    )  # fmt: skip
+        kind,
+        op.name,
+        tuple(names),
+        sizes,
+        frozenset(names[d] for d in reductions),
+        indices,
+        operands[: len(maps)],
+        results,
+        region,
+        captured,
+    )
 
 
 def key_of(op: Any) -> str:
@@ -419,9 +434,13 @@ def _convolution_roles(
         "g": [d for d in range(rank) if d in alone and d in in_out and d in in_filter],
         "f": [d for d in range(rank) if d not in alone | shared and d in in_out],
         "c": [d for d in range(rank) if d in alone and d in reductions],
-        "w": spatial[-1:], "h": spatial[-2:-1], "d": spatial[:-2],
-        "kw": window[-1:], "kh": window[-2:-1], "kd": window[:-2],
-    }  # fmt: skip
+        "w": spatial[-1:],
+        "h": spatial[-2:-1],
+        "d": spatial[:-2],
+        "kw": window[-1:],
+        "kh": window[-2:-1],
+        "kd": window[:-2],
+    }
     return roles
 
 
@@ -458,9 +477,10 @@ def _region(op: Any) -> tuple[str, str]:
     # Names depend on what else the function holds: number them anew.
     names: dict[str, str] = {}
     both = re.sub(
-        r"%[\w$.-]+", lambda m: names.setdefault(m[0], f"%v{len(names)}"),
+        r"%[\w$.-]+",
+        lambda m: names.setdefault(m[0], f"%v{len(names)}"),
         "\n".join(captured) + "\0" + region,
-    )  # fmt: skip
+    )
     constants, _, body = both.partition("\0")
     return body, constants
 
@@ -485,24 +505,31 @@ def program(root: Root, changed: dict[str, int] | None = None) -> str:
             ),
             o.element,
         )
-        if o.shape else o
+        if o.shape
+        else o
         for es, o in zip(root.indices, root.operands, strict=True)
-    ]  # fmt: skip
-    kinds = [str(o) if o.shape or i >= len(operands) - root.results else o.element
-             for i, o in enumerate(operands)]  # fmt: skip
+    ]
+    kinds = [
+        str(o) if o.shape or i >= len(operands) - root.results else o.element
+        for i, o in enumerate(operands)
+    ]
     names = [f"%a{i}" for i in range(len(operands))]
     cut_at = len(operands) - root.results
     results = kinds[cut_at:]
-    joined = ", ".join(f"affine_map<({', '.join(root.loops)}) -> ({', '.join(es)})>"
-                       for es in root.indices)  # fmt: skip
+    joined = ", ".join(
+        f"affine_map<({', '.join(root.loops)}) -> ({', '.join(es)})>" for es in root.indices
+    )
     # An attention reads nothing of what it writes, and its scale is a constant.
     own = list(zip(names, kinds, strict=True))
     given = own
     made: list[str] = []
     if root.kind == "attention":
         given = [(n, k) for n, k in own[:cut_at] if k.startswith("tensor")]
-        made = [f"  {n} = arith.constant 0.125 : {k}" for n, k in own[:cut_at]
-                if not k.startswith("tensor")]  # fmt: skip
+        made = [
+            f"  {n} = arith.constant 0.125 : {k}"
+            for n, k in own[:cut_at]
+            if not k.startswith("tensor")
+        ]
         made += [f"  {n} = tensor.empty() : {k}" for n, k in own[cut_at:]]
     listed = ", ".join(f"{n}: {k}" for n, k in given)
     result = results[0] if len(results) == 1 else f"({', '.join(results)})"

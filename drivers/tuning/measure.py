@@ -29,14 +29,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mlirules.drivers import compiler
-from mlirules.drivers.compiler import CompileError
-from mlirules.drivers.targets import Target
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import CompileError
+from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning import dispatches
 from mlirules.drivers.tuning.dispatches import Dispatch, Root, Value
 from mlirules.drivers.tuning.space import Candidate, compilation_info
-from mlirules.rules.config import Settings
-from mlirules.rules.faults import MlirulesError
+from mlirules.language.config.model import Settings
+from mlirules.language.faults import MlirulesError
 
 SOURCES = "executable-sources"
 
@@ -93,9 +93,13 @@ class Result:
 
 
 def prepare(
-    dispatch: Dispatch, target: Target, *, flags: Sequence[str] = (), seed: int = 0,
+    dispatch: Dispatch,
+    target: Target,
+    *,
+    flags: Sequence[str] = (),
+    seed: int = 0,
     timeout: float | None = 300,
-) -> Task:  # fmt: skip
+) -> Task:
     """Compile a dispatch with the default configuration. Raises CompileError."""
     sources = compiler.lower_to(
         dispatch.text, target, SOURCES, flags=flags, compile_from="flow", timeout=timeout
@@ -146,9 +150,13 @@ def configured(task: Task, settings: Settings) -> str:
 def compile_candidate(task: Task, candidate: Candidate) -> bytes:
     """The binary of a candidate. Raises CompileError, also after the timeout."""
     return compiler.compile_module(
-        configured(task, candidate.settings), Target.parse(task.target), flags=task.flags,
-        compile_from=SOURCES, timeout=max(20.0, 20 * task.compile_s), path=task.dispatch.name,
-    )  # fmt: skip
+        configured(task, candidate.settings),
+        Target.parse(task.target),
+        flags=task.flags,
+        compile_from=SOURCES,
+        timeout=max(20.0, 20 * task.compile_s),
+        path=task.dispatch.name,
+    )
 
 
 # ---- who computes when ---------------------------------------------------------------------
@@ -184,7 +192,7 @@ def device_name(target: str) -> str:
                     model = line.partition(":")[2].strip()
                     break
         return f"{model}, {os.cpu_count()} cores"
-    from mlirules.drivers import runtime
+    from mlirules.drivers.iree import runtime
 
     names = [d.uri for d in runtime.devices() if d.driver == kind]
     return names[0] if names else kind
@@ -201,9 +209,15 @@ class Runner:
     """A child process that holds a default binary with its inputs, and times others against it."""
 
     def __init__(
-        self, name: str, default: bytes, inputs: Sequence[Value], target: Target, seed: int = 0,
-        key: str = "", function: str = "main",
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        default: bytes,
+        inputs: Sequence[Value],
+        target: Target,
+        seed: int = 0,
+        key: str = "",
+        function: str = "main",
+    ) -> None:
         self.name, self.default, self.inputs, self.target = name, default, inputs, target
         self.seed, self.key, self.function = seed, key, function
         self._process: subprocess.Popen[str] | None = None
@@ -239,8 +253,9 @@ class Runner:
         Raises RunnerDied.
         """
         self._start()
-        paths = {name: str(self._written(f"c{i}", b)) for i, (name, b) in
-                 enumerate(binaries.items())}  # fmt: skip
+        paths = {
+            name: str(self._written(f"c{i}", b)) for i, (name, b) in enumerate(binaries.items())
+        }
         limit = 60 + 6 * rounds * (len(paths) + 1) * max(self.default_s, 0.1)
         with _gate(exclusive=True):
             return self._ask({"do": "contest", "binaries": paths, "rounds": rounds}, limit)
@@ -270,16 +285,25 @@ class Runner:
             "import mlirules.drivers.tuning.runner as r; r.main()"
         )
         self._process = subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
             stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         inputs = [[list(v.shape), v.element] for v in self.inputs]
         with _gate(exclusive=True):
             answer = self._ask(
-                {"do": "load", "binary": str(default), "inputs": inputs, "seed": self.seed,
-                 "device": self.target.device, "function": self.function},
+                {
+                    "do": "load",
+                    "binary": str(default),
+                    "inputs": inputs,
+                    "seed": self.seed,
+                    "device": self.target.device,
+                    "function": self.function,
+                },
                 300,
-            )  # fmt: skip
+            )
         self.default_s = answer["seconds"]
 
     def _ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
@@ -314,9 +338,13 @@ def runner_for(task: Task) -> Runner:
         if held is not None:
             held.close()
         held = _local.runner = Runner(
-            task.dispatch.name, task.default, task.dispatch.inputs, Target.parse(task.target),
-            task.seed, task.key,
-        )  # fmt: skip
+            task.dispatch.name,
+            task.default,
+            task.dispatch.inputs,
+            Target.parse(task.target),
+            task.seed,
+            task.key,
+        )
     return held
 
 
@@ -395,17 +423,36 @@ def timed(
     except RunnerDied as died:
         return Result(candidate.key, str(died), binary=digest, device=device, compile_s=compile_s)
     except MlirulesError as error:
-        return Result(candidate.key, "crash", binary=digest, device=device, compile_s=compile_s,
-                      note=error.faults[0].message[:300])  # fmt: skip
+        return Result(
+            candidate.key,
+            "crash",
+            binary=digest,
+            device=device,
+            compile_s=compile_s,
+            note=error.faults[0].message[:300],
+        )
     if answer["difference"]:
-        return Result(candidate.key, "wrong", binary=digest, device=device, compile_s=compile_s,
-                      note=answer["difference"])  # fmt: skip
+        return Result(
+            candidate.key,
+            "wrong",
+            binary=digest,
+            device=device,
+            compile_s=compile_s,
+            note=answer["difference"],
+        )
     made = ratio_of(answer)
     return Result(
-        candidate.key, "slow" if answer["hopeless"] else "ok",
-        default_ms=made.default_ms, tuned_ms=made.tuned_ms, ratio=made.ratio, spread=made.spread,
-        rounds=made.rounds, binary=digest, device=device, compile_s=compile_s,
-    )  # fmt: skip
+        candidate.key,
+        "slow" if answer["hopeless"] else "ok",
+        default_ms=made.default_ms,
+        tuned_ms=made.tuned_ms,
+        ratio=made.ratio,
+        spread=made.spread,
+        rounds=made.rounds,
+        binary=digest,
+        device=device,
+        compile_s=compile_s,
+    )
 
 
 @dataclass(frozen=True)
@@ -424,9 +471,12 @@ def ratio_of(answer: dict[str, Any]) -> Paired:
     tuned, default = answer["tuned"], answer["default"]
     ratios = [d / t for d, t in zip(default, tuned, strict=True)]
     return Paired(
-        1e3 * statistics.median(default), 1e3 * statistics.median(tuned),
-        statistics.median(ratios), spread_of(ratios), len(ratios),
-    )  # fmt: skip
+        1e3 * statistics.median(default),
+        1e3 * statistics.median(tuned),
+        statistics.median(ratios),
+        spread_of(ratios),
+        len(ratios),
+    )
 
 
 def spread_of(values: Sequence[float]) -> float:

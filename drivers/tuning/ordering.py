@@ -19,7 +19,7 @@ from mlirules.drivers.tuning.dispatches import Root
 from mlirules.drivers.tuning.measure import Result
 from mlirules.drivers.tuning.space import Candidate
 from mlirules.drivers.tuning.store import Measured
-from mlirules.rules.faults import MlirulesError, did_you_mean
+from mlirules.language.faults import MlirulesError, did_you_mean
 
 METHODS = ("random", "heuristic", "learned", "optuna")
 
@@ -45,9 +45,11 @@ def check(method: str) -> None:
     """Raises MlirulesError for an unknown method."""
     if method not in METHODS:
         raise MlirulesError.at(
-            "--order", f"unknown order {method!r}", code="order",
+            "--order",
+            f"unknown order {method!r}",
+            code="order",
             suggestion=did_you_mean(method, METHODS) or "known: " + ", ".join(METHODS),
-        )  # fmt: skip
+        )
 
 
 def order(
@@ -102,10 +104,11 @@ def tiles_of(candidate: Candidate, root: Root) -> dict[str, dict[str, int]]:
         "outer": {p: min(outer.get(p) or extent[p], extent[p]) for p in _parallel(root)},
         "inner": {p: min(inner.get(p) or extent[p], extent[p]) for p in _parallel(root)},
         "reduced": {
-            r: min(reduced.get(r) or extent[r], extent[r]) for r in root.loops
+            r: min(reduced.get(r) or extent[r], extent[r])
+            for r in root.loops
             if r in root.reductions
         },
-    }  # fmt: skip
+    }
 
 
 def _parallel(root: Root) -> list[str]:
@@ -192,14 +195,17 @@ def features(candidate: Candidate, root: Root, cores: int = 0) -> dict[str, floa
     area, volume = loaded(candidate, root)
     groups = _product(-(-root.extent[p] // t) for p, t in tiles["outer"].items())
     out |= {
-        "area": math.log2(area), "volume": math.log2(volume),
-        "intensity": math.log2(volume / area), "groups": math.log2(groups),
+        "area": math.log2(area),
+        "volume": math.log2(volume),
+        "intensity": math.log2(volume / area),
+        "groups": math.log2(groups),
         "accumulators": math.log2(max(1, _product(tiles["inner"].values()))),
         "lost": quantisation(candidate, root, cores),
         "heuristic": heuristic(candidate, root, cores)[0],
         "width": math.log2(max(1, tiles["inner"].get(root.indices[-1][-1], 1)))
-        if root.indices[-1] else 0.0,
-    }  # fmt: skip
+        if root.indices[-1]
+        else 0.0,
+    }
     return out
 
 
@@ -214,9 +220,7 @@ def cost_of(result: Result) -> float:
 
 
 def _missing(message: str) -> MlirulesError:
-    return MlirulesError.not_installed(
-        "--order", message, "tune", besides=", or --order heuristic"
-    )
+    return MlirulesError.not_installed("--order", message, "tune", besides=", or --order heuristic")
 
 
 class _Learned:
@@ -332,10 +336,13 @@ class _Optuna:
         if result.state == "same" or candidate.key not in self._places:
             return
         self._left.pop(candidate.key, None)
-        self._study.add_trial(self._library.trial.create_trial(
-            params=self._places[candidate.key], distributions=self._distributions,
-            value=cost_of(result),
-        ))  # fmt: skip
+        self._study.add_trial(
+            self._library.trial.create_trial(
+                params=self._places[candidate.key],
+                distributions=self._distributions,
+                value=cost_of(result),
+            )
+        )
 
     def _distance(self, key: str, asked: Mapping[str, int]) -> int:
         place = self._places[key]
@@ -358,8 +365,11 @@ def until_good(
 
     ``measured`` holds every candidate of the order by key; nothing is measured anew.
     """
-    working = [m.result.ratio for m in measured.values()
-               if m.result.state == "ok" and m.result.ratio is not None]  # fmt: skip
+    working = [
+        m.result.ratio
+        for m in measured.values()
+        if m.result.state == "ok" and m.result.ratio is not None
+    ]
     enough = max(working, default=0.0) * (1 - within)
     tried = 0
     while taken := chosen.take(batch):

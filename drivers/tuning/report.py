@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mlirules.drivers import compiler, roofline
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.measure import roofline
 from mlirules.drivers.tuning.store import Measured
 from mlirules.drivers.tuning.tuner import Outcome, Tuned
-from mlirules.rules.faults import MlirulesError
+from mlirules.language.faults import MlirulesError
 
 _WIDTH, _HEIGHT = 460, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 14, 14, 42
@@ -40,9 +41,11 @@ class _Axis:
     log: bool = False
 
     def at(self, value: float, start: float, stop: float) -> float:
-        low, high, value = (math.log10(v) for v in (self.low, self.high, value)) if self.log else (
-            self.low, self.high, value
-        )  # fmt: skip
+        low, high, value = (
+            (math.log10(v) for v in (self.low, self.high, value))
+            if self.log
+            else (self.low, self.high, value)
+        )
         share = (value - low) / ((high - low) or 1)
         return start + share * (stop - start)
 
@@ -136,12 +139,15 @@ def page(outcome: Outcome) -> str:
     """The report of a search as HTML."""
     title = f"Tuning {outcome.model} for {outcome.target}"
     parts = [
-        "<!doctype html>", '<html lang="en"><head><meta charset="utf-8">',
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width">',
         f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{html.escape(title)}</h1>", _summary(outcome), _profile(outcome),
+        f"<h1>{html.escape(title)}</h1>",
+        _summary(outcome),
+        _profile(outcome),
         _ways(outcome),
-    ]  # fmt: skip
+    ]
     parts += [_dispatch(t, outcome) for t in outcome.tuned]
     if outcome.under is not None:
         flags = html.escape(" ".join(outcome.under.flags))
@@ -156,7 +162,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns whose name ends in ``#`` are numbers; cells are HTML."""
     numbers = [h.endswith("#") for h in head]
     cells: Callable[[Sequence[str], str], str] = lambda row, tag: "".join(  # noqa: E731
-        f'<{tag}{" class=n" if n else ""}>{c}</{tag}>' for c, n in zip(row, numbers, strict=True)
+        f"<{tag}{' class=n' if n else ''}>{c}</{tag}>" for c, n in zip(row, numbers, strict=True)
     )
     top = cells([html.escape(h.rstrip("#")) for h in head], "th")
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
@@ -187,10 +193,19 @@ def _summary(outcome: Outcome) -> str:
             verdict = '<span class="good">kept</span>'
         tuned = f"{t.winner.tuned_ms:.3f}" if t.winner else ""
         gain = f"{t.winner.speedup:.2f}" if t.winner else ""
-        rows.append([
-            html.escape(t.task.root.title), f"{t.share:.1%}", f"{t.default_ms:.3f}", tuned, gain,
-            f"{t.noise:.1%}", f"{t.drift:.3f}", f"{len(t.measured)} of {t.candidates}", verdict,
-        ])  # fmt: skip
+        rows.append(
+            [
+                html.escape(t.task.root.title),
+                f"{t.share:.1%}",
+                f"{t.default_ms:.3f}",
+                tuned,
+                gain,
+                f"{t.noise:.1%}",
+                f"{t.drift:.3f}",
+                f"{len(t.measured)} of {t.candidates}",
+                verdict,
+            ]
+        )
     device = outcome.profile.device if outcome.profile else ""
     flags = f", flags <code>{html.escape(' '.join(outcome.flags))}</code>" if outcome.flags else ""
     words.append(
@@ -198,10 +213,22 @@ def _summary(outcome: Outcome) -> str:
         "medians of runs in turns with the default. Noise: how far the default's own repeats are "
         "apart. Drift: the default at the end over the default at the start.</p>"
     )
-    words.append(_table(
-        ["op", "share#", "default ms#", "tuned ms#", "times as fast#", "noise#", "drift#",
-         "tried#", "verdict"], rows,
-    ))  # fmt: skip
+    words.append(
+        _table(
+            [
+                "op",
+                "share#",
+                "default ms#",
+                "tuned ms#",
+                "times as fast#",
+                "noise#",
+                "drift#",
+                "tried#",
+                "verdict",
+            ],
+            rows,
+        )
+    )
     return "\n".join(words)
 
 
@@ -209,10 +236,15 @@ def _profile(outcome: Outcome) -> str:
     if outcome.profile is None:
         return ""
     rows = [
-        [html.escape(r.name), html.escape(r.op), html.escape(r.shape), f"{r.mean_ms:.4f}",
-         f"{r.share:.1%}"]
+        [
+            html.escape(r.name),
+            html.escape(r.op),
+            html.escape(r.shape),
+            f"{r.mean_ms:.4f}",
+            f"{r.share:.1%}",
+        ]
         for r in outcome.profile.rows[:20]
-    ]  # fmt: skip
+    ]
     return "<h2>Profile before</h2>" + _table(
         ["dispatch", "op", "shape", "mean ms#", "share#"], rows
     )
@@ -223,31 +255,51 @@ def _ways(outcome: Outcome) -> str:
     if not outcome.ways:
         return ""
     rows = [
-        [html.escape(t.way.name),
-         f"<code>{html.escape(' '.join([*t.way.rules, *t.way.flags]))}</code>",
-         html.escape(t.state), f"{t.ratio:.2f}" if t.ratio else "", html.escape(t.note)]
+        [
+            html.escape(t.way.name),
+            f"<code>{html.escape(' '.join([*t.way.rules, *t.way.flags]))}</code>",
+            html.escape(t.state),
+            f"{t.ratio:.2f}" if t.ratio else "",
+            html.escape(t.note),
+        ]
         for t in outcome.ways
-    ]  # fmt: skip
-    parts = ["<h2>Ways to compile the program</h2>",
-             _table(["way", "rules and flags", "verdict", "times as fast#", "why"], rows)]
-    parts += [f'<p class="note">{html.escape(n)}: {html.escape(w)}</p>'
-              for n, w in outcome.unfit.items()]  # fmt: skip
+    ]
+    parts = [
+        "<h2>Ways to compile the program</h2>",
+        _table(["way", "rules and flags", "verdict", "times as fast#", "why"], rows),
+    ]
+    parts += [
+        f'<p class="note">{html.escape(n)}: {html.escape(w)}</p>' for n, w in outcome.unfit.items()
+    ]
     if outcome.choices:
         parts.append("<h2>Rules, ways, and both</h2>")
-        parts.append(_table(
-            ["program", "default ms#", "ms#", "times as fast#", "spread#", "verdict"],
-            [[html.escape(c.name), f"{c.whole.default_ms:.3f}", f"{c.whole.tuned_ms:.3f}",
-              f"{c.whole.ratio:.2f}", f"{c.whole.spread:.1%}",
-              '<span class="good">chosen</span>' if c == outcome.choice
-              else html.escape(c.whole.difference)] for c in outcome.choices],
-        ))  # fmt: skip
+        parts.append(
+            _table(
+                ["program", "default ms#", "ms#", "times as fast#", "spread#", "verdict"],
+                [
+                    [
+                        html.escape(c.name),
+                        f"{c.whole.default_ms:.3f}",
+                        f"{c.whole.tuned_ms:.3f}",
+                        f"{c.whole.ratio:.2f}",
+                        f"{c.whole.spread:.1%}",
+                        '<span class="good">chosen</span>'
+                        if c == outcome.choice
+                        else html.escape(c.whole.difference),
+                    ]
+                    for c in outcome.choices
+                ],
+            )
+        )
     return "\n".join(parts)
 
 
 def _dispatch(t: Tuned, outcome: Outcome) -> str:
-    parts = [f"<h2>{html.escape(t.task.root.title)}</h2>",
-             f'<p class="note"><code>{html.escape(t.task.dispatch.name)}</code>, called '
-             f"{t.calls} times</p>"]  # fmt: skip
+    parts = [
+        f"<h2>{html.escape(t.task.root.title)}</h2>",
+        f'<p class="note"><code>{html.escape(t.task.dispatch.name)}</code>, called '
+        f"{t.calls} times</p>",
+    ]
     timed = [m for m in t.measured if m.result.tuned_ms and m.result.ratio]
     if timed:
         parts += [_progress(t), _distribution(timed), _roofline(t, timed, outcome)]
@@ -259,11 +311,20 @@ def _dispatch(t: Tuned, outcome: Outcome) -> str:
     working = [m for m in timed if m.result.state == "ok"]
     best = sorted(working, key=lambda m: -(m.result.ratio or 0))[:8]
     if best:
-        parts.append(_table(
-            ["configuration", "space", "times as fast#", "spread#"],
-            [[f"<code>{html.escape(m.candidate.label)}</code>", html.escape(m.candidate.space),
-              f"{m.result.ratio:.2f}", f"{m.result.spread or 0:.1%}"] for m in best],
-        ))  # fmt: skip
+        parts.append(
+            _table(
+                ["configuration", "space", "times as fast#", "spread#"],
+                [
+                    [
+                        f"<code>{html.escape(m.candidate.label)}</code>",
+                        html.escape(m.candidate.space),
+                        f"{m.result.ratio:.2f}",
+                        f"{m.result.spread or 0:.1%}",
+                    ]
+                    for m in best
+                ],
+            )
+        )
     for rule, text in outcome.rules:
         if t.winner is not None and rule.settings == t.winner.settings:
             parts.append(f"<pre>{html.escape(text.partition('tests:')[0])}</pre>")
@@ -275,14 +336,20 @@ def _figure(plot: _Plot, caption: str) -> str:
 
 
 def _progress(t: Tuned) -> str:
-    ratios = [(i, m.result.ratio or 0.0, m) for i, m in enumerate(t.measured, 1)
-              if m.result.tuned_ms and m.result.ratio]  # fmt: skip
+    ratios = [
+        (i, m.result.ratio or 0.0, m)
+        for i, m in enumerate(t.measured, 1)
+        if m.result.tuned_ms and m.result.ratio
+    ]
     top = max(r for _, r, _ in ratios)
     low = min(min(r for _, r, _ in ratios), 1.0)
     plot = _Plot(
-        _Axis(0, max(len(t.measured), 1)), _Axis(low * 0.9, max(top, 1.0) * 1.1, log=True),
-        "candidates tried", "times as fast as the default", "best so far by candidate",
-    )  # fmt: skip
+        _Axis(0, max(len(t.measured), 1)),
+        _Axis(low * 0.9, max(top, 1.0) * 1.1, log=True),
+        "candidates tried",
+        "times as fast as the default",
+        "best so far by candidate",
+    )
     best = 0.0
     line: list[tuple[float, float]] = []
     for i, ratio, m in ratios:
@@ -310,9 +377,12 @@ def _distribution(timed: Sequence[Measured]) -> str:
     for value in logs:
         bins[min(count - 1, int((value - low) / width))] += 1
     plot = _Plot(
-        _Axis(2**low, 2**high, log=True), _Axis(0, max(bins) * 1.1),
-        "times as fast as the default", "candidates", "distribution of candidates",
-    )  # fmt: skip
+        _Axis(2**low, 2**high, log=True),
+        _Axis(0, max(bins) * 1.1),
+        "times as fast as the default",
+        "candidates",
+        "distribution of candidates",
+    )
     for index, number in enumerate(bins):
         if number:
             x0, x1 = 2 ** (low + index * width), 2 ** (low + (index + 1) * width)

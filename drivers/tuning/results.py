@@ -7,23 +7,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlirules.drivers import compiler
-from mlirules.drivers.targets import Target
-from mlirules.drivers.torch_import import write_whole
+from mlirules.drivers.frontend.torch import write_whole
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning import dispatches
 from mlirules.drivers.tuning.dispatches import Root
-from mlirules.rules.config import ConfigDoc, ConfigTest, Match, Measured, Settings
-from mlirules.rules.configrule import ConfigRule, load_config, write_config
-from mlirules.rules.faults import MlirulesError
+from mlirules.language.config.model import ConfigDoc, ConfigTest, Match, Measured, Settings
+from mlirules.language.config.rule import ConfigRule, load_config, write_config
+from mlirules.language.faults import MlirulesError
 
 _OPERATORS = {
-    "addf": "+", "addi": "+", "subf": "-", "subi": "-", "mulf": "*", "muli": "*", "divf": "/",
-}  # fmt: skip
+    "addf": "+",
+    "addi": "+",
+    "subf": "-",
+    "subi": "-",
+    "mulf": "*",
+    "muli": "*",
+    "divf": "/",
+}
 _CALLS = {
-    "maximumf": "max", "maxsi": "max", "minimumf": "min", "minsi": "min", "exp": "exp",
-    "log": "log", "sqrt": "sqrt", "rsqrt": "rsqrt", "tanh": "tanh", "absf": "abs", "erf": "erf",
-    "sin": "sin", "cos": "cos",
-}  # fmt: skip
+    "maximumf": "max",
+    "maxsi": "max",
+    "minimumf": "min",
+    "minsi": "min",
+    "exp": "exp",
+    "log": "log",
+    "sqrt": "sqrt",
+    "rsqrt": "rsqrt",
+    "tanh": "tanh",
+    "absf": "abs",
+    "erf": "erf",
+    "sin": "sin",
+    "cos": "cos",
+}
 
 
 @dataclass(frozen=True)
@@ -69,16 +85,18 @@ def match_of(root: Root) -> Match:
         names = ["q", "k", "v", "scale", "o"]
         reads = ", ".join(_access(n, root.indices[i]) for i, n in enumerate(names[:3]))
         data |= {
-            "op": "attention", "compute": f"{_access('o', root.indices[4])} = attention({reads})",
+            "op": "attention",
+            "compute": f"{_access('o', root.indices[4])} = attention({reads})",
             "types": {n: e for n, e in zip(names, root.elements, strict=True) if n != "scale"},
-        }  # fmt: skip
+        }
     else:
         names = [*"abcdeg"[: len(root.operands) - 1], "y"]
         op = root.kind if root.kind in ("contraction", "convolution") else "generic"
         data |= {
-            "op": op, "compute": _equation(root, names),
+            "op": op,
+            "compute": _equation(root, names),
             "types": dict(zip(names, root.elements, strict=True)),
-        }  # fmt: skip
+        }
     data["loops"] = list(root.loops)
     return Match.model_validate(data)
 
@@ -122,13 +140,13 @@ def _equation(root: Root, names: Sequence[str]) -> str:
     for operator in ("+", "*"):
         for text in (f"({out} {operator} ", f" {operator} {out})"):
             if result.startswith(text) and text.startswith("("):
-                return f"{out} {operator}= {_bare(result[len(text):-1])}"
+                return f"{out} {operator}= {_bare(result[len(text) : -1])}"
             if result.endswith(text) and not text.startswith("("):
-                return f"{out} {operator}= {_bare(result[1:-len(text)])}"
+                return f"{out} {operator}= {_bare(result[1 : -len(text)])}"
     for call in ("max", "min"):
         for head, tail in ((f"{call}({out}, ", ")"), (f"{call}(", f", {out})")):
             if result.startswith(head) and result.endswith(tail):
-                return f"{out} {call}= {_bare(result[len(head):-len(tail)])}"
+                return f"{out} {call}= {_bare(result[len(head) : -len(tail)])}"
     raise MlirulesError.at(root.op, "no rule says this reduction", code="tuning")
 
 
@@ -150,8 +168,10 @@ def document(winner: Winner, target: Target) -> ConfigDoc:
     changed = root.loops[-1] if root.kind != "convolution" else "c"
     # Whatever the size is, another one must be left alone.
     other = dispatches.program(root, {changed: 2 * root.extent[changed]})
-    notes = [f"Found by `mlirules tune`; {winner.tried} configurations were tried. "
-             f"The default's own repeats differed by {winner.noise:.1%}."]  # fmt: skip
+    notes = [
+        f"Found by `mlirules tune`; {winner.tried} configurations were tried. "
+        f"The default's own repeats differed by {winner.noise:.1%}."
+    ]
     if winner.flags:
         notes.append(f"Measured with these flags for the compiler: {' '.join(winner.flags)}")
     return ConfigDoc(
@@ -190,7 +210,7 @@ def rules_of(winners: Sequence[Winner], target: Target) -> list[tuple[ConfigRule
 
     Raises MlirulesError for a winner that a rule cannot say.
     """
-    from mlirules.drivers import targetfacts
+    from mlirules.drivers.iree import target_facts as targetfacts
 
     out = []
     for winner in winners:

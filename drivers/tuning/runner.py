@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from mlirules.drivers import numerics, timing
-from mlirules.drivers.runtime import Program
-from mlirules.rules.faults import MlirulesError
+from mlirules.drivers.iree.runtime import Program
+from mlirules.drivers.measure import numerics, timing
+from mlirules.language.faults import MlirulesError
 
 #: Relative and absolute tolerance by element type; the absolute one is a share of the largest
 #: expected number, because sums taken in another order lose what cancels.
@@ -105,16 +105,12 @@ def _time(state: _State, request: dict[str, Any]) -> dict[str, Any]:
     pace = state.seconds / state.factor
     # Elsewhere the first call may include the driver's own compilation.
     if state.device.startswith("local") and first > FAR * pace:
-        return {
-            **answer, "tuned": [first], "default": [pace * state.factor], "hopeless": True
-        }  # fmt: skip
+        return {**answer, "tuned": [first], "default": [pace * state.factor], "hopeless": True}
     tuned, reference = _once(program), _once(state.reference)
     if tuned > request["hopeless"] * reference:
         tuned = min(tuned, _once(program))  # a hiccup of the machine is no verdict
     if tuned > request["hopeless"] * reference:
-        return {
-            **answer, "tuned": [tuned], "default": [reference * state.factor], "hopeless": True
-        }  # fmt: skip
+        return {**answer, "tuned": [tuned], "default": [reference * state.factor], "hopeless": True}
     if reference > timing.LONG_S and tuned > NO_GAIN * reference:
         # Long calls vary little: what is not faster at once is not worth minutes.
         return {**answer, "tuned": [tuned], "default": [reference * state.factor]}
@@ -129,9 +125,10 @@ def _time(state: _State, request: dict[str, Any]) -> dict[str, Any]:
         direct = timing.paired({"default": state.default, "tuned": program}, rounds=3, seconds=4)
         state.reference, state.factor = program, direct.ratio("tuned", "default").median
         return {
-            **answer, "tuned": list(direct["tuned"].samples),
+            **answer,
+            "tuned": list(direct["tuned"].samples),
             "default": list(direct["default"].samples),
-        }  # fmt: skip
+        }
     return {**answer, "tuned": list(made["tuned"].samples), "default": scaled}
 
 
@@ -144,8 +141,9 @@ def _contest(state: _State, request: dict[str, Any]) -> dict[str, Any]:
     made = timing.paired(programs, baseline="default", rounds=request["rounds"], seconds=20)
     return {
         "samples": {name: list(t.samples) for name, t in made.timings.items()},
-        "differences": differences, "drift": made.drift,
-    }  # fmt: skip
+        "differences": differences,
+        "drift": made.drift,
+    }
 
 
 def compare(found: list[Any], expected: list[Any]) -> str:

@@ -19,17 +19,18 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from mlirules.drivers.targets import Target
+from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning.dispatches import Root
-from mlirules.generator import tuning
-from mlirules.rules.config import PIPELINES, Settings, levels_of
-from mlirules.rules.evaluate import Evaluator, Refused, truth
-from mlirules.rules.faults import Fault, MlirulesError, Span, did_you_mean
-from mlirules.rules.notation import ast
-from mlirules.rules.notation.parser import NotationError, parse_expression
-from mlirules.rules.source import SourceFile, load_yaml
+from mlirules.generator.emit import tuning_spec as tuning
+from mlirules.language.config.model import PIPELINES, Settings, levels_of
+from mlirules.language.evaluate import Evaluator, Refused, truth
+from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
+from mlirules.language.notation import ast
+from mlirules.language.notation.parser import NotationError, parse_expression
+from mlirules.language.source import SourceFile, load_yaml
+from mlirules.support import package
 
-SPACES = Path(__file__).resolve().parents[2] / "specs" / "spaces"
+SPACES = package.SPECS / "spaces"
 
 #: More candidates than this are a mistake in the space.
 MAX_CANDIDATES = 100_000
@@ -93,10 +94,12 @@ class Candidate:
     def as_json(self) -> dict[str, Any]:
         """Plain data that :func:`candidate_of` reads back."""
         return {
-            "space": self.space, "knobs": dict(self.knobs),
-            "settings": self.settings.model_dump(mode="json", exclude_none=True,
-                                                 exclude_defaults=True),
-        }  # fmt: skip
+            "space": self.space,
+            "knobs": dict(self.knobs),
+            "settings": self.settings.model_dump(
+                mode="json", exclude_none=True, exclude_defaults=True
+            ),
+        }
 
 
 def candidate_of(data: Mapping[str, Any]) -> Candidate:
@@ -158,9 +161,15 @@ class Space:
         return out
 
     def _search(
-        self, root: Root, target: Target, names: Sequence[str], domains: Mapping[str, list[int]],
-        ready: Sequence[Sequence[int]], env: dict[str, Any], chosen: dict[str, int],
-    ) -> Iterator[Candidate]:  # fmt: skip
+        self,
+        root: Root,
+        target: Target,
+        names: Sequence[str],
+        domains: Mapping[str, list[int]],
+        ready: Sequence[Sequence[int]],
+        env: dict[str, Any],
+        chosen: dict[str, int],
+    ) -> Iterator[Candidate]:
         depth = len(chosen)
         if depth == len(names):
             yield Candidate(self.name, tuple(chosen.items()), self._settings(root, target, env))
@@ -180,8 +189,9 @@ class Space:
             given = self.doc.tiles.get(level, {})
             sizes = {
                 loop: self._size(size, env, ("tiles", level, loop))
-                for loop, size in given.items() if loop in root.extent
-            }  # fmt: skip
+                for loop, size in given.items()
+                if loop in root.extent
+            }
             if level in self.doc.rest:
                 for loop in root.loops:
                     if (loop in root.reductions) == ("reduction" in level):
@@ -197,9 +207,7 @@ class Space:
             extra["subgroup_size"] = self.doc.subgroup_size
         known = levels_of(target.kind, self.doc.pipeline)
         ordered = {level: tiles[level] for level in known if tiles.get(level)}
-        return Settings.model_validate(
-            {"pipeline": self.doc.pipeline, "tiles": ordered, **extra}
-        )
+        return Settings.model_validate({"pipeline": self.doc.pipeline, "tiles": ordered, **extra})
 
     def _size(self, size: Size, env: dict[str, Any], where: tuple[str | int, ...]) -> int:
         return size if isinstance(size, int) else int(self._located(size, env, where))
@@ -238,9 +246,12 @@ def environment(root: Root, target: Target) -> dict[str, Any]:
     width = max(1, round(root.operands[0].bytes / max(1, root.operands[0].size)))
     vector = {"cpu": _vector_bytes(), "vulkan": 16}.get(target.kind, 16)
     return {
-        **root.extent, "lanes": vector // width, "bytes": width, "rank": len(root.loops),
+        **root.extent,
+        "lanes": vector // width,
+        "bytes": width,
+        "rank": len(root.loops),
         "cores": os.cpu_count() or 1,
-    }  # fmt: skip
+    }
 
 
 @functools.cache
@@ -261,13 +272,17 @@ def load_space(path: str | Path, text: str | None = None) -> Space:
     except pydantic.ValidationError as error:
         raise MlirulesError(
             [
-                Fault(source.span_at(_place(e["loc"])), "space",
-                      f"{'.'.join(map(str, e['loc']))}: {e['msg']}",
-                      did_you_mean(str(e["loc"][-1]), SpaceDoc.model_fields)
-                      if e["type"] == "extra_forbidden" and e["loc"] else "")
+                Fault(
+                    source.span_at(_place(e["loc"])),
+                    "space",
+                    f"{'.'.join(map(str, e['loc']))}: {e['msg']}",
+                    did_you_mean(str(e["loc"][-1]), SpaceDoc.model_fields)
+                    if e["type"] == "extra_forbidden" and e["loc"]
+                    else "",
+                )
                 for e in error.errors(include_url=False)
             ]
-        ) from None  # fmt: skip
+        ) from None
     space = Space(doc, source)
     faults = list(_faults(space))
     if faults:
@@ -283,25 +298,36 @@ def _faults(space: Space) -> Iterator[Fault]:
     doc, source = space.doc, space.source
     for index, kind in enumerate(doc.targets):
         if kind not in PIPELINES:
-            yield Fault(source.span_at(("targets", index)), "space", f"unknown kind {kind!r}",
-                        did_you_mean(kind, PIPELINES))  # fmt: skip
+            yield Fault(
+                source.span_at(("targets", index)),
+                "space",
+                f"unknown kind {kind!r}",
+                did_you_mean(kind, PIPELINES),
+            )
             continue
         if doc.pipeline not in PIPELINES[kind]:
-            yield Fault(source.span_at(("pipeline",)), "space",
-                        f"{kind} has no pipeline {doc.pipeline!r}",
-                        did_you_mean(doc.pipeline, PIPELINES[kind]))  # fmt: skip
+            yield Fault(
+                source.span_at(("pipeline",)),
+                "space",
+                f"{kind} has no pipeline {doc.pipeline!r}",
+                did_you_mean(doc.pipeline, PIPELINES[kind]),
+            )
         known = levels_of(kind, doc.pipeline)
         for key in ("tiles", "rest"):
             for level in getattr(doc, key):
                 if level not in known:
-                    yield Fault(source.span_at((key, level), key=True), "space",
-                                f"{doc.pipeline} on {kind} has no tile level {level!r}",
-                                did_you_mean(level, known))  # fmt: skip
+                    yield Fault(
+                        source.span_at((key, level), key=True),
+                        "space",
+                        f"{doc.pipeline} on {kind} has no tile level {level!r}",
+                        did_you_mean(level, known),
+                    )
     places: list[tuple[str, tuple[str | int, ...]]] = []
     places += [(t, ("requires", i)) for i, t in enumerate(doc.requires)]
     places += [(t, ("where", i)) for i, t in enumerate(doc.where)]
-    places += [(s, ("workgroup_size", i)) for i, s in enumerate(doc.workgroup_size)
-               if isinstance(s, str)]  # fmt: skip
+    places += [
+        (s, ("workgroup_size", i)) for i, s in enumerate(doc.workgroup_size) if isinstance(s, str)
+    ]
     for level, sizes in doc.tiles.items():
         places += [(s, ("tiles", level, n)) for n, s in sizes.items() if isinstance(s, str)]
     for name, choices in doc.knobs.items():
@@ -345,9 +371,7 @@ def load_spaces(paths: Sequence[str | Path] = ()) -> list[Space]:
     return spaces
 
 
-def enumerate_candidates(
-    root: Root, target: Target, spaces: Sequence[Space]
-) -> list[Candidate]:
+def enumerate_candidates(root: Root, target: Target, spaces: Sequence[Space]) -> list[Candidate]:
     """The valid configurations of all spaces that fit, each once, in the spaces' order.
 
     Raises MlirulesError for a space that has too many of them.
@@ -359,10 +383,13 @@ def enumerate_candidates(
         for count, candidate in enumerate(space.candidates(root, target)):
             if count >= MAX_CANDIDATES:
                 raise MlirulesError(
-                    Fault(space.source.span_at(("space",)), "space",
-                          f"more than {MAX_CANDIDATES} configurations for {root.title}",
-                          "narrow the knobs or say more in `where`")
-                )  # fmt: skip
+                    Fault(
+                        space.source.span_at(("space",)),
+                        "space",
+                        f"more than {MAX_CANDIDATES} configurations for {root.title}",
+                        "narrow the knobs or say more in `where`",
+                    )
+                )
             found.setdefault(candidate.key, candidate)
     return list(found.values())
 

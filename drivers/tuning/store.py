@@ -19,7 +19,7 @@ from typing import Any
 from mlirules.drivers.tuning.dispatches import Root, Value
 from mlirules.drivers.tuning.measure import Result, Task
 from mlirules.drivers.tuning.space import Candidate, candidate_of
-from mlirules.rules.faults import MlirulesError
+from mlirules.language.faults import MlirulesError
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -71,14 +71,18 @@ class Store:
                     self._db.execute("INSERT INTO meta VALUES ('version', ?)", (_VERSION,))
         except (sqlite3.Error, OSError) as error:
             raise MlirulesError.at(
-                str(path), f"cannot keep results here: {error}", code="store",
+                str(path),
+                f"cannot keep results here: {error}",
+                code="store",
                 suggestion="name another file with --state",
-            ) from error  # fmt: skip
+            ) from error
         if found is not None and found[0] != _VERSION:
             raise MlirulesError.at(
-                str(path), f"was written by another version ({found[0]})", code="store",
+                str(path),
+                f"was written by another version ({found[0]})",
+                code="store",
                 suggestion="name another file with --state",
-            )  # fmt: skip
+            )
 
     def close(self) -> None:
         """Close the file."""
@@ -94,9 +98,16 @@ class Store:
         with self._transaction() as db:
             db.execute(
                 "INSERT OR IGNORE INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (task.key, task.dispatch.name, task.target, json.dumps(task.flags),
-                 json.dumps(asdict(task.root), default=sorted), compiler, _now()),
-            )  # fmt: skip
+                (
+                    task.key,
+                    task.dispatch.name,
+                    task.target,
+                    json.dumps(task.flags),
+                    json.dumps(asdict(task.root), default=sorted),
+                    compiler,
+                    _now(),
+                ),
+            )
 
     def add_baseline(self, task: str, device: str, samples: list[float]) -> None:
         """Remember repeated times of the default, in seconds."""
@@ -114,10 +125,23 @@ class Store:
                 "ON CONFLICT DO UPDATE SET state = excluded.state, ratio = excluded.ratio, "
                 "default_ms = excluded.default_ms, tuned_ms = excluded.tuned_ms, "
                 "spread = excluded.spread, rounds = excluded.rounds, note = excluded.note",
-                (task, candidate.key, result.device, result.state, result.default_ms,
-                 result.tuned_ms, result.ratio, result.spread, result.rounds, result.binary,
-                 result.note, result.compile_s, json.dumps(candidate.as_json()), _now()),
-            )  # fmt: skip
+                (
+                    task,
+                    candidate.key,
+                    result.device,
+                    result.state,
+                    result.default_ms,
+                    result.tuned_ms,
+                    result.ratio,
+                    result.spread,
+                    result.rounds,
+                    result.binary,
+                    result.note,
+                    result.compile_s,
+                    json.dumps(candidate.as_json()),
+                    _now(),
+                ),
+            )
 
     def results(self, task: str) -> list[Measured]:
         """All results of a task, in the order they were made."""
@@ -148,14 +172,22 @@ class Store:
                 Measured(
                     candidate_of(json.loads(row[12])),
                     Result(
-                        key=row[1], device=row[2], state=row[3], default_ms=row[4],
-                        tuned_ms=row[5], ratio=row[6], spread=row[7], rounds=row[8],
-                        binary=row[9], note=row[10], compile_s=row[11],
+                        key=row[1],
+                        device=row[2],
+                        state=row[3],
+                        default_ms=row[4],
+                        tuned_ms=row[5],
+                        ratio=row[6],
+                        spread=row[7],
+                        rounds=row[8],
+                        binary=row[9],
+                        note=row[10],
+                        compile_s=row[11],
                     ),
                 ),
             )
             for row in rows
-        ]  # fmt: skip
+        ]
 
     def add_way(self, program: str, device: str, described: dict[str, Any]) -> None:
         """Remember what became of a way to compile a program (named by a digest)."""
@@ -186,12 +218,17 @@ class Store:
 def root_of(data: dict[str, Any]) -> Root:
     """A root op from plain data."""
     return Root(
-        kind=data["kind"], op=data["op"], loops=tuple(data["loops"]), sizes=tuple(data["sizes"]),
+        kind=data["kind"],
+        op=data["op"],
+        loops=tuple(data["loops"]),
+        sizes=tuple(data["sizes"]),
         reductions=frozenset(data["reductions"]),
         indices=tuple(tuple(i) for i in data["indices"]),
         operands=tuple(Value(tuple(o["shape"]), o["element"]) for o in data["operands"]),
-        results=data["results"], region=data["region"], captured=data["captured"],
-    )  # fmt: skip
+        results=data["results"],
+        region=data["region"],
+        captured=data["captured"],
+    )
 
 
 def _now() -> str:

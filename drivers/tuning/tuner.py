@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mlirules.drivers import compiler, configs
-from mlirules.drivers import profile as profiling
-from mlirules.drivers.targets import Target
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.measure import profile as profiling
 from mlirules.drivers.tuning import (
     constraints,
     dispatches,
@@ -29,8 +29,9 @@ from mlirules.drivers.tuning.space import Candidate, Space
 from mlirules.drivers.tuning.store import Measured, Store
 from mlirules.drivers.tuning.ways import Tried, Way
 from mlirules.drivers.tuning.workers import Workers
-from mlirules.rules.configrule import ConfigRule
-from mlirules.rules.faults import CheckFailed, MlirulesError, did_you_mean
+from mlirules.drivers.tuning_specs import compile as configs
+from mlirules.language.config.rule import ConfigRule
+from mlirules.language.faults import CheckFailed, MlirulesError, did_you_mean
 
 #: A gain must exceed the default's own noise by this factor, and be at least MIN_GAIN.
 NOISE_FACTOR = 2.0
@@ -140,8 +141,11 @@ class Outcome:
     @property
     def winners(self) -> list[Winner]:
         """What won and was not dropped."""
-        return [t.winner for t in self.tuned if t.winner is not None
-                and t.task.dispatch.name not in self.dropped]  # fmt: skip
+        return [
+            t.winner
+            for t in self.tuned
+            if t.winner is not None and t.task.dispatch.name not in self.dropped
+        ]
 
 
 @dataclass(frozen=True)
@@ -186,9 +190,11 @@ def tune(
     problem = target.available()
     if problem is not None:
         raise MlirulesError.at(
-            "--target", f"nothing to measure on: {problem}", code="device",
+            "--target",
+            f"nothing to measure on: {problem}",
+            code="device",
             suggestion="--compile-only enumerates and compiles the configurations",
-        )  # fmt: skip
+        )
     known = list(spaces) if spaces is not None else space.load_spaces()
     function, inputs = profiling.random_inputs(program, seed=options.seed)
     binary = compiler.compile_module(program, target, flags=options.flags, path=path)
@@ -217,8 +223,12 @@ def tune(
         outcome.under = tune(
             best.program(program, target, path),
             replace(options, flags=(*options.flags, *best.flags), seconds=left),
-            store, pool, path=path, spaces=known, watch=watch,
-        )  # fmt: skip
+            store,
+            pool,
+            path=path,
+            spaces=known,
+            watch=watch,
+        )
         outcome.interrupted = outcome.under.interrupted
     if outcome.ways and options.check and not outcome.interrupted:
         watch(Event("note", "comparing rules, ways, and both"))
@@ -255,8 +265,14 @@ class _Program:
 
     def _runner(self) -> Runner:
         values = [Value(tuple(a.shape), _element(a)) for a in self.inputs]
-        return Runner(self.path, self.default, values, self.options.target, self.options.seed,
-                      function=self.function)  # fmt: skip
+        return Runner(
+            self.path,
+            self.default,
+            values,
+            self.options.target,
+            self.options.seed,
+            function=self.function,
+        )
 
     def ways(
         self, alternatives: Sequence[Way], store: Store, deadline: float | None
@@ -270,11 +286,16 @@ class _Program:
         runner = self._runner()
         try:
             return ways.search(
-                alternatives, self.text, runner, known, flags=options.flags, path=self.path,
+                alternatives,
+                self.text,
+                runner,
+                known,
+                flags=options.flags,
+                path=self.path,
                 rounds=options.rounds,
                 keep=lambda tried: store.add_way(key, device, tried.as_json()),
                 more=lambda: deadline is None or time.monotonic() < deadline,
-            )  # fmt: skip
+            )
         finally:
             runner.close()
 
@@ -343,16 +364,16 @@ def _chosen(
     for name in options.only:
         if name not in {d.name for d in found}:
             raise MlirulesError.at(
-                "--only", f"no dispatch {name!r} that can be tuned", code="dispatch",
+                "--only",
+                f"no dispatch {name!r} that can be tuned",
+                code="dispatch",
                 suggestion=did_you_mean(name, [d.name for d in found])
                 or outcome.skipped.get(name, ""),
-            )  # fmt: skip
+            )
     groups: dict[str, list[Dispatch]] = {}
     for dispatch in found:
         groups.setdefault(dispatch.root.key, []).append(dispatch)
-    totals = {
-        key: sum(share.get(d.name, 0.0) for d in group) for key, group in groups.items()
-    }
+    totals = {key: sum(share.get(d.name, 0.0) for d in group) for key, group in groups.items()}
     taken = 0
     for key, group in sorted(groups.items(), key=lambda g: -totals[g[0]]):
         first = max(group, key=lambda d: share.get(d.name, 0.0))
@@ -369,9 +390,7 @@ def _chosen(
             yield first, totals[key]
 
 
-def candidates_of(
-    dispatch: Dispatch, options: Options, spaces: Sequence[Space]
-) -> list[Candidate]:
+def candidates_of(dispatch: Dispatch, options: Options, spaces: Sequence[Space]) -> list[Candidate]:
     """The valid configurations of a dispatch: the compiler's own space, else declared ones."""
     # More than the budget, so that an order has something to choose from.
     wanted = min(4 * options.budget, MOST_SOLVED)
@@ -382,9 +401,16 @@ def candidates_of(
 
 
 def _one(
-    dispatch: Dispatch, share: float, options: Options, store: Store, pool: Workers,
-    spaces: Sequence[Space], outcome: Outcome, watch: Watch, deadline: float | None,
-) -> None:  # fmt: skip
+    dispatch: Dispatch,
+    share: float,
+    options: Options,
+    store: Store,
+    pool: Workers,
+    spaces: Sequence[Space],
+    outcome: Outcome,
+    watch: Watch,
+    deadline: float | None,
+) -> None:
     candidates = candidates_of(dispatch, options, spaces)
     if not candidates:
         outcome.skipped[dispatch.name] = (
@@ -422,15 +448,28 @@ def _baseline(task: Task, tuned: Tuned, store: Store) -> float:
 
 
 def _search(
-    task: Task, tuned: Tuned, candidates: Sequence[Candidate], options: Options, store: Store,
-    pool: Workers, measured: dict[str, Measured], watch: Watch, deadline: float | None,
-) -> None:  # fmt: skip
+    task: Task,
+    tuned: Tuned,
+    candidates: Sequence[Candidate],
+    options: Options,
+    store: Store,
+    pool: Workers,
+    measured: dict[str, Measured],
+    watch: Watch,
+    deadline: float | None,
+) -> None:
     line = ordering.order(
-        options.order, candidates, task.root, seed=options.seed,
+        options.order,
+        candidates,
+        task.root,
+        seed=options.seed,
         history={k: v for k, v in store.history(task.target).items() if k != task.key},
-    )  # fmt: skip
-    binaries = {m.result.binary: m.candidate.key for m in measured.values()
-                if m.result.binary and m.result.state != "same"}  # fmt: skip
+    )
+    binaries = {
+        m.result.binary: m.candidate.key
+        for m in measured.values()
+        if m.result.binary and m.result.state != "same"
+    }
     for known in measured.values():
         line.tell(known.candidate, known.result)
     done, total = len(measured), min(len(candidates), options.budget)
@@ -476,12 +515,14 @@ def _decide(task: Task, tuned: Tuned, options: Options, store: Store) -> None:
             slow = [m.result.ratio for m in tuned.measured if m.result.state == "slow"]
             tuned.why_not = (
                 f"no configuration came near it: the best is {max(r or 0 for r in slow):.3f} "
-                "times as fast" if slow else "no configuration of the space worked"
+                "times as fast"
+                if slow
+                else "no configuration of the space worked"
             )
             return
         if working[0].candidate.key in finals:
             break
-        fresh = [m for m in working[: FINALISTS] if m.candidate.key not in finals]
+        fresh = [m for m in working[:FINALISTS] if m.candidate.key not in finals]
         try:
             finals |= _again(task, tuned, fresh, options, store)
         except RunnerDied as died:
@@ -501,10 +542,17 @@ def _decide(task: Task, tuned: Tuned, options: Options, store: Store) -> None:
     own = 1e3 * statistics.median(best.samples)
     tuned.why_not = ""
     tuned.winner = Winner(
-        task.root, best.measured.candidate.settings, own * best.ratio, own, best.unsure,
-        len(best.samples), measure.device_name(task.target), tuned.noise, len(tuned.measured),
+        task.root,
+        best.measured.candidate.settings,
+        own * best.ratio,
+        own,
+        best.unsure,
+        len(best.samples),
+        measure.device_name(task.target),
+        tuned.noise,
+        len(tuned.measured),
         options.flags,
-    )  # fmt: skip
+    )
 
 
 def _again(
@@ -525,10 +573,15 @@ def _again(
         ratios = [d / t for d, t in zip(default, own, strict=True)]
         ratio, wrong = statistics.median(ratios), answer["differences"][key]
         result = replace(
-            m.result, state="wrong" if wrong else "ok", note=wrong or m.result.note, ratio=ratio,
-            default_ms=1e3 * statistics.median(default), tuned_ms=1e3 * statistics.median(own),
-            spread=measure.spread_of(ratios), rounds=len(ratios),
-        )  # fmt: skip
+            m.result,
+            state="wrong" if wrong else "ok",
+            note=wrong or m.result.note,
+            ratio=ratio,
+            default_ms=1e3 * statistics.median(default),
+            tuned_ms=1e3 * statistics.median(own),
+            spread=measure.spread_of(ratios),
+            rounds=len(ratios),
+        )
         now = Measured(m.candidate, result)
         tuned.measured[tuned.measured.index(m)] = now
         store.add(task.key, m.candidate, result)
@@ -542,9 +595,7 @@ def _again(
 # ---- the winners in the whole program ------------------------------------------------------
 
 
-def with_configurations(
-    sources: str, winners: Sequence[Winner], target: Target
-) -> str:
+def with_configurations(sources: str, winners: Sequence[Winner], target: Target) -> str:
     """A program at ``executable-sources`` with the winners' configurations on their ops."""
     wanted = {
         w.root.key: space.compilation_info(w.settings, w.root.loops, target.kind) for w in winners
@@ -553,21 +604,27 @@ def with_configurations(
 
 
 def _check(
-    program: str, function: str, inputs: Sequence[Any], options: Options, outcome: Outcome,
-    default: bytes, path: str,
-) -> None:  # fmt: skip
+    program: str,
+    function: str,
+    inputs: Sequence[Any],
+    options: Options,
+    outcome: Outcome,
+    default: bytes,
+    path: str,
+) -> None:
     """Drop each winner that makes the program slower or wrong, alone or with the others."""
     target = options.target
-    sources = compiler.lower_to(
-        program, target, measure.SOURCES, flags=options.flags, path=path
-    )
+    sources = compiler.lower_to(program, target, measure.SOURCES, flags=options.flags, path=path)
     names = {t.winner.root.key: t.task.dispatch.name for t in outcome.tuned if t.winner}
 
     def built(winners: Sequence[Winner]) -> bytes:
         return compiler.compile_module(
-            with_configurations(sources, winners, target), target, flags=options.flags,
-            compile_from=measure.SOURCES, path=path,
-        )  # fmt: skip
+            with_configurations(sources, winners, target),
+            target,
+            flags=options.flags,
+            compile_from=measure.SOURCES,
+            path=path,
+        )
 
     winners = outcome.winners
     binaries = {"all": built(winners)}
@@ -602,7 +659,7 @@ def _check(
 
 
 def _element(array: Any) -> str:
-    from mlirules.drivers import runtime
+    from mlirules.drivers.iree import runtime
 
     return next(name for name, dtype in runtime.DTYPES.items() if dtype == array.dtype)
 
@@ -619,9 +676,12 @@ def _verdict(answer: dict[str, Any], name: str) -> _Verdict:
     ratios = [d / o for d, o in zip(default, own, strict=True)]
     ratio = statistics.median(ratios)
     whole = Whole(
-        1e3 * statistics.median(default), 1e3 * statistics.median(own), ratio,
-        measure.spread_of(ratios), answer["differences"][name],
-    )  # fmt: skip
+        1e3 * statistics.median(default),
+        1e3 * statistics.median(own),
+        ratio,
+        measure.spread_of(ratios),
+        answer["differences"][name],
+    )
     why = ""
     if whole.difference:
         why = f"wrong numbers in the whole program: {whole.difference}"
@@ -677,6 +737,14 @@ def compile_only(
                 candidate.key, "ok", binary=measure.digest_of(made.binary), compile_s=made.seconds
             )
             rows.append((candidate, result))
-            watch(Event("result", dispatch.name, None, Measured(candidate, result), number,
-                        min(len(candidates), options.budget)))  # fmt: skip
+            watch(
+                Event(
+                    "result",
+                    dispatch.name,
+                    None,
+                    Measured(candidate, result),
+                    number,
+                    min(len(candidates), options.budget),
+                )
+            )
     return out

@@ -16,16 +16,17 @@ from typing import Annotated, Any
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from mlirules.drivers import compiler, pipeline
-from mlirules.drivers.compiler import CompileError
-from mlirules.drivers.targets import Target
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import CompileError
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines import transform as pipeline
 from mlirules.drivers.tuning import measure
 from mlirules.drivers.tuning.measure import Runner, RunnerDied
 from mlirules.drivers.tuning.space import SPACES
-from mlirules.rules.config import PIPELINES
-from mlirules.rules.faults import CheckFailed, Fault, MlirulesError, did_you_mean
-from mlirules.rules.source import SourceFile, load_yaml
-from mlirules.specs.pipeline import Stage
+from mlirules.language.config.model import PIPELINES
+from mlirules.language.faults import CheckFailed, Fault, MlirulesError, did_you_mean
+from mlirules.language.pipeline import Stage
+from mlirules.language.source import SourceFile, load_yaml
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
 Flag = Annotated[str, StringConstraints(pattern=r"^--[a-z0-9]", max_length=400)]
@@ -141,23 +142,40 @@ def _ways(source: SourceFile) -> Iterator[Way]:
         doc = WaysDoc.model_validate(source.data)
     except pydantic.ValidationError as error:
         known = [*WaysDoc.model_fields, *WayDoc.model_fields]
-        raise MlirulesError([
-            Fault(source.span_at(tuple(e["loc"])), "space",
-                  f"{'.'.join(map(str, e['loc']))}: {e['msg']}",
-                  did_you_mean(str(e["loc"][-1]), known)
-                  if e["type"] == "extra_forbidden" else "")
-            for e in error.errors(include_url=False)
-        ]) from None  # fmt: skip
+        raise MlirulesError(
+            [
+                Fault(
+                    source.span_at(tuple(e["loc"])),
+                    "space",
+                    f"{'.'.join(map(str, e['loc']))}: {e['msg']}",
+                    did_you_mean(str(e["loc"][-1]), known)
+                    if e["type"] == "extra_forbidden"
+                    else "",
+                )
+                for e in error.errors(include_url=False)
+            ]
+        ) from None
     faults = [
-        Fault(source.span_at(("targets", i)), "space", f"unknown kind {kind!r}",
-              did_you_mean(kind, PIPELINES))
-        for i, kind in enumerate(doc.targets) if kind not in PIPELINES
-    ]  # fmt: skip
+        Fault(
+            source.span_at(("targets", i)),
+            "space",
+            f"unknown kind {kind!r}",
+            did_you_mean(kind, PIPELINES),
+        )
+        for i, kind in enumerate(doc.targets)
+        if kind not in PIPELINES
+    ]
     for index, way in enumerate(doc.ways):
         place = ("ways", index, "way")
         if not way.flags and not way.rules:
-            faults.append(Fault(source.span_at(place), "space", f"{way.way} changes nothing",
-                                "give `flags:` or `rules:`"))  # fmt: skip
+            faults.append(
+                Fault(
+                    source.span_at(place),
+                    "space",
+                    f"{way.way} changes nothing",
+                    "give `flags:` or `rules:`",
+                )
+            )
         for i, rules in enumerate(way.rules):
             try:
                 pipeline.rule_set((rules,))
@@ -167,14 +185,23 @@ def _ways(source: SourceFile) -> Iterator[Way]:
         for i, flag in enumerate(way.flags):
             name = flag.partition("=")[0]
             if not compiler.has_flag(name):
-                faults.append(Fault(source.span_at(("ways", index, "flags", i)), "space",
-                                    f"the compiler has no flag {name}"))  # fmt: skip
+                faults.append(
+                    Fault(
+                        source.span_at(("ways", index, "flags", i)),
+                        "space",
+                        f"the compiler has no flag {name}",
+                    )
+                )
         text = " ".join(way.flags)
         faults += [
-            Fault(source.span_at(("ways", index, "knobs", knob), key=True), "space",
-                  f"no flag uses {{{knob}}}")
-            for knob in way.knobs if f"{{{knob}}}" not in text
-        ]  # fmt: skip
+            Fault(
+                source.span_at(("ways", index, "knobs", knob), key=True),
+                "space",
+                f"no flag uses {{{knob}}}",
+            )
+            for knob in way.knobs
+            if f"{{{knob}}}" not in text
+        ]
     if faults:
         raise MlirulesError(faults)
     for way in doc.ways:
@@ -199,9 +226,15 @@ def compiled(
 
 
 def evaluate(
-    way: Way, program: str, runner: Runner, known: dict[str, str], *, flags: Sequence[str],
-    path: str, rounds: int,
-) -> Tried:  # fmt: skip
+    way: Way,
+    program: str,
+    runner: Runner,
+    known: dict[str, str],
+    *,
+    flags: Sequence[str],
+    path: str,
+    rounds: int,
+) -> Tried:
     """Compile a way, compare its numbers with the default's, and time it.
 
     ``known`` maps the digests of binaries that were timed to names; the default's is in it.
@@ -229,16 +262,29 @@ def evaluate(
         return Tried(way, "wrong", binary=digest, note=answer["difference"])
     made = measure.ratio_of(answer)
     return Tried(
-        way, "slow" if answer["hopeless"] else "ok", made.ratio, made.spread, made.default_ms,
-        made.tuned_ms, made.rounds, digest,
-    )  # fmt: skip
+        way,
+        "slow" if answer["hopeless"] else "ok",
+        made.ratio,
+        made.spread,
+        made.default_ms,
+        made.tuned_ms,
+        made.rounds,
+        digest,
+    )
 
 
 def search(
-    ways: Sequence[Way], program: str, runner: Runner, known: Sequence[Tried], *,
-    flags: Sequence[str], path: str, rounds: int, keep: Callable[[Tried], None],
+    ways: Sequence[Way],
+    program: str,
+    runner: Runner,
+    known: Sequence[Tried],
+    *,
+    flags: Sequence[str],
+    path: str,
+    rounds: int,
+    keep: Callable[[Tried], None],
     more: Callable[[], bool],
-) -> list[Tried]:  # fmt: skip
+) -> list[Tried]:
     """Try each way that is not ``known`` while ``more`` says so; ``keep`` gets each result."""
     done = {t.way: t for t in known}
     binaries = {t.binary: t.way.name for t in known if t.binary and t.state not in ("same", "idle")}
@@ -246,8 +292,6 @@ def search(
     for way in ways:
         if way in done or not more():
             continue
-        done[way] = evaluate(
-            way, program, runner, binaries, flags=flags, path=path, rounds=rounds
-        )
+        done[way] = evaluate(way, program, runner, binaries, flags=flags, path=path, rounds=rounds)
         keep(done[way])
     return [done[w] for w in ways if w in done]

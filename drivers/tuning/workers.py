@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from mlirules.drivers.tuning import measure
 from mlirules.drivers.tuning.measure import Result, Task
 from mlirules.drivers.tuning.space import Candidate
-from mlirules.rules.faults import MlirulesError
+from mlirules.language.faults import MlirulesError
 
 
 class Workers(Protocol):
@@ -42,9 +42,11 @@ def workers(spec: str) -> Workers:
         return _Dask(spec.removeprefix("dask://"))
     if not spec.isdecimal() or not 1 <= int(spec) <= 256:
         raise MlirulesError.at(
-            "--workers", f"not a number of workers: {spec!r}", code="workers",
+            "--workers",
+            f"not a number of workers: {spec!r}",
+            code="workers",
             suggestion="write for example 2, or dask://HOST:PORT",
-        )  # fmt: skip
+        )
     return _Threads(int(spec))
 
 
@@ -106,9 +108,11 @@ class _Dask:
             import distributed
         except ImportError:
             raise MlirulesError.not_installed(
-                "--workers", "a Dask cluster needs dask.distributed", "tune",
+                "--workers",
+                "a Dask cluster needs dask.distributed",
+                "tune",
                 besides=", here and where the workers run",
-            ) from None  # fmt: skip
+            ) from None
         try:
             # The package is typed in part.
             library: Any = distributed
@@ -116,9 +120,11 @@ class _Dask:
             self._as_completed = library.as_completed
         except (OSError, ValueError) as error:
             raise MlirulesError.at(
-                "--workers", f"no Dask scheduler at {address}: {error}", code="workers",
+                "--workers",
+                f"no Dask scheduler at {address}: {error}",
+                code="workers",
                 suggestion="start one with `dask scheduler`, and `dask worker` beside it",
-            ) from error  # fmt: skip
+            ) from error
         self._scattered: dict[str, Any] = {}
         self.width = max(2, 2 * len(self._client.scheduler_info(n_workers=-1)["workers"]))
 
@@ -131,11 +137,17 @@ class _Dask:
         held = self._scattered[task.key]
         futures = {
             self._client.submit(
-                measure.evaluate, held, c, dict(known), rounds, retries=3, pure=False,
+                measure.evaluate,
+                held,
+                c,
+                dict(known),
+                rounds,
+                retries=3,
+                pure=False,
                 key=f"tune-{task.key}-{c.key}",
             ): c
             for c in candidates
-        }  # fmt: skip
+        }
         try:
             for future in self._as_completed(list(futures), loop=self._client.loop):
                 candidate = futures[future]

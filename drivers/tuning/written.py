@@ -8,11 +8,11 @@ from pathlib import Path
 
 import yaml
 
-from mlirules.drivers.targets import Target
-from mlirules.drivers.torch_import import write_whole
+from mlirules.drivers.frontend.torch import write_whole
+from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning import results
 from mlirules.drivers.tuning.tuner import Outcome
-from mlirules.specs.pipeline import Pipeline, Stage
+from mlirules.language.pipeline import Pipeline, Stage
 
 
 def write_found(
@@ -29,9 +29,11 @@ def write_found(
         return paths
     folder = output
     if (
-        done.under is not None and choice.way is not None and choice.rules
+        done.under is not None
+        and choice.way is not None
+        and choice.rules
         and list(choice.rules) == done.under.rules
-    ):  # fmt: skip
+    ):
         folder = output / choice.way.name
         paths += results.write_rules(done.under.rules, folder)
     stages = [s for s in before.stages if s.phase != "configuration"] if before else []
@@ -40,33 +42,46 @@ def write_found(
         stages += choice.way.stages
         flags += choice.way.flags
     text = pipeline_of(
-        name, done.target, flags=flags, stages=stages,
+        name,
+        done.target,
+        flags=flags,
+        stages=stages,
         rules=[(folder / f"{r.name}.yaml").relative_to(output) for r, _ in choice.rules],
         reason=f"{choice.name}, {choice.whole.ratio:.2f} times as fast as the default.",
-    )  # fmt: skip
+    )
     path = output / f"{name}.{done.target.name.replace(':', '-')}.yaml"
     write_whole(path, text.encode())
     return [*paths, path]
 
 
 def pipeline_of(
-    name: str, target: Target, *, flags: Sequence[str], stages: Sequence[Stage],
-    rules: Sequence[Path], reason: str,
-) -> str:  # fmt: skip
+    name: str,
+    target: Target,
+    *,
+    flags: Sequence[str],
+    stages: Sequence[Stage],
+    rules: Sequence[Path],
+    reason: str,
+) -> str:
     """A pipeline that compiles a program with what won; ``rules`` are files beside it.
 
     Compiling with it fails when one of the rules finds no op.
     """
     chosen = [s.model_dump(mode="json", exclude_defaults=True) for s in stages]
     if rules:
-        chosen.append({
-            "phase": "configuration", "rules": [p.as_posix() for p in rules],
-            "expect_rules": {p.stem: {"min": 1} for p in rules},
-        })  # fmt: skip
+        chosen.append(
+            {
+                "phase": "configuration",
+                "rules": [p.as_posix() for p in rules],
+                "expect_rules": {p.stem: {"min": 1} for p in rules},
+            }
+        )
     words = re.sub(r"[^a-z0-9]+", "-", f"tuned-{name}-{target.name}".lower()).strip("-")
     data: dict[str, object] = {
-        "pipeline": words, "summary": reason, "targets": [target.kind],
-    }  # fmt: skip
+        "pipeline": words,
+        "summary": reason,
+        "targets": [target.kind],
+    }
     if flags:
         data["flags"] = list(flags)
     data["stages"] = chosen

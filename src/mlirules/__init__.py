@@ -8,11 +8,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mlirules.drivers.compiler import CompileError, compile_module, parse
-    from mlirules.drivers.pipeline import Pipeline, Transformed, transform
-    from mlirules.drivers.runtime import run
-    from mlirules.drivers.targets import Target
-    from mlirules.rules.faults import Fault, MlirulesError, Span
+    from mlirules.drivers.iree.compiler import CompileError, compile_module, parse
+    from mlirules.drivers.iree.runtime import run
+    from mlirules.drivers.iree.targets import Target
+    from mlirules.drivers.pipelines.transform import Pipeline, Transformed, transform
+    from mlirules.language.faults import Fault, MlirulesError, Span
 
 __version__ = "0.1.0"
 
@@ -32,17 +32,17 @@ __all__ = [
 ]
 
 _HOME = {
-    "CompileError": "mlirules.drivers.compiler",
-    "Fault": "mlirules.rules.faults",
-    "MlirulesError": "mlirules.rules.faults",
-    "Pipeline": "mlirules.drivers.pipeline",
-    "Span": "mlirules.rules.faults",
-    "Target": "mlirules.drivers.targets",
-    "Transformed": "mlirules.drivers.pipeline",
-    "compile_module": "mlirules.drivers.compiler",
-    "parse": "mlirules.drivers.compiler",
-    "run": "mlirules.drivers.runtime",
-    "transform": "mlirules.drivers.pipeline",
+    "CompileError": "mlirules.drivers.iree.compiler",
+    "Fault": "mlirules.language.faults",
+    "MlirulesError": "mlirules.language.faults",
+    "Pipeline": "mlirules.drivers.pipelines.transform",
+    "Span": "mlirules.language.faults",
+    "Target": "mlirules.drivers.iree.targets",
+    "Transformed": "mlirules.drivers.pipelines.transform",
+    "compile_module": "mlirules.drivers.iree.compiler",
+    "parse": "mlirules.drivers.iree.compiler",
+    "run": "mlirules.drivers.iree.runtime",
+    "transform": "mlirules.drivers.pipelines.transform",
 }
 
 

@@ -18,25 +18,25 @@ from mlirules.commands import (
     bench,
     bisect,
     check,
-    compiling,
     demo,
     diff,
     docs,
     explain,
     generate,
-    importing,
     lsp,
     new,
     profile,
-    running,
     spec,
-    testing,
     tune,
     verify,
     version,
 )
+from mlirules.commands import compile as compiling
+from mlirules.commands import import_ as importing
+from mlirules.commands import run as running
+from mlirules.commands import test as testing
 from mlirules.commands.common import EXIT_INTERNAL, err, say
-from mlirules.rules.faults import (
+from mlirules.language.faults import (
     EXIT_CHECK_FAILED,
     EXIT_INPUT_WRONG,
     CheckFailed,
@@ -122,8 +122,11 @@ def main(arguments: list[str] | None = None) -> None:
             f"internal error: {type(error).__name__}: {said}\n"
             "This is a bug of mlirules. Please report it with the output of "
             "`mlirules --debug ...`.",
-            style="red", markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
+            style="red",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
         sys.exit(EXIT_INTERNAL)
 
 

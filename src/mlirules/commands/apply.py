@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mlirules.commands import diffview
+from mlirules.commands import diff_view as diffview
 from mlirules.commands.common import (
     Json,
     Line,
@@ -29,9 +29,9 @@ from mlirules.commands.common import (
     split,
     warn,
     write_bytes,
-)  # fmt: skip
+)
 from mlirules.commands.explain import show_why_not, why_not_data
-from mlirules.rules.faults import CheckFailed, MlirulesError
+from mlirules.language.faults import CheckFailed, MlirulesError
 
 EXAMPLE = "mlirules apply model.mlir --rules torch/to-linalg --driver walk --diff"
 
@@ -105,17 +105,22 @@ def command(
 
     Applying nothing is reported loudly on stderr; it fails only if --expect or --expect-min do.
     """
-    from mlirules.drivers.engine import write_trace
-    from mlirules.drivers.pipeline import read_program, transform
+    from mlirules.drivers.apply.engine import write_trace
+    from mlirules.drivers.pipelines.transform import read_program, transform
 
     text = read_program(model)
     line = None if rules is not None else pipeline_for(pipeline, target)
     stages = _stages(rules, driver, order, full, line, split(only), split(skip))
     done = transform(
-        text, path=str(model), record=trace is not None or diff or html is not None,
-        texts=trace is not None, max_rewrites=max_rewrites, bound=bound, stages=stages,
+        text,
+        path=str(model),
+        record=trace is not None or diff or html is not None,
+        texts=trace is not None,
+        max_rewrites=max_rewrites,
+        bound=bound,
+        stages=stages,
         costs=cost_settings(target, measure, line.flags if line is not None else ()),
-    )  # fmt: skip
+    )
     if trace is not None:
         write_trace(trace, done.outcome.applications, done.outcome.decisions)
     show_decisions(done.outcome.decisions)
@@ -148,20 +153,22 @@ def _difference(text: str, done: Any, model: Path) -> Any:
     from mlirules.drivers.irdiff.provenance import Provenance
 
     return compare(
-        text, done.text, names=(f"{model} (before)", f"{model} (after)"),
+        text,
+        done.text,
+        names=(f"{model} (before)", f"{model} (after)"),
         provenance=Provenance.of(vars(a) for a in done.outcome.applications),
-    )  # fmt: skip
+    )
 
 
 def _why_not(text: str, done: Any, stages: list[Any], model: Path) -> list[Any]:
-    from mlirules.drivers import compiler
-    from mlirules.drivers.explaining import why_not
-    from mlirules.drivers.pipeline import (
+    from mlirules.drivers.iree import compiler
+    from mlirules.drivers.pipelines.transform import (
         engine_for,
         inline_integer_resources,
         shared_context,
         stage_rules,
-    )  # fmt: skip
+    )
+    from mlirules.drivers.quality.explain import why_not
 
     before = compiler.parse(inline_integer_resources(text), str(model), shared_context())
     after = compiler.parse(inline_integer_resources(done.text), str(model), shared_context())
@@ -172,27 +179,43 @@ def _why_not(text: str, done: Any, stages: list[Any], model: Path) -> list[Any]:
 
 
 def _stages(
-    rules: list[str] | None, driver: Driver | None, order: Order | None, full: bool,
-    line: Any, only: list[str], skip: list[str],
-) -> list[Any]:  # fmt: skip
-    from mlirules.specs.pipeline import Stage
+    rules: list[str] | None,
+    driver: Driver | None,
+    order: Order | None,
+    full: bool,
+    line: Any,
+    only: list[str],
+    skip: list[str],
+) -> list[Any]:
+    from mlirules.language.pipeline import Stage
 
     chosen = driver or Driver.GREEDY
     if order is not None and chosen is not Driver.GREEDY:
         raise MlirulesError.at(
-            "--order", f"the {chosen} driver has one order: that of the program", code="order",
+            "--order",
+            f"the {chosen} driver has one order: that of the program",
+            code="order",
             suggestion="leave --order out, or use --driver greedy",
-        )  # fmt: skip
+        )
     if full and chosen is not Driver.CONVERSION:
         raise MlirulesError.at(
-            "--full", f"the {chosen} driver has no illegal ops", code="full",
+            "--full",
+            f"the {chosen} driver has no illegal ops",
+            code="full",
             suggestion="use --driver conversion",
-        )  # fmt: skip
+        )
     if rules is not None:
         return [
-            Stage(phase="torch", rules=split(rules), driver=chosen.value,
-                  order=(order or Order.TOP_DOWN).value, full=full, only=only, skip=skip)
-        ]  # fmt: skip
+            Stage(
+                phase="torch",
+                rules=split(rules),
+                driver=chosen.value,
+                order=(order or Order.TOP_DOWN).value,
+                full=full,
+                only=only,
+                skip=skip,
+            )
+        ]
     stages = [s for s in line.stages if s.phase == "torch"]
     changes: dict[str, object] = {}
     if driver is not None:
@@ -204,8 +227,8 @@ def _stages(
 
 def _filtered(stages: list[Any], only: list[str], skip: list[str]) -> list[Any]:
     """Filters over several stages: each must fit a rule of some stage, not of every one."""
-    from mlirules.drivers.engine import select
-    from mlirules.drivers.pipeline import stage_rules
+    from mlirules.drivers.apply.engine import select
+    from mlirules.drivers.pipelines.transform import stage_rules
 
     if not only and not skip:
         return stages
@@ -221,11 +244,13 @@ def _filtered(stages: list[Any], only: list[str], skip: list[str]) -> list[Any]:
 
 def _report(done: Any) -> dict[str, object]:
     return {
-        "applied": done.outcome.total, "applications": dict(done.applications),
-        "seconds": done.outcome.seconds, "stopped": done.outcome.stopped,
+        "applied": done.outcome.total,
+        "applications": dict(done.applications),
+        "seconds": done.outcome.seconds,
+        "stopped": done.outcome.stopped,
         "leftovers": dict(done.leftover_counts),
         **decisions_as_json(done.outcome.decisions),
-    }  # fmt: skip
+    }
 
 
 def _judge(
@@ -239,5 +264,7 @@ def _judge(
     if done.outcome.stopped:
         note(f"stopped after {total} applications (--max-rewrites)")
     elif not total and max_rewrites != 0 and expect is None:
-        warn(f"NOTHING APPLIED: no rule matched anything in {model} "
-             "(`mlirules explain RULE MODEL` says why)")  # fmt: skip
+        warn(
+            f"NOTHING APPLIED: no rule matched anything in {model} "
+            "(`mlirules explain RULE MODEL` says why)"
+        )

@@ -22,7 +22,7 @@ from mlirules.commands.common import (
     working,
     write_bytes,
 )
-from mlirules.rules.faults import CheckFailed, MlirulesError
+from mlirules.language.faults import CheckFailed, MlirulesError
 
 EXAMPLE = "mlirules bench model.mlir --pipeline cpu-fast --target cpu --json"
 
@@ -34,8 +34,11 @@ def command(
     ] = None,
     pipeline: Annotated[
         str | None,
-        typer.Option("--pipeline", "-p", help="A shipped pipeline's name or a file; default: the "
-                                              "one for the target."),
+        typer.Option(
+            "--pipeline",
+            "-p",
+            help="A shipped pipeline's name or a file; default: the one for the target.",
+        ),
     ] = None,
     target: Device = "cpu",
     golden: Annotated[
@@ -58,15 +61,16 @@ def command(
     ] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds that a step may take.")] = 600,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Time a program as stock iree-compile makes it against what a pipeline makes of it.
 
     Both run in turns in one process on the same inputs; ratios are taken round by round. Exits
     with 1 when the results are apart, or --at-least is not reached.
     """
-    from mlirules.drivers import compiler, measuring
-    from mlirules.drivers import pipeline as lines
-    from mlirules.drivers.targets import Target
+    from mlirules.drivers.iree import compiler
+    from mlirules.drivers.iree.targets import Target
+    from mlirules.drivers.measure import child as measuring
+    from mlirules.drivers.pipelines import transform as lines
 
     chosen = Target.parse(target)
     line = lines.Pipeline.load(pipeline) if pipeline else lines.default_for(chosen.kind)
@@ -77,22 +81,35 @@ def command(
             text, chosen, flags=extra or (), path=str(model), timeout=timeout
         )
         ours, done = lines.compile_program(
-            text, chosen, line, path=str(model), flags=extra or (), timeout=timeout,
+            text,
+            chosen,
+            line,
+            path=str(model),
+            flags=extra or (),
+            timeout=timeout,
             costs=cost_settings(target, measure),
-        )  # fmt: skip
+        )
     show_decisions(done.outcome.decisions)
     for said in done.notes:
         warn(said)
     with working(f"timing {model} on {chosen}"):
         found = measuring.compare(
-            {"stock": stock, line.pipeline: ours}, inputs, chosen, function=function or name,
-            rounds=rounds, seconds=seconds, timeout=timeout,
-        )  # fmt: skip
+            {"stock": stock, line.pipeline: ours},
+            inputs,
+            chosen,
+            function=function or name,
+            rounds=rounds,
+            seconds=seconds,
+            timeout=timeout,
+        )
     report = {
-        "model": str(model), "target": chosen.name, "pipeline": line.pipeline,
-        **found.comparison.as_json(), "errors": found.errors,
+        "model": str(model),
+        "target": chosen.name,
+        "pipeline": line.pipeline,
+        **found.comparison.as_json(),
+        "errors": found.errors,
         "decisions": [vars(d) for d in done.outcome.decisions],
-    }  # fmt: skip
+    }
     if output is not None:
         write_bytes(output, (json.dumps(report, indent=1) + "\n").encode())
     if as_json:
@@ -107,25 +124,34 @@ def command(
 
 
 def _inputs(text: str, golden: Path | None) -> tuple[str, list[Any]]:
-    from mlirules.drivers import numerics, runtime
+    from mlirules.drivers.iree import runtime
+    from mlirules.drivers.measure import numerics
 
     name, arguments = numerics.signature(text)
     if golden is not None:
         return name, runtime.load_npz(golden, [element for _, element in arguments])
     if any(size is None for shape, _ in arguments for size in shape):
         raise MlirulesError.at(
-            "--golden", "the program has dynamic sizes: which to time is not known",
-            code="inputs", suggestion="give inputs with --golden FILE.npz",
-        )  # fmt: skip
+            "--golden",
+            "the program has dynamic sizes: which to time is not known",
+            code="inputs",
+            suggestion="give inputs with --golden FILE.npz",
+        )
     return name, numerics.random_inputs(arguments, low=0.0, high=2.0)
 
 
 def _show(found: Any) -> None:
     rows = [
-        (name, f"{1e3 * t.median:.3f}", f"{1e3 * t.fastest:.3f}", f"{100 * t.spread:.1f} %",
-         found.ratio(name), len(t.samples))
+        (
+            name,
+            f"{1e3 * t.median:.3f}",
+            f"{1e3 * t.fastest:.3f}",
+            f"{100 * t.spread:.1f} %",
+            found.ratio(name),
+            len(t.samples),
+        )
         for name, t in found.timings.items()
-    ]  # fmt: skip
+    ]
     columns = ["form", "median ms#", "min ms#", "spread#", "times as fast (quartiles)", "rounds#"]
     out.print(table(columns, rows))
     if abs(found.drift - 1) > 0.1:

@@ -21,9 +21,9 @@ from mlirules.commands.common import (
     split,
     table,
     working,
-)  # fmt: skip
+)
 from mlirules.commands.verify import stages_for
-from mlirules.rules.faults import MlirulesError
+from mlirules.language.faults import MlirulesError
 
 EXAMPLE = "mlirules bisect model.mlir --pipeline cpu --verify"
 
@@ -36,8 +36,8 @@ def command(
     only: Only = None,
     skip: Skip = None,
     check: Annotated[
-        str | None, typer.Option(help="A command that exits with 0 for a good program; {} is its "
-                                      "path.")
+        str | None,
+        typer.Option(help="A command that exits with 0 for a good program; {} is its path."),
     ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Good is what computes the same numbers.")
@@ -50,15 +50,15 @@ def command(
     ] = False,
     target: Annotated[str, typer.Option("--target", "-t", help="Where to run.")] = "cpu",
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Find the first application that breaks a program, by binary search.
 
     Exits with 0 when it is found, with 1 when the check holds with all rules, or fails without any.
     """
-    from mlirules.drivers import bisecting
-    from mlirules.drivers.pipeline import read_program
-    from mlirules.drivers.targets import Target
-    from mlirules.drivers.verify import Settings
+    from mlirules.drivers.iree.targets import Target
+    from mlirules.drivers.pipelines.transform import read_program
+    from mlirules.drivers.quality import bisect as bisecting
+    from mlirules.drivers.quality.verify import Settings
 
     text, chosen = read_program(model), Target.parse(target)
     line = None if rules is not None else pipeline_for(pipeline, target)
@@ -66,17 +66,27 @@ def command(
     costs = cost_settings(target, False, line.flags if line is not None else ())
     if sum([check is not None, verify, slower is not None, ablate]) != 1:
         raise MlirulesError.at(
-            "bisect", "one of --check, --verify, --slower and --ablate says what to look for",
-            code="arguments", suggestion=EXAMPLE,
-        )  # fmt: skip
+            "bisect",
+            "one of --check, --verify, --slower and --ablate says what to look for",
+            code="arguments",
+            suggestion=EXAMPLE,
+        )
     if ablate:
         with working("leaving rules out"):
             found = bisecting.ablate(text, stages, chosen, path=str(model), costs=costs)
         if as_json:
             say_json([vars(a) for a in found])
             return
-        rows = [(a.applied, f"{1000 * a.compile_s:.0f}", f"{1000 * a.run_s:.3f}",
-                 a.rule or "(none)", a.problem) for a in found]  # fmt: skip
+        rows = [
+            (
+                a.applied,
+                f"{1000 * a.compile_s:.0f}",
+                f"{1000 * a.run_s:.3f}",
+                a.rule or "(none)",
+                a.problem,
+            )
+            for a in found
+        ]
         out.print(table(["applied#", "compile ms#", "run ms#", "rule left out", "problem"], rows))
         return
     if check is not None:
@@ -93,9 +103,12 @@ def command(
         say_json({"application": vars(application), "total": culprit.total, "tried": culprit.tried})
         return
     out.print(
-        Text(f"application {application.number} of {culprit.total}: {application.rule}",
-             style="bold red"), soft_wrap=True,
-    )  # fmt: skip
+        Text(
+            f"application {application.number} of {culprit.total}: {application.rule}",
+            style="bold red",
+        ),
+        soft_wrap=True,
+    )
     out.print(Text(f"  at {application.location}, {application.op}"), soft_wrap=True)
     for sign, block, style in (("-", application.before, "red"), ("+", application.after, "green")):
         for line in block.splitlines():

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mlirules.commands.common import Json, out, progress, say_json
-from mlirules.rules.faults import (
+from mlirules.language.faults import (
     EXIT_CHECK_FAILED,
     EXIT_INPUT_WRONG,
     Fault,
@@ -21,8 +21,10 @@ EXAMPLE = "mlirules check torch/to-linalg my-rules/"
 def command(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(help="Rule files, folders, shipped rule sets or pipeline files; "
-                            "default: all that ships."),
+        typer.Argument(
+            help="Rule files, folders, shipped rule sets or pipeline files; "
+            "default: all that ships."
+        ),
     ] = None,
     alone: Annotated[
         bool, typer.Option("--alone", help="Leave out what concerns rules taken together.")
@@ -31,7 +33,7 @@ def command(
         bool, typer.Option("--strict", help="Exit with 1 when there is a warning.")
     ] = False,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Check rules and pipelines: schema, notation, types, op names, the tests' MLIR, the PDLL.
 
     Rules that stand without a fault are looked at together: shadowed ones, overlaps of equal
@@ -48,8 +50,9 @@ def command(
         warnings = sum(fault.severity == "warning" for fault in faults)
         style = "red" if warnings < len(faults) else "yellow"
         beside = f", {warnings} of them warnings" if warnings else ""
-        out.print(f"{len(faults)} faults in {bad} of {files} files{beside}", style=style,
-                  highlight=False)  # fmt: skip
+        out.print(
+            f"{len(faults)} faults in {bad} of {files} files{beside}", style=style, highlight=False
+        )
     else:
         out.print(f"{files} files, no faults", style="green", highlight=False)
     if any(fault.severity != "warning" for fault in faults):
@@ -59,9 +62,9 @@ def command(
 
 
 def _check(paths: list[str], alone: bool) -> tuple[list[Fault], int]:
-    from mlirules.drivers.check import check_rule
-    from mlirules.rules.loader import LIBRARY, holds_config
-    from mlirules.specs.pipeline import PIPELINES
+    from mlirules.drivers.quality.check import check_rule
+    from mlirules.language.loader import LIBRARY, holds_config
+    from mlirules.language.pipeline import PIPELINES
 
     rules, pipelines = _files(paths or [str(LIBRARY), str(PIPELINES)])
     faults: list[Fault] = []
@@ -81,8 +84,8 @@ def _check(paths: list[str], alone: bool) -> tuple[list[Fault], int]:
 
 
 def _files(paths: list[str]) -> tuple[list[Path], list[Path]]:
-    from mlirules.rules.loader import rule_files
-    from mlirules.rules.source import load_yaml
+    from mlirules.language.loader import rule_files
+    from mlirules.language.source import load_yaml
 
     rules: dict[Path, None] = {}
     pipelines: dict[Path, None] = {}
@@ -98,8 +101,8 @@ def _files(paths: list[str]) -> tuple[list[Path], list[Path]]:
 
 
 def _pipeline_faults(file: Path) -> list[Fault]:
-    from mlirules.rules.loader import rule_files
-    from mlirules.specs.pipeline import Pipeline
+    from mlirules.language.loader import rule_files
+    from mlirules.language.pipeline import Pipeline
 
     try:
         for stage in Pipeline.load(file).stages:
@@ -112,10 +115,10 @@ def _pipeline_faults(file: Path) -> list[Fault]:
 
 def _together(paths: list[str], files: list[Path]) -> list[Fault]:
     """Findings about the rules of each set: those of one stage of a pipeline stand together."""
-    from mlirules.drivers import compiler
-    from mlirules.drivers.analysis import analyse
-    from mlirules.rules.loader import LIBRARY, load_rules, rule_files
-    from mlirules.specs.pipeline import PIPELINES, Pipeline
+    from mlirules.drivers.iree import compiler
+    from mlirules.drivers.quality.analysis import analyse
+    from mlirules.language.loader import LIBRARY, load_rules, rule_files
+    from mlirules.language.pipeline import PIPELINES, Pipeline
 
     given = set(files)
     weighed: set[tuple[Path, ...]] = set()
@@ -148,9 +151,9 @@ def _together(paths: list[str], files: list[Path]) -> list[Fault]:
 
 def _set_faults(rules: list[Path]) -> list[Fault]:
     """Faults of the rules together: names that stand twice, PDLL that does not compile."""
-    from mlirules.drivers import compiler
-    from mlirules.generator import pdll
-    from mlirules.rules.loader import load_rules
+    from mlirules.drivers.iree import compiler
+    from mlirules.generator.emit import pdll
+    from mlirules.language.loader import load_rules
 
     try:
         pdll.compile_pdll(pdll.pdll(load_rules(rules, ops=compiler.op_oracle)))

@@ -32,17 +32,23 @@ Only = Annotated[
 ]
 Measure = Annotated[
     bool,
-    typer.Option("--measure", help="Cost stages: time both forms on the device, instead of asking "
-                                   "the roofline model; kept in the cache."),
-]  # fmt: skip
+    typer.Option(
+        "--measure",
+        help="Cost stages: time both forms on the device, instead of asking "
+        "the roofline model; kept in the cache.",
+    ),
+]
 Target = Annotated[
     str, typer.Option("--target", "-t", help="Cost stages: what for, cpu, vulkan, cuda:sm_80, ...")
 ]
 Line = Annotated[
     str | None,
-    typer.Option("--pipeline", "-p", help="Without --rules: whose torch stages to run; default: "
-                                          "the target's."),
-]  # fmt: skip
+    typer.Option(
+        "--pipeline",
+        "-p",
+        help="Without --rules: whose torch stages to run; default: the target's.",
+    ),
+]
 Flags = Annotated[
     list[str] | None, typer.Argument(help="After --: further flags for iree-compile.")
 ]
@@ -64,8 +70,9 @@ def say_json(value: object) -> None:
 
 def warn(text: str) -> None:
     """A warning on stderr that is hard to overlook."""
-    err.print(f"warning: {text}", style="bold yellow", markup=False, highlight=False,
-              soft_wrap=True)  # fmt: skip
+    err.print(
+        f"warning: {text}", style="bold yellow", markup=False, highlight=False, soft_wrap=True
+    )
 
 
 def note(text: str) -> None:
@@ -78,8 +85,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
     made = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for name in columns:
         number = name.endswith("#")
-        made.add_column(name.rstrip("#"), justify="right" if number else "left",
-                        no_wrap=number)  # fmt: skip
+        made.add_column(name.rstrip("#"), justify="right" if number else "left", no_wrap=number)
     for row in rows:
         made.add_row(*map(str, row))
     return made
@@ -89,8 +95,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
 def progress(what: str, total: int) -> Iterator[Any]:
     """A progress bar on stderr; the value is called after each step. Nothing when no terminal."""
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     bar = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
     with bar:
         task = bar.add_task(what, total=total)
@@ -124,22 +133,23 @@ def applications_table(outcome: Any) -> Table:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file whole or not at all. Raises MlirulesError."""
-    from mlirules.drivers.torch_import import write_whole
+    from mlirules.drivers.frontend.torch import write_whole
 
     write_whole(path, data)
 
 
 def pipeline_for(name: str | None, target: str) -> Any:
     """The pipeline of that name, or the one for the target. Raises MlirulesError."""
-    from mlirules.drivers.targets import Target
-    from mlirules.specs.pipeline import Pipeline, default_for
+    from mlirules.drivers.iree.targets import Target
+    from mlirules.language.pipeline import Pipeline, default_for
 
     return Pipeline.load(name) if name else default_for(Target.parse(target).kind)
 
 
 def cost_settings(target: str, measure: bool, flags: Sequence[str] = ()) -> Any:
     """What cost stages decide by; says on stderr what is being weighed."""
-    from mlirules.drivers import cost, targets
+    from mlirules.drivers.iree import targets
+    from mlirules.drivers.pipelines import cost
 
     def progress(what: str) -> None:
         if err.is_terminal:

@@ -10,10 +10,10 @@ import typer
 from rich.panel import Panel
 from rich.text import Text
 
-from mlirules.commands import diffview
+from mlirules.commands import diff_view as diffview
 from mlirules.commands.common import Json, applications_table, out, say_json, table, working
-from mlirules.commands.running import compare
-from mlirules.rules.faults import CheckFailed
+from mlirules.commands.run import compare
+from mlirules.language.faults import CheckFailed
 
 EXAMPLE = "mlirules demo"
 
@@ -22,7 +22,7 @@ RTOL, ATOL = 1e-5, 1e-6
 
 def demo_file(name: str) -> Path:
     """One of the demo's files, which ship with the package."""
-    from mlirules.specs import pipeline
+    from mlirules.language import pipeline
 
     return Path(pipeline.__file__).resolve().parent / "demo" / name
 
@@ -40,30 +40,40 @@ def command(
     """
     from mlirules.drivers.irdiff.changes import compare as compare_programs
     from mlirules.drivers.irdiff.provenance import Provenance
-    from mlirules.drivers.pipeline import read_program, transform
-    from mlirules.drivers.targets import Target
+    from mlirules.drivers.iree.targets import Target
+    from mlirules.drivers.pipelines.transform import read_program, transform
 
     model, golden = demo_file("hello_nn_world.mlir"), demo_file("hello_nn_world.npz")
     text = read_program(model)
     done = transform(text, path=model.name, record=True, texts=False)
     found = compare_programs(
-        text, done.text, names=(f"{model.name} (before)", f"{model.name} (after)"),
+        text,
+        done.text,
+        names=(f"{model.name} (before)", f"{model.name} (after)"),
         provenance=Provenance.of(vars(a) for a in done.outcome.applications),
-    )  # fmt: skip
+    )
     chosen, absent = _targets(targets)
     runs = [_run(text, Target.parse(name), golden) for name in chosen]
     problems = [f"{run['target']}: {p}" for run in runs for p in run["problems"]]
     if as_json:
-        say_json({
-            "applications": dict(done.applications), "leftovers": dict(done.leftover_counts),
-            "runs": runs, "skipped": absent,
-            "diff": diffview.plain(found),
-        })  # fmt: skip
+        say_json(
+            {
+                "applications": dict(done.applications),
+                "leftovers": dict(done.leftover_counts),
+                "runs": runs,
+                "skipped": absent,
+                "diff": diffview.plain(found),
+            }
+        )
         if problems:
             raise typer.Exit(1)
         return
-    out.print(Panel(Text("HelloNNWorld: flatten, linear 784 -> 10, relu, as PyTorch exports it"),
-                    expand=False))  # fmt: skip
+    out.print(
+        Panel(
+            Text("HelloNNWorld: flatten, linear 784 -> 10, relu, as PyTorch exports it"),
+            expand=False,
+        )
+    )
     _head("1. The shipped rules rewrite it")
     out.print(applications_table(done.outcome))
     left = ", ".join(done.leftovers) or "none"
@@ -72,9 +82,14 @@ def command(
     diffview.show(found, limit=60)
     _head("3. Compiled by IREE without its own torch conversion, run, compared with PyTorch")
     rows = [
-        (run["target"], run["bytes"], f"{run['largest_difference']:.2g}",
-         "differs" if run["problems"] else "equal") for run in runs
-    ]  # fmt: skip
+        (
+            run["target"],
+            run["bytes"],
+            f"{run['largest_difference']:.2g}",
+            "differs" if run["problems"] else "equal",
+        )
+        for run in runs
+    ]
     out.print(table(["target", "bytes#", "largest difference#", "verdict"], rows))
     for reason in absent:
         out.print(Text(f"skipped: {reason}", style="yellow"))
@@ -89,7 +104,7 @@ def _head(text: str) -> None:
 
 
 def _targets(given: list[str] | None) -> tuple[list[str], list[str]]:
-    from mlirules.drivers.targets import Target
+    from mlirules.drivers.iree.targets import Target
 
     if given:
         return given, []
@@ -98,8 +113,8 @@ def _targets(given: list[str] | None) -> tuple[list[str], list[str]]:
 
 
 def _run(text: str, target: Any, golden: Path) -> dict[str, Any]:
-    from mlirules.drivers import runtime
-    from mlirules.drivers.pipeline import compile_program
+    from mlirules.drivers.iree import runtime
+    from mlirules.drivers.pipelines.transform import compile_program
 
     with working(f"compiling and running for {target}"):
         binary, _ = compile_program(text, target, path="hello_nn_world.mlir", fallback=False)
@@ -109,6 +124,8 @@ def _run(text: str, target: Any, golden: Path) -> dict[str, Any]:
         (float(np.max(np.abs(a - b))) for a, b in zip(results, expected, strict=False)), default=0.0
     )
     return {
-        "target": target.name, "bytes": len(binary), "largest_difference": worst,
+        "target": target.name,
+        "bytes": len(binary),
+        "largest_difference": worst,
         "problems": compare(golden, results, RTOL, ATOL),
-    }  # fmt: skip
+    }

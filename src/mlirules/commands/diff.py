@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from mlirules.commands import diffview
+from mlirules.commands import diff_view as diffview
 from mlirules.commands.common import Json, note, out, progress, say, say_json, split, table, working
-from mlirules.rules.faults import EXIT_CHECK_FAILED, MlirulesError
+from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 
 if TYPE_CHECKING:
     from mlirules.drivers.irdiff.changes import Diff
@@ -26,16 +26,19 @@ def command(
         typer.Argument(help="Two programs; one with --phases; two folders with --of-diffs."),
     ],
     phases: Annotated[
-        str | None, typer.Option(help="Two phases of one compile: source, torch, input, "
-                                      "preprocessing, flow, ... as FROM,TO.")
+        str | None,
+        typer.Option(
+            help="Two phases of one compile: source, torch, input, "
+            "preprocessing, flow, ... as FROM,TO."
+        ),
     ] = None,
     target: Annotated[str, typer.Option("--target", "-t", help="--phases: what for.")] = "cpu",
     pipeline: Annotated[
         str | None, typer.Option("--pipeline", "-p", help="--phases: a pipeline's name or file.")
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="The trace of the `apply` that made B from A: ties changes "
-                                       "to rules.")
+        Path | None,
+        typer.Option(help="The trace of the `apply` that made B from A: ties changes to rules."),
     ] = None,
     of_diffs: Annotated[
         bool, typer.Option("--of-diffs", help="Two folders: what changed over all programs.")
@@ -57,7 +60,7 @@ def command(
         bool, typer.Option("--git-driver", help="Called by git with its seven arguments.")
     ] = False,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Compare programs by what they are: names, aliases, locations and order do not count.
 
     Exits with 0 when there is no difference, 1 when there is one.
@@ -86,9 +89,11 @@ def command(
 def _two(paths: list[str], what: str) -> tuple[Path, Path]:
     if len(paths) != 2:
         raise MlirulesError.at(
-            what, f"takes two paths, {len(paths)} given", code="arguments",
+            what,
+            f"takes two paths, {len(paths)} given",
+            code="arguments",
             suggestion="mlirules diff A B",
-        )  # fmt: skip
+        )
     return Path(paths[0]), Path(paths[1])
 
 
@@ -111,15 +116,17 @@ def _difference(
 
 def _phases(paths: list[str], phases: str, target: str, pipeline: str | None) -> Diff:
     from mlirules.drivers.irdiff.changes import compare
-    from mlirules.drivers.pipeline import Pipeline, program_at, read_program
-    from mlirules.drivers.targets import Target
+    from mlirules.drivers.iree.targets import Target
+    from mlirules.drivers.pipelines.transform import Pipeline, program_at, read_program
 
     names = split([phases])
     if len(names) != 2 or len(paths) != 1:
         raise MlirulesError.at(
-            "--phases", "takes two phases and one program", code="arguments",
+            "--phases",
+            "takes two phases and one program",
+            code="arguments",
             suggestion="mlirules diff model.mlir --phases torch,preprocessing",
-        )  # fmt: skip
+        )
     path = Path(paths[0])
     text, chosen = read_program(path), Target.parse(target)
     line = Pipeline.load(pipeline) if pipeline else None
@@ -160,17 +167,20 @@ def _git(given: list[str], context: int) -> None:
 
     if len(given) not in (1, 7, 9):
         raise MlirulesError.at(
-            "--git-driver", "is for git: path, old file, hex, mode, new file, hex, mode",
+            "--git-driver",
+            "is for git: path, old file, hex, mode, new file, hex, mode",
             code="arguments",
             suggestion="git config diff.mlir.command 'mlirules diff --git-driver'",
-        )  # fmt: skip
+        )
     say(f"diff --mlirules a/{given[0]} b/{given[0]}")
     if len(given) == 1:
         say("(unmerged)")
         return
     old, new = given[1], given[4]
-    texts = ["" if name == "/dev/null" else Path(name).read_text("utf-8", "replace")
-             for name in (old, new)]  # fmt: skip
+    texts = [
+        "" if name == "/dev/null" else Path(name).read_text("utf-8", "replace")
+        for name in (old, new)
+    ]
     names = (f"a/{given[0]}", f"b/{given[0]}")
     try:
         found = compare(texts[0], texts[1], names=names)

@@ -57,9 +57,10 @@ def _functions(as_json: bool) -> None:
 
 
 def _pages(paths: list[str], output: Path) -> dict[str, bool]:
-    from mlirules.drivers.configtest import any_rules
-    from mlirules.generator import pages, pdll
-    from mlirules.rules.loader import LIBRARY
+    from mlirules.drivers.quality.config_test import any_rules
+    from mlirules.generator import pages
+    from mlirules.generator.emit import pdll
+    from mlirules.language.loader import LIBRARY
 
     rules = any_rules([p or str(LIBRARY) for p in paths])
     made = []
@@ -74,9 +75,9 @@ def _pages(paths: list[str], output: Path) -> dict[str, bool]:
 
 def rule_page(rule: Any) -> Any:
     """The page of a rule of any kind, with what it really does to its first example."""
-    from mlirules.drivers.ruletest import example
+    from mlirules.drivers.quality.ruletest import example
     from mlirules.generator import pages
-    from mlirules.rules.rule import Rule
+    from mlirules.language.rule import Rule
 
     shown: tuple[str, ...] = ()
     if isinstance(rule, Rule) and (found := example(rule)) is not None:

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from mlirules.commands.common import Json, err, out, say_json, warn
-from mlirules.rules.faults import Fault, MlirulesError, Span, did_you_mean
+from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 
 EXAMPLE = "mlirules explain torch-mm-to-linalg model.mlir"
 
@@ -33,14 +33,14 @@ def command(
     shown once, with their number. A config rule is held against the dispatches that the compiler
     makes of the program.
     """
-    from mlirules.drivers import compiler
-    from mlirules.drivers.explaining import diagnoses
-    from mlirules.drivers.pipeline import (
+    from mlirules.drivers.iree import compiler
+    from mlirules.drivers.pipelines.transform import (
         engine_for,
         inline_integer_resources,
         read_program,
         shared_context,
-    )  # fmt: skip
+    )
+    from mlirules.drivers.quality.explain import diagnoses
 
     config = _config(rule)
     if config is not None:
@@ -73,8 +73,8 @@ def command(
 
 def _rule(name: str) -> Any:
     """A rule by file, or by name in the shipped library."""
-    from mlirules.drivers.pipeline import rule_set
-    from mlirules.rules.loader import LIBRARY, rule_files
+    from mlirules.drivers.pipelines.transform import rule_set
+    from mlirules.language.loader import LIBRARY, rule_files
 
     if Path(name).is_file() or (LIBRARY / f"{name}.yaml").is_file():
         return rule_set((name,))[0]
@@ -85,14 +85,18 @@ def _rule(name: str) -> Any:
             return rule_set((str(file),))[0]
     known = [rule.name for rule in rule_set((str(LIBRARY),))]
     raise MlirulesError(
-        Fault(Span(name), "no-rule", "is neither a rule file nor a shipped rule",
-              did_you_mean(name, known))
-    )  # fmt: skip
+        Fault(
+            Span(name),
+            "no-rule",
+            "is neither a rule file nor a shipped rule",
+            did_you_mean(name, known),
+        )
+    )
 
 
 def _config(name: str) -> Path | None:
     """The file of a config rule, by path or by the name of a shipped one; None for another rule."""
-    from mlirules.rules.loader import LIBRARY, holds_config
+    from mlirules.language.loader import LIBRARY, holds_config
 
     files = [Path(name), LIBRARY / f"{name}.yaml", LIBRARY / "configs" / f"{name}.yaml"]
     return next((f for f in files if f.is_file() and holds_config(f)), None)
@@ -101,10 +105,10 @@ def _config(name: str) -> Path | None:
 def _explain_config(
     file: Path, model: Path, target: str | None, at: str | None, limit: int, as_json: bool
 ) -> None:
-    from mlirules.drivers.configexplain import diagnoses
-    from mlirules.drivers.configs import config_set
-    from mlirules.drivers.pipeline import read_program
-    from mlirules.drivers.targets import Target
+    from mlirules.drivers.iree.targets import Target
+    from mlirules.drivers.pipelines.transform import read_program
+    from mlirules.drivers.tuning_specs.compile import config_set
+    from mlirules.drivers.tuning_specs.explain import diagnoses
 
     (rule,) = config_set([file])
     chosen = Target.parse(target or rule.doc.targets[0])
@@ -112,13 +116,21 @@ def _explain_config(
     if at is not None:
         found = [d for d in found if at in d.op.dispatch]
     if as_json:
-        say_json([
-            {"dispatch": d.op.dispatch, "op": d.op.op, "operands": d.op.shape,
-             "applies": d.refusal is None, "target": str(chosen),
-             "line": d.refusal and d.refusal.because, "place": d.fault and str(d.fault.span),
-             "message": d.refusal and d.refusal.message}
-            for d in found
-        ])  # fmt: skip
+        say_json(
+            [
+                {
+                    "dispatch": d.op.dispatch,
+                    "op": d.op.op,
+                    "operands": d.op.shape,
+                    "applies": d.refusal is None,
+                    "target": str(chosen),
+                    "line": d.refusal and d.refusal.because,
+                    "place": d.fault and str(d.fault.span),
+                    "message": d.refusal and d.refusal.message,
+                }
+                for d in found
+            ]
+        )
         return
     if not found:
         where = f" at {at}" if at else ""
@@ -134,7 +146,7 @@ def _explain_config(
 
 def place(op: Any, path: Path) -> str:
     """Where an op stands in the program: ``FILE:LINE:COLUMN``."""
-    from mlirules.drivers.pipeline import located
+    from mlirules.drivers.pipelines.transform import located
 
     shown = str(op.location).removeprefix("loc(").removesuffix(")").replace('"', "")
     return located(shown, str(path))
@@ -158,18 +170,23 @@ def as_data(diagnosis: Any, model: Path) -> dict[str, object]:
     """A diagnosis as plain data. The first refusal also stands at the top level."""
     op = diagnosis.op
     data: dict[str, object] = {
-        "location": None if op is None else place(op, model), "op": None if op is None else op.name,
-        "applies": diagnosis.applies, "passed": diagnosis.passed, "total": diagnosis.total,
-    }  # fmt: skip
+        "location": None if op is None else place(op, model),
+        "op": None if op is None else op.name,
+        "applies": diagnosis.applies,
+        "passed": diagnosis.passed,
+        "total": diagnosis.total,
+    }
     refusals: list[dict[str, object]] = [
         {
             "line": None if r.line is None else str(r.line),
             "place": None if r.line is None else str(r.line.span),
-            "message": r.message, "expected": r.expected, "found": r.found,
+            "message": r.message,
+            "expected": r.expected,
+            "found": r.found,
             "at": None if r.at is None else place(r.at, model),
         }
         for r in diagnosis.refusals
-    ]  # fmt: skip
+    ]
     return {**data, **(refusals[0] if refusals else {}), "refusals": refusals}
 
 
@@ -208,17 +225,24 @@ def show_refusals(
     for line in first.fault(rule).render().splitlines():
         printer.print(Text("  " + line), soft_wrap=True)
     if first.expected and first.found:
-        printer.print(Text(f"      = expected {first.expected}; found {first.found}"),
-                      soft_wrap=True)  # fmt: skip
+        printer.print(
+            Text(f"      = expected {first.expected}; found {first.found}"), soft_wrap=True
+        )
     if first.at is not None and first.at != diagnosis.op:
-        printer.print(Text(f"      = there: {place(first.at, model)}: {shown(first.at, lines)}"),
-                      soft_wrap=True)  # fmt: skip
+        printer.print(
+            Text(f"      = there: {place(first.at, model)}: {shown(first.at, lines)}"),
+            soft_wrap=True,
+        )
     for other in rest:
         fault = other.fault(rule)
         printer.print(Text(f"  also {fault.span}: {fault.message}"), soft_wrap=True)
     if not rest and diagnosis.passed:
-        printer.print(Text(f"  the only reason: {diagnosis.passed} of {diagnosis.total} parts of "
-                           "the rule hold"), soft_wrap=True)  # fmt: skip
+        printer.print(
+            Text(
+                f"  the only reason: {diagnosis.passed} of {diagnosis.total} parts of the rule hold"
+            ),
+            soft_wrap=True,
+        )
 
 
 def show_why_not(reasons: list[Any], model: Path, text: str) -> None:
@@ -246,9 +270,12 @@ def why_not_data(reasons: list[Any], model: Path) -> list[dict[str, object]]:
     """The report of ``apply --why-not`` as plain data."""
     return [
         {
-            "rule": r.rule.name, "candidates": r.candidates, "applied": r.applied,
-            "made": r.made, "taken": r.taken,
+            "rule": r.rule.name,
+            "candidates": r.candidates,
+            "applied": r.applied,
+            "made": r.made,
+            "taken": r.taken,
             "nearest": None if r.nearest is None else as_data(r.nearest, model),
         }
         for r in reasons
-    ]  # fmt: skip
+    ]

@@ -8,18 +8,16 @@ from typing import Annotated
 import typer
 
 from mlirules.commands.common import Json, Only, Skip, note, progress, say, say_json, split, warn
-from mlirules.rules.faults import EXIT_CHECK_FAILED, MlirulesError
+from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 
 EXAMPLE = "mlirules generate torch/to-linalg --to pdll,pdl -o generated"
 
 
 def command(
-    rules: Annotated[
-        list[str], typer.Argument(help="Rule sets: shipped names, files or folders.")
-    ],
+    rules: Annotated[list[str], typer.Argument(help="Rule sets: shipped names, files or folders.")],
     to: Annotated[
-        list[str] | None, typer.Option("--to", help="Forms: pdll, pdl, transform, tuning-spec. "
-                                        "[pdll,pdl]")
+        list[str] | None,
+        typer.Option("--to", help="Forms: pdll, pdl, transform, tuning-spec. [pdll,pdl]"),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder.")] = Path("generated"),
     per_rule: Annotated[
@@ -27,15 +25,19 @@ def command(
     ] = False,
     program: Annotated[
         Path | None,
-        typer.Option("--for", help="Write the transform spec for this program: every condition "
-                     "can then be checked."),
+        typer.Option(
+            "--for",
+            help="Write the transform spec for this program: every condition can then be checked.",
+        ),
     ] = None,
     target: Annotated[
         str, typer.Option(help="The target that --for is compiled for up to preprocessing.")
     ] = "cpu",
     may_idle: Annotated[
-        bool, typer.Option("--may-idle", help="Let a compilation pass in which the transform spec "
-                           "applied nothing.")
+        bool,
+        typer.Option(
+            "--may-idle", help="Let a compilation pass in which the transform spec applied nothing."
+        ),
     ] = False,
     only: Only = None,
     skip: Skip = None,
@@ -49,19 +51,23 @@ def command(
     Files are written only when their text changes. Rules that a form cannot say are listed with
     the line that asks for more; exits with 1 when nothing at all could be said in a form.
     """
-    from mlirules.drivers import transformspec
-    from mlirules.drivers.configs import config_set
-    from mlirules.drivers.engine import select
-    from mlirules.drivers.pipeline import rule_set
-    from mlirules.generator import artefacts as forms
-    from mlirules.generator import pdll
+    from mlirules.drivers.apply.engine import select
+    from mlirules.drivers.pipelines import preprocessing as transformspec
+    from mlirules.drivers.pipelines.transform import rule_set
+    from mlirules.drivers.tuning_specs.compile import config_set
+    from mlirules.generator.emit import artefacts as forms
+    from mlirules.generator.emit import pdll
 
     chosen = forms.check_forms(split(to) or ["pdll", "pdl"])
     written: dict[str, bool] = {}
     made = forms.Artefacts()
     if program is not None and "transform" not in chosen:
-        raise MlirulesError.at("--for", "only a transform spec is written for a program",
-                               code="option", suggestion="add --to transform")  # fmt: skip
+        raise MlirulesError.at(
+            "--for",
+            "only a transform spec is written for a program",
+            code="option",
+            suggestion="add --to transform",
+        )
     module = transformspec.read_for(program, target) if program is not None else None
     with progress("generating", len(rules)) as step:
         for path in rules:
@@ -73,32 +79,43 @@ def command(
             if rewrites:
                 loaded = select(list(rule_set((path,))), split(only), split(skip))
                 parts.append(
-                    forms.artefacts(loaded, forms.stem_of(path), rewrites, per_rule=per_rule,
-                                    folder=output)
-                )  # fmt: skip
+                    forms.artefacts(
+                        loaded, forms.stem_of(path), rewrites, per_rule=per_rule, folder=output
+                    )
+                )
                 if "transform" in chosen:
-                    parts.append(transformspec.artefacts(
-                        loaded, forms.stem_of(path), output, program=module, require=not may_idle,
-                        kind=target.partition(":")[0],
-                    ))  # fmt: skip
+                    parts.append(
+                        transformspec.artefacts(
+                            loaded,
+                            forms.stem_of(path),
+                            output,
+                            program=module,
+                            require=not may_idle,
+                            kind=target.partition(":")[0],
+                        )
+                    )
             for one in parts:
                 written |= forms.write(one, output)
                 made.files |= one.files
                 made.refused += one.refused
     if as_json:
-        say_json({
-            "written": [n for n, new in written.items() if new],
-            "unchanged": [n for n, new in written.items() if not new],
-            "refused": [{"form": form, **fault.as_json()} for form, fault in made.refused],
-            "mlir_pdll_runs": pdll.runs,
-        })  # fmt: skip
+        say_json(
+            {
+                "written": [n for n, new in written.items() if new],
+                "unchanged": [n for n, new in written.items() if not new],
+                "refused": [{"form": form, **fault.as_json()} for form, fault in made.refused],
+                "mlir_pdll_runs": pdll.runs,
+            }
+        )
     else:
         for name, new in written.items():
             say(f"{'wrote' if new else 'unchanged'} {output / name}")
         for form, fault in made.refused:
             note(f"{form}: {fault.render()}")
-        say(f"{sum(written.values())} files written, {len(written)} in all; "
-            f"mlir-pdll ran {pdll.runs} times")  # fmt: skip
+        say(
+            f"{sum(written.values())} files written, {len(written)} in all; "
+            f"mlir-pdll ran {pdll.runs} times"
+        )
     if not made.files:
         if not as_json:
             warn(f"nothing could be said in {', '.join(chosen)}")

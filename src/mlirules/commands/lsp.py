@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-from mlirules.rules.faults import MlirulesError
+from mlirules.language.faults import MlirulesError
 
 EXAMPLE = "mlirules lsp"
 PREVIEW = "mlirules.previewPdll"
@@ -31,8 +31,8 @@ def server() -> Any:
             "lsp", "the language server needs pygls, which is not installed", "lsp"
         ) from None
     from mlirules import __version__
-    from mlirules.drivers import language
-    from mlirules.rules.faults import Fault
+    from mlirules.drivers.quality import editor as language
+    from mlirules.language.faults import Fault
 
     made: Any = LanguageServer("mlirules", __version__)
 
@@ -49,9 +49,12 @@ def server() -> Any:
             severity = types.DiagnosticSeverity.Warning
         hint = f"\n{fault.suggestion}" if fault.suggestion else ""
         return types.Diagnostic(
-            span(language.Part(line, start, start + fault.span.length)), fault.message + hint,
-            severity=severity, code=fault.code, source="mlirules",
-        )  # fmt: skip
+            span(language.Part(line, start, start + fault.span.length)),
+            fault.message + hint,
+            severity=severity,
+            code=fault.code,
+            source="mlirules",
+        )
 
     def told(uri: str) -> None:
         text = made.workspace.get_text_document(uri).source
@@ -102,8 +105,9 @@ def server() -> Any:
         shown = types.Command("Preview PDLL", PREVIEW, arguments=[uri])
         return [
             types.CodeLens(span(language.Part(n, 0, len(row))), shown)
-            for n, row in enumerate(rows) if row.startswith("rule:")
-        ]  # fmt: skip
+            for n, row in enumerate(rows)
+            if row.startswith("rule:")
+        ]
 
     def preview(uri: str) -> str:
         text = made.workspace.get_text_document(uri).source

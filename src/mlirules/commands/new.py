@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from mlirules.commands.common import Json, note, say_json, write_bytes
-from mlirules.rules.faults import MlirulesError
+from mlirules.language.faults import MlirulesError
 
 EXAMPLE = "mlirules new conversion my-sigmoid && mlirules test my-sigmoid.yaml"
 
@@ -25,22 +25,29 @@ class Kind(StrEnum):
 
 
 def command(
-    kind: Annotated[Kind, typer.Argument(help="conversion: op to op. fusion: DAG to DAG. "
-                                                 "kernel: DAG to a kernel written by hand. "
-                                                 "config: how an op is compiled.")],
+    kind: Annotated[
+        Kind,
+        typer.Argument(
+            help="conversion: op to op. fusion: DAG to DAG. "
+            "kernel: DAG to a kernel written by hand. "
+            "config: how an op is compiled."
+        ),
+    ],
     name: Annotated[str, typer.Argument(help="The rule's name: lower-case words joined by '-'.")],
     folder: Annotated[Path, typer.Option("--output", "-o", help="The folder.")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write NAME.yaml: a small rule that works, with a positive and a negative test, to edit."""
-    from mlirules.generator import pdll
+    from mlirules.generator.emit import pdll
 
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
         raise MlirulesError.at(
-            name, "is no rule name", code="rule-name",
+            name,
+            "is no rule name",
+            code="rule-name",
             suggestion="lower-case words joined by '-', for example torch-mm-to-linalg",
-        )  # fmt: skip
+        )
     path = folder / f"{name}.yaml"
     if path.exists() and not force:
         raise MlirulesError.at(

@@ -36,12 +36,12 @@ def command(
     seed: Annotated[int, typer.Option(help="For random inputs.")] = 0,
     timeout: Annotated[float, typer.Option(help="Seconds that each step may take.")] = 600,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Compile a program, run it with the profiler, and list its dispatches by time."""
-    from mlirules.drivers import profile as profiling
-    from mlirules.drivers import runtime
-    from mlirules.drivers.pipeline import Pipeline, compile_program, read_program
-    from mlirules.drivers.targets import Target
+    from mlirules.drivers.iree import runtime
+    from mlirules.drivers.iree.targets import Target
+    from mlirules.drivers.measure import profile as profiling
+    from mlirules.drivers.pipelines.transform import Pipeline, compile_program, read_program
 
     chosen = Target.parse(target)
     old = profiling.load(compare) if compare is not None else None
@@ -57,9 +57,14 @@ def command(
     given = [runtime.parse_input(i) for i in inputs] if inputs else random
     with working(f"profiling {function or name} on {chosen}"):
         made = profiling.profile(
-            binary, given, chosen, function=function or name, seconds=seconds, model=str(model),
+            binary,
+            given,
+            chosen,
+            function=function or name,
+            seconds=seconds,
+            model=str(model),
             timeout=timeout,
-        )  # fmt: skip
+        )
     changes = profiling.compare(old, made) if old is not None else []
     if as_json:
         plain = made.as_json()
@@ -71,33 +76,59 @@ def command(
             ]
         say_json(plain)
         return
-    note(f"{model}: {made.call_ms:.3f} ms a call on {made.device} ({chosen}), "
-         f"{made.calls} calls, compiler {made.compiler}")  # fmt: skip
+    note(
+        f"{model}: {made.call_ms:.3f} ms a call on {made.device} ({chosen}), "
+        f"{made.calls} calls, compiler {made.compiler}"
+    )
     out.print(
         table(
             ["total ms#", "share#", "count#", "mean ms#", "op", "shape", "types", "dispatch"],
             [
-                (f"{r.total_ms:.3f}", f"{r.share:.1%}", r.count, f"{r.mean_ms:.4f}", r.op,
-                 r.shape, r.types, r.name)
+                (
+                    f"{r.total_ms:.3f}",
+                    f"{r.share:.1%}",
+                    r.count,
+                    f"{r.mean_ms:.4f}",
+                    r.op,
+                    r.shape,
+                    r.types,
+                    r.name,
+                )
                 for r in made.rows
             ],
         )
-    )  # fmt: skip
+    )
     if old is None:
         return
     for what in ("target", "device", "compiler"):
         if getattr(old, what) != getattr(made, what):
-            warn(f"the profiles differ in their {what}: {getattr(old, what)} then, "
-                 f"{getattr(made, what)} now")  # fmt: skip
+            warn(
+                f"the profiles differ in their {what}: {getattr(old, what)} then, "
+                f"{getattr(made, what)} now"
+            )
     rows = [
         (_ms(c.old_ms), _ms(c.new_ms), f"{c.ratio:.2f}" if c.ratio else "", c.op, c.shape, c.name)
         for c in changes
     ]
     if made.call_ms:
-        rows.insert(0, (_ms(old.call_ms), _ms(made.call_ms), f"{old.call_ms / made.call_ms:.2f}",
-                        "", "", "one call"))  # fmt: skip
-    out.print(table(["then ms#", "now ms#", "times as fast#", "op", "shape", "dispatch"], rows,
-                    title=f"compared with {compare}"))  # fmt: skip
+        rows.insert(
+            0,
+            (
+                _ms(old.call_ms),
+                _ms(made.call_ms),
+                f"{old.call_ms / made.call_ms:.2f}",
+                "",
+                "",
+                "one call",
+            ),
+        )
+    out.print(
+        table(
+            ["then ms#", "now ms#", "times as fast#", "op", "shape", "dispatch"],
+            rows,
+            title=f"compared with {compare}",
+        )
+    )
 
 
 def _ms(value: float | None) -> str:

@@ -20,12 +20,12 @@ from mlirules.commands.common import (
     working,
     write_bytes,
 )
-from mlirules.rules.faults import EXIT_CHECK_FAILED, EXIT_INPUT_WRONG, Fault, MlirulesError
+from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_INPUT_WRONG, Fault, MlirulesError
 
 if TYPE_CHECKING:
-    from mlirules.drivers.configs import ConfigReport, ConfiguredOp
-    from mlirules.drivers.speccheck import Source
-    from mlirules.rules.configrule import ConfigRule
+    from mlirules.drivers.tuning_specs.check import Source
+    from mlirules.drivers.tuning_specs.compile import ConfigReport, ConfiguredOp
+    from mlirules.language.config.rule import ConfigRule
 
 EXAMPLE = "mlirules spec check my-spec.mlir configs --target hip:gfx942"
 
@@ -42,13 +42,14 @@ Sources = Annotated[
 ]
 TargetOption = Annotated[
     str | None,
-    typer.Option("--target", "-t", help="The target they are for: cpu, vulkan, cuda:sm_80, "
-                                        "hip:gfx942, ..."),
-]  # fmt: skip
+    typer.Option(
+        "--target", "-t", help="The target they are for: cpu, vulkan, cuda:sm_80, hip:gfx942, ..."
+    ),
+]
 
 
 def _load(paths: list[str], target: str | None) -> list[Source]:
-    from mlirules.drivers.speccheck import load_source
+    from mlirules.drivers.tuning_specs.check import load_source
 
     sources = []
     with progress("reading", len(paths)) as step:
@@ -86,10 +87,13 @@ def check(
     errors = [fault for fault in faults if fault.severity == "error"]
     problems = _proof(loaded) if prove and not errors else []
     if as_json:
-        say_json({
-            "sources": [{"path": s.path, "entries": [r.name for r in s.rules]} for s in loaded],
-            "faults": [fault.as_json() for fault in faults], "not_proven": problems,
-        })  # fmt: skip
+        say_json(
+            {
+                "sources": [{"path": s.path, "entries": [r.name for r in s.rules]} for s in loaded],
+                "faults": [fault.as_json() for fault in faults],
+                "not_proven": problems,
+            }
+        )
     else:
         for fault in faults:
             out.print(fault.render() + "\n", markup=False, highlight=False, soft_wrap=True)
@@ -98,8 +102,12 @@ def check(
         entries = sum(len(s.rules) for s in loaded)
         style = "red" if errors or problems else "green"
         proven = f", {entries - len(problems)} proven" if prove and not errors else ""
-        out.print(f"{entries} entries in {len(loaded)} sources, {len(errors)} errors, "
-                  f"{len(faults) - len(errors)} warnings{proven}", style=style, highlight=False)
+        out.print(
+            f"{entries} entries in {len(loaded)} sources, {len(errors)} errors, "
+            f"{len(faults) - len(errors)} warnings{proven}",
+            style=style,
+            highlight=False,
+        )
     if errors:
         raise typer.Exit(EXIT_INPUT_WRONG)
     if problems:
@@ -108,7 +116,7 @@ def check(
 
 def _across(loaded: list[Source]) -> list[Fault]:
     """Overlaps between sources, and between rules of one folder: told, not refused, here."""
-    from mlirules.drivers.overlap import overlaps
+    from mlirules.drivers.tuning_specs.overlap import overlaps
 
     owner = {id(rule): number for number, s in enumerate(loaded) for rule in s.rules}
     found = []
@@ -117,15 +125,19 @@ def _across(loaded: list[Source]) -> list[Fault]:
         if first == second and overlap.first.path == overlap.second.path:
             continue  # a fault of that spec, and said there
         found.append(
-            Fault(overlap.second.span, "overlap", overlap.message
-                  + ("" if overlap.agrees else "; they set different configurations"),
-                  f"the one that stands first wins: {overlap.first.span}", "warning")
-        )  # fmt: skip
+            Fault(
+                overlap.second.span,
+                "overlap",
+                overlap.message + ("" if overlap.agrees else "; they set different configurations"),
+                f"the one that stands first wins: {overlap.first.span}",
+                "warning",
+            )
+        )
     return found
 
 
 def _proof(loaded: list[Source]) -> list[str]:
-    from mlirules.drivers.configtest import run_config_test
+    from mlirules.drivers.quality.config_test import run_config_test
 
     rules = [rule for s in loaded for rule in s.rules]
     problems = []
@@ -163,7 +175,7 @@ def link_command(
     Entries that are for the same op and set different configurations are refused (exit code 2)
     unless --precedence or --prefer says which wins. An entry that can never hit is left out.
     """
-    from mlirules.drivers.speccheck import link, linked_text
+    from mlirules.drivers.tuning_specs.check import link, linked_text
 
     loaded = _load(sources, target)
     inner = {"overlap"} if precedence or prefer else set()
@@ -174,15 +186,23 @@ def link_command(
     text = linked_text(linked, target)
     write_bytes(output, text.encode())
     if as_json:
-        say_json({
-            "output": str(output), "entries": [rule.name for rule in linked.rules],
-            "overlaps": [
-                {"wins": o.first.name, "over": o.second.name, "relation": o.relation,
-                 "agrees": o.agrees, "example": o.example}
-                for o in linked.overlaps
-            ],
-            "dropped": [{"entry": a.name, "for": b.name} for a, b in linked.dropped],
-        })  # fmt: skip
+        say_json(
+            {
+                "output": str(output),
+                "entries": [rule.name for rule in linked.rules],
+                "overlaps": [
+                    {
+                        "wins": o.first.name,
+                        "over": o.second.name,
+                        "relation": o.relation,
+                        "agrees": o.agrees,
+                        "example": o.example,
+                    }
+                    for o in linked.overlaps
+                ],
+                "dropped": [{"entry": a.name, "for": b.name} for a, b in linked.dropped],
+            }
+        )
         return
     for overlap in linked.overlaps:
         warn(f"{overlap.first.name} wins over {overlap.second.name}: {overlap.message}")
@@ -191,9 +211,7 @@ def link_command(
     note(f"{output}: {len(linked.rules)} entries of {len(loaded)} sources")
 
 
-@app.command(
-    "coverage", epilog="Example: mlirules spec coverage model.mlir configs --target cpu"
-)
+@app.command("coverage", epilog="Example: mlirules spec coverage model.mlir configs --target cpu")
 def coverage(
     model: Annotated[Path, typer.Argument(help="The program, MLIR text.")],
     sources: Annotated[
@@ -213,10 +231,10 @@ def coverage(
 
     Exits with 1 when an entry hits no op, or when one that should hit does not.
     """
-    from mlirules.drivers.configs import configure, packs
-    from mlirules.drivers.pipeline import Pipeline, default_for, program_at, read_program
-    from mlirules.drivers.speccheck import link
-    from mlirules.drivers.targets import Target
+    from mlirules.drivers.iree.targets import Target
+    from mlirules.drivers.pipelines.transform import Pipeline, default_for, program_at, read_program
+    from mlirules.drivers.tuning_specs.check import link
+    from mlirules.drivers.tuning_specs.compile import configure, packs
 
     chosen = Target.parse(target)
     loaded = _load(sources or [], target)
@@ -246,8 +264,9 @@ def coverage(
 
         rows = _rows(configured([]), configured(linked.rules if linked else []))
     if as_json:
-        say_json({"model": str(model), "target": chosen.name, "dispatches": rows,
-                  "hit_nothing": unused})  # fmt: skip
+        say_json(
+            {"model": str(model), "target": chosen.name, "dispatches": rows, "hit_nothing": unused}
+        )
     else:
         shown = [(r["dispatch"], r["op"], r["entry"] or "-", r["default"]) for r in rows]
         out.print(table(["dispatch", "op", "entry", "default configuration"], shown))
@@ -267,11 +286,17 @@ def _rows(before: list[ConfiguredOp], after: list[ConfiguredOp]) -> list[dict[st
         now = entries.get(place)
         entry = now.marker if now is not None else ""
         if op.lowering_config or entry:
-            rows.append({
-                "dispatch": op.dispatch, "op": op.op, "operands": op.shape, "entry": entry,
-                "default": op.lowering_config, "default_translation": op.translation_info,
-                "configuration": now.lowering_config if now is not None else "",
-            })  # fmt: skip
+            rows.append(
+                {
+                    "dispatch": op.dispatch,
+                    "op": op.op,
+                    "operands": op.shape,
+                    "entry": entry,
+                    "default": op.lowering_config,
+                    "default_translation": op.translation_info,
+                    "configuration": now.lowering_config if now is not None else "",
+                }
+            )
     return rows
 
 
@@ -300,8 +325,8 @@ def import_command(
     What is written matches the same ops and sets the same attributes, which is checked. Exits with
     2 when an entry cannot be said as a rule; the others are written all the same.
     """
-    from mlirules.drivers.speccheck import load_source, round_trip
-    from mlirules.rules.configrule import write_config
+    from mlirules.drivers.tuning_specs.check import load_source, round_trip
+    from mlirules.language.config.rule import write_config
 
     source = load_source(str(spec), target=target)
     source.faults += round_trip(source.rules)
@@ -316,10 +341,12 @@ def import_command(
         write_bytes(path, write_config(rule.doc).encode())
     errors = [*(f for f in source.errors if f.code != "overlap"), *source.unread]
     if as_json:
-        say_json({
-            "written": [str(path) for path in files],
-            "faults": [fault.as_json() for fault in source.faults],
-        })  # fmt: skip
+        say_json(
+            {
+                "written": [str(path) for path in files],
+                "faults": [fault.as_json() for fault in source.faults],
+            }
+        )
     else:
         for fault in source.faults:
             out.print(fault.render() + "\n", markup=False, highlight=False, soft_wrap=True)

@@ -22,7 +22,7 @@ from mlirules.commands.common import (
     warn,
     write_bytes,
 )
-from mlirules.rules.faults import MlirulesError
+from mlirules.language.faults import MlirulesError
 
 EXAMPLE = "mlirules tune model.mlir --target cpu --budget 100 --output rules/tuned"
 
@@ -53,8 +53,10 @@ def command(
     ] = 0.05,
     state: Annotated[
         Path | None,
-        typer.Option(help="Where results are kept; a search goes on where it was. "
-                          "Default: MODEL.TARGET.tune.sqlite beside the output."),
+        typer.Option(
+            help="Where results are kept; a search goes on where it was. "
+            "Default: MODEL.TARGET.tune.sqlite beside the output."
+        ),
     ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for the rules and the report.")
@@ -72,10 +74,10 @@ def command(
         bool, typer.Option("--no-check", help="Skip the check in the whole program.")
     ] = False,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Find faster configurations for what dominates a program; write rules and a report."""
-    from mlirules.drivers.pipeline import Pipeline, read_program, transform
-    from mlirules.drivers.targets import Target
+    from mlirules.drivers.iree.targets import Target
+    from mlirules.drivers.pipelines.transform import Pipeline, read_program, transform
     from mlirules.drivers.tuning import report, tuner, ways, written
     from mlirules.drivers.tuning import space as spaces
     from mlirules.drivers.tuning.store import Store
@@ -91,9 +93,16 @@ def command(
         text = transform(text, before, path=str(model)).text
         extra = [*before.flags, *(extra or ())]
     options = tuner.Options(
-        chosen, budget=count, seconds=seconds, seed=seed, order=order, flags=tuple(extra or ()),
-        share=share, only=tuple(only or ()), check=not no_check,
-    )  # fmt: skip
+        chosen,
+        budget=count,
+        seconds=seconds,
+        seed=seed,
+        order=order,
+        flags=tuple(extra or ()),
+        share=share,
+        only=tuple(only or ()),
+        check=not no_check,
+    )
     from mlirules.drivers.tuning import ordering
 
     ordering.check(order)  # before any work
@@ -107,9 +116,15 @@ def command(
     try:
         with view:
             done = tuner.tune(
-                text, options, store, pool, path=str(model), spaces=known, alternatives=others,
+                text,
+                options,
+                store,
+                pool,
+                path=str(model),
+                spaces=known,
+                alternatives=others,
                 watch=view.watch,
-            )  # fmt: skip
+            )
     finally:
         pool.close()
         store.close()
@@ -130,9 +145,11 @@ def parse_budget(text: str) -> tuple[int, float]:
     found = re.fullmatch(r"(\d+)(s|m|h)?", text)
     if not found or int(found[1]) == 0:
         raise MlirulesError.at(
-            "--budget", f"not a budget: {text!r}", code="budget",
+            "--budget",
+            f"not a budget: {text!r}",
+            code="budget",
             suggestion="write 100 (candidates for each dispatch), 90s, 10m or 2h",
-        )  # fmt: skip
+        )
     if found[2] is None:
         return int(found[1]), 0.0
     return 1 << 30, int(found[1]) * {"s": 1.0, "m": 60.0, "h": 3600.0}[found[2]]
@@ -167,8 +184,10 @@ class _View:
             self._note = event.result.candidate.label if event.result else ""
             if self._live is None and event.kind == "dispatch":
                 again = f", {event.dispatch.resumed} known" if event.dispatch.resumed else ""
-                note(f"{event.dispatch.task.root.title}: {event.dispatch.candidates} "
-                     f"configurations, trying {event.total}{again}")  # fmt: skip
+                note(
+                    f"{event.dispatch.task.root.title}: {event.dispatch.candidates} "
+                    f"configurations, trying {event.total}{again}"
+                )
         if self._live is not None:
             self._live.update(self._table())
 
@@ -177,15 +196,21 @@ class _View:
         for tuned, done, total in self._rows.values():
             best = tuned.best
             failed = sum(m.result.state not in ("ok", "slow", "same") for m in tuned.measured)
-            rows.append((
-                tuned.task.root.title, f"{done}/{total}", f"{tuned.default_ms:.3f}",
-                f"{best.result.ratio:.2f}" if best else "-", failed,
-                best.candidate.label if best else "",
-            ))  # fmt: skip
+            rows.append(
+                (
+                    tuned.task.root.title,
+                    f"{done}/{total}",
+                    f"{tuned.default_ms:.3f}",
+                    f"{best.result.ratio:.2f}" if best else "-",
+                    failed,
+                    best.candidate.label if best else "",
+                )
+            )
         return table(
-            ["op", "tried#", "default ms#", "best#", "failed#", "best configuration"], rows,
+            ["op", "tried#", "default ms#", "best#", "failed#", "best configuration"],
+            rows,
             title=f"tuning  {self._note}",
-        )  # fmt: skip
+        )
 
 
 def _compile_only(text: str, options: Any, model: Path, known: Any, as_json: bool) -> None:
@@ -197,55 +222,92 @@ def _compile_only(text: str, options: Any, model: Path, known: Any, as_json: boo
             str(model), f"no dispatch has a search space on {options.target}", code="tuning"
         )
     if as_json:
-        say_json({
-            name: [{**c.as_json(), "state": r.state, "note": r.note} for c, r in rows]
-            for name, rows in made.items()
-        })  # fmt: skip
+        say_json(
+            {
+                name: [{**c.as_json(), "state": r.state, "note": r.note} for c, r in rows]
+                for name, rows in made.items()
+            }
+        )
         return
     rows = [
-        (len(found), sum(r.state == "ok" for _, r in found), len({r.binary for _, r in found}),
-         name)
+        (
+            len(found),
+            sum(r.state == "ok" for _, r in found),
+            len({r.binary for _, r in found}),
+            name,
+        )
         for name, found in made.items()
-    ]  # fmt: skip
+    ]
     out.print(table(["candidates#", "compile#", "binaries#", "dispatch"], rows))
 
 
 def _plain(done: Any, paths: list[Path], page: Path, kept: Path) -> dict[str, Any]:
     whole = done.whole
     return {
-        "model": done.model, "target": done.target.name, "flags": list(done.flags),
-        "interrupted": done.interrupted, "state": str(kept), "report": str(page),
-        "rules": [str(p) for p in paths], "dropped": done.dropped, "skipped": done.skipped,
+        "model": done.model,
+        "target": done.target.name,
+        "flags": list(done.flags),
+        "interrupted": done.interrupted,
+        "state": str(kept),
+        "report": str(page),
+        "rules": [str(p) for p in paths],
+        "dropped": done.dropped,
+        "skipped": done.skipped,
         "ways": [
-            {"way": t.way.name, "flags": list(t.way.flags), "rules": list(t.way.rules),
-             "state": t.state, "ratio": t.ratio, "note": t.note}
+            {
+                "way": t.way.name,
+                "flags": list(t.way.flags),
+                "rules": list(t.way.rules),
+                "state": t.state,
+                "ratio": t.ratio,
+                "note": t.note,
+            }
             for t in done.ways
         ],
         "choice": None if done.choice is None else done.choice.name,
         "choices": [
-            {"name": c.name, "ratio": c.whole.ratio, "default_ms": c.whole.default_ms,
-             "tuned_ms": c.whole.tuned_ms, "difference": c.whole.difference}
+            {
+                "name": c.name,
+                "ratio": c.whole.ratio,
+                "default_ms": c.whole.default_ms,
+                "tuned_ms": c.whole.tuned_ms,
+                "difference": c.whole.difference,
+            }
             for c in done.choices
         ],
-        "whole": None if whole is None else {
-            "default_ms": whole.default_ms, "tuned_ms": whole.tuned_ms, "ratio": whole.ratio,
+        "whole": None
+        if whole is None
+        else {
+            "default_ms": whole.default_ms,
+            "tuned_ms": whole.tuned_ms,
+            "ratio": whole.ratio,
             "spread": whole.spread,
         },
         "dispatches": [
             {
-                "name": t.task.dispatch.name, "op": t.task.root.title, "share": t.share,
-                "candidates": t.candidates, "tried": len(t.measured), "resumed": t.resumed,
-                "default_ms": t.default_ms, "noise": t.noise, "drift": t.drift,
-                "winner": None if t.winner is None else {
+                "name": t.task.dispatch.name,
+                "op": t.task.root.title,
+                "share": t.share,
+                "candidates": t.candidates,
+                "tried": len(t.measured),
+                "resumed": t.resumed,
+                "default_ms": t.default_ms,
+                "noise": t.noise,
+                "drift": t.drift,
+                "winner": None
+                if t.winner is None
+                else {
                     "settings": t.winner.settings.model_dump(mode="json", exclude_defaults=True),
-                    "default_ms": t.winner.default_ms, "tuned_ms": t.winner.tuned_ms,
-                    "ratio": t.winner.speedup, "spread": t.winner.spread,
+                    "default_ms": t.winner.default_ms,
+                    "tuned_ms": t.winner.tuned_ms,
+                    "ratio": t.winner.speedup,
+                    "spread": t.winner.spread,
                 },
                 "why_not": t.why_not,
             }
             for t in done.tuned
         ],
-    }  # fmt: skip
+    }
 
 
 def _print(done: Any, paths: list[Path], page: Path, kept: Path) -> None:
@@ -253,37 +315,66 @@ def _print(done: Any, paths: list[Path], page: Path, kept: Path) -> None:
     for t in done.tuned:
         name = t.task.dispatch.name
         verdict = done.dropped.get(name) or (t.why_not if t.winner is None else "kept")
-        rows.append((
-            f"{t.share:.1%}", f"{t.default_ms:.3f}",
-            f"{t.winner.tuned_ms:.3f}" if t.winner else "-",
-            f"{t.winner.speedup:.2f}" if t.winner else "-", f"{t.noise:.1%}", f"{t.drift:.3f}",
-            f"{len(t.measured)}/{t.candidates}", t.task.root.title, verdict,
-        ))  # fmt: skip
-    out.print(table(
-        ["share#", "default ms#", "tuned ms#", "times as fast#", "noise#", "drift#", "tried#",
-         "op", "verdict"], rows,
-    ))  # fmt: skip
+        rows.append(
+            (
+                f"{t.share:.1%}",
+                f"{t.default_ms:.3f}",
+                f"{t.winner.tuned_ms:.3f}" if t.winner else "-",
+                f"{t.winner.speedup:.2f}" if t.winner else "-",
+                f"{t.noise:.1%}",
+                f"{t.drift:.3f}",
+                f"{len(t.measured)}/{t.candidates}",
+                t.task.root.title,
+                verdict,
+            )
+        )
+    out.print(
+        table(
+            [
+                "share#",
+                "default ms#",
+                "tuned ms#",
+                "times as fast#",
+                "noise#",
+                "drift#",
+                "tried#",
+                "op",
+                "verdict",
+            ],
+            rows,
+        )
+    )
     for t in done.tuned:
         if abs(t.drift - 1) > max(0.1, 3 * t.noise):
-            warn(f"{t.task.root.title}: the default took {t.drift:.2f} times as long at the end "
-                 "as at the start; what it shares the machine with has changed")  # fmt: skip
+            warn(
+                f"{t.task.root.title}: the default took {t.drift:.2f} times as long at the end "
+                "as at the start; what it shares the machine with has changed"
+            )
     for name, why in done.skipped.items():
         note(f"not tuned: {name}: {why}")
     if done.ways:
-        out.print(table(
-            ["way", "verdict", "times as fast#", "why"],
-            [(t.way.name, t.state, f"{t.ratio:.2f}" if t.ratio else "-", t.note)
-             for t in done.ways],
-        ))  # fmt: skip
+        out.print(
+            table(
+                ["way", "verdict", "times as fast#", "why"],
+                [
+                    (t.way.name, t.state, f"{t.ratio:.2f}" if t.ratio else "-", t.note)
+                    for t in done.ways
+                ],
+            )
+        )
         for name, why in done.unfit.items():
             note(f"{name}: {why}")
         for c in done.choices:
             mark = "chosen: " if c == done.choice else ""
-            note(f"{mark}{c.name}: {c.whole.ratio:.2f} times as fast "
-                 f"({c.whole.default_ms:.3f} ms, {c.whole.tuned_ms:.3f} ms)")  # fmt: skip
+            note(
+                f"{mark}{c.name}: {c.whole.ratio:.2f} times as fast "
+                f"({c.whole.default_ms:.3f} ms, {c.whole.tuned_ms:.3f} ms)"
+            )
     if done.whole is not None:
-        note(f"the whole program: {done.whole.default_ms:.3f} ms before, "
-             f"{done.whole.tuned_ms:.3f} ms tuned, {done.whole.ratio:.2f} times as fast")
+        note(
+            f"the whole program: {done.whole.default_ms:.3f} ms before, "
+            f"{done.whole.tuned_ms:.3f} ms tuned, {done.whole.ratio:.2f} times as fast"
+        )
     for path in paths:
         note(f"wrote {path}")
     note(f"report: {page}; results: {kept}")

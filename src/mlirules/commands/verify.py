@@ -25,11 +25,11 @@ from mlirules.commands.common import (
     table,
     warn,
     working,
-)  # fmt: skip
-from mlirules.rules.faults import EXIT_CHECK_FAILED, MlirulesError
+)
+from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 
 if TYPE_CHECKING:
-    from mlirules.drivers.verify import Report, Settings
+    from mlirules.drivers.quality.verify import Report, Settings
 
 EXAMPLE = "mlirules verify model.mlir --rules torch/to-linalg --targets cpu,vulkan"
 
@@ -57,21 +57,21 @@ def command(
     reference: Annotated[
         str, typer.Option(help="Asked first: compiler (without rules) or torch.")
     ] = "compiler",
-    save: Annotated[
-        Path, typer.Option(help="Where a counterexample goes.")
-    ] = Path("counterexample"),
+    save: Annotated[Path, typer.Option(help="Where a counterexample goes.")] = Path(
+        "counterexample"
+    ),
     rule_gate: Annotated[
         list[str] | None,
         typer.Option("--rule-gate", help="No program: the tests of these rules, on edge values."),
     ] = None,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Compare numbers with and without rules: random inputs, NaN, infinities, -0.0, denormals.
 
     Exits with 1 when a result differs; the counterexample is reduced and saved with the command
     that repeats it.
     """
-    from mlirules.drivers.targets import Target
+    from mlirules.drivers.iree.targets import Target
 
     chosen = [Target.parse(name) for name in split(targets) or ["cpu"]]
     if rule_gate is not None:
@@ -79,14 +79,18 @@ def command(
         return
     if model is None:
         raise MlirulesError.at(
-            "verify", "no program given", code="arguments",
+            "verify",
+            "no program given",
+            code="arguments",
             suggestion="give a program, or --rule-gate RULES",
-        )  # fmt: skip
+        )
     if reference not in ("compiler", "torch"):
         raise MlirulesError.at(
-            "--reference", f"unknown reference {reference!r}", code="reference",
+            "--reference",
+            f"unknown reference {reference!r}",
+            code="reference",
             suggestion="compiler or torch",
-        )  # fmt: skip
+        )
     line = None if rules is not None else pipeline_for(pipeline, chosen[0].name)
     stages = stages_for(rules, line, driver, split(only), split(skip))
     settings = _settings(chosen, sizes, inputs, rtol, atol, seed, reference)
@@ -100,7 +104,7 @@ def stages_for(
     rules: list[str] | None, line: Any, driver: str, only: list[str], skip: list[str]
 ) -> list[Any]:
     """The torch stages that rules or, without them, the pipeline ``line`` stand for."""
-    from mlirules.specs.pipeline import Stage
+    from mlirules.language.pipeline import Stage
 
     if rules is None:
         stages = [s for s in line.stages if s.phase == "torch"]
@@ -110,35 +114,52 @@ def stages_for(
 
         return _filtered(stages, only, skip)
     if driver not in ("greedy", "walk", "conversion"):
-        raise MlirulesError.at("--driver", f"unknown driver {driver!r}", code="driver",
-                               suggestion="greedy, walk or conversion")  # fmt: skip
+        raise MlirulesError.at(
+            "--driver",
+            f"unknown driver {driver!r}",
+            code="driver",
+            suggestion="greedy, walk or conversion",
+        )
     chosen: Any = driver
     return [Stage(phase="torch", rules=split(rules), driver=chosen, only=only, skip=skip)]
 
 
 def _settings(
-    targets: list[Any], sizes: list[str] | None, inputs: Path | None, rtol: float | None,
-    atol: float | None, seed: int, reference: str,
-) -> Settings:  # fmt: skip
-    from mlirules.drivers import runtime
-    from mlirules.drivers.verify import Settings, Tolerance
+    targets: list[Any],
+    sizes: list[str] | None,
+    inputs: Path | None,
+    rtol: float | None,
+    atol: float | None,
+    seed: int,
+    reference: str,
+) -> Settings:
+    from mlirules.drivers.iree import runtime
+    from mlirules.drivers.quality.verify import Settings, Tolerance
 
     try:
         given = [tuple(int(n) for n in s.split(",") if n) for s in sizes or ()]
     except ValueError:
-        raise MlirulesError.at("--sizes", f"not numbers: {sizes}", code="sizes",
-                               suggestion="--sizes 1,4 --sizes 7,3") from None  # fmt: skip
+        raise MlirulesError.at(
+            "--sizes", f"not numbers: {sizes}", code="sizes", suggestion="--sizes 1,4 --sizes 7,3"
+        ) from None
     arrays = runtime.load_npz(inputs) if inputs is not None else None
     return Settings(
-        targets, given or [(), (1,), (5,)], Tolerance(rtol, atol), seed, inputs=arrays,
+        targets,
+        given or [(), (1,), (5,)],
+        Tolerance(rtol, atol),
+        seed,
+        inputs=arrays,
         first=reference,
-    )  # fmt: skip
+    )
 
 
 def _options(
-    rules: list[str] | None, pipeline: str, driver: str, only: list[str] | None,
+    rules: list[str] | None,
+    pipeline: str,
+    driver: str,
+    only: list[str] | None,
     skip: list[str] | None,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     words = [w for r in rules or () for w in ("--rules", r)] or ["--pipeline", pipeline]
     if rules:
         words += ["--driver", driver]
@@ -147,12 +168,18 @@ def _options(
 
 
 def _verify(
-    model: Path, stages: list[Any], settings: Settings, save: Path, as_json: bool,
-    options: list[str], costs: Any,
+    model: Path,
+    stages: list[Any],
+    settings: Settings,
+    save: Path,
+    as_json: bool,
+    options: list[str],
+    costs: Any,
 ) -> None:
-    from mlirules.drivers import numerics, reducing
-    from mlirules.drivers.pipeline import read_program, transform
-    from mlirules.drivers.verify import verify
+    from mlirules.drivers.measure import numerics
+    from mlirules.drivers.pipelines.transform import read_program, transform
+    from mlirules.drivers.quality import reduce as reducing
+    from mlirules.drivers.quality.verify import verify
 
     text = read_program(model)
     _, arguments = numerics.signature(text)
@@ -168,22 +195,37 @@ def _verify(
         with working("reducing the counterexample"):
             reduced = reducing.reduce(
                 report.counterexample,
-                lambda t: transform(t, stages=stages, costs=costs).text, settings,
-            )  # fmt: skip
-        words = ["mlirules", "verify", str(save / "program.mlir"), *options,
-                 "--targets", report.counterexample.comparison.target,
-                 "--inputs", str(save / "inputs.npz"), "--reference", settings.first]  # fmt: skip
+                lambda t: transform(t, stages=stages, costs=costs).text,
+                settings,
+            )
+        words = [
+            "mlirules",
+            "verify",
+            str(save / "program.mlir"),
+            *options,
+            "--targets",
+            report.counterexample.comparison.target,
+            "--inputs",
+            str(save / "inputs.npz"),
+            "--reference",
+            settings.first,
+        ]
         saved = reducing.save(save, reduced, report.counterexample, shlex.join(words))
         if not as_json:
             note(f"reduced from {reduced.ops_before} to {reduced.ops_after} ops: {save}")
             note(f"repeat with: {shlex.join(words)}")
     if as_json:
-        say_json({
-            "passed": report.passed, "applied": done.outcome.total,
-            "references": report.references, "skipped": report.skipped,
-            "compiler_wrong": report.compiler_wrong, "saved": [str(p) for p in saved],
-            "comparisons": [c.as_json() for c in report.comparisons],
-        })  # fmt: skip
+        say_json(
+            {
+                "passed": report.passed,
+                "applied": done.outcome.total,
+                "references": report.references,
+                "skipped": report.skipped,
+                "compiler_wrong": report.compiler_wrong,
+                "saved": [str(p) for p in saved],
+                "comparisons": [c.as_json() for c in report.comparisons],
+            }
+        )
     else:
         _show(report)
     if not report.passed:
@@ -196,8 +238,17 @@ def _show(report: Report) -> None:
         verdict = "ok" if c.passed else "differs"
         if c.passed and c.zero_signs:
             verdict = f"ok ({c.zero_signs} zeros of the other sign)"
-        rows.append((c.target, c.inputs, ",".join(map(str, c.sizes)), c.result,
-                     f"{c.max_ulp:g}", f"{c.max_relative:.2g}", verdict))  # fmt: skip
+        rows.append(
+            (
+                c.target,
+                c.inputs,
+                ",".join(map(str, c.sizes)),
+                c.result,
+                f"{c.max_ulp:g}",
+                f"{c.max_relative:.2g}",
+                verdict,
+            )
+        )
     if rows:
         names = ["target", "inputs", "sizes", "result#", "ulp#", "relative#", "verdict"]
         out.print(table(names, rows))
@@ -221,12 +272,15 @@ def _show(report: Report) -> None:
 
 
 def _gate(
-    paths: list[str], targets: list[Any], only: list[str] | None, skip: list[str] | None,
+    paths: list[str],
+    targets: list[Any],
+    only: list[str] | None,
+    skip: list[str] | None,
     as_json: bool,
 ) -> None:
-    from mlirules.drivers.engine import select
-    from mlirules.drivers.gate import run_gate
-    from mlirules.drivers.pipeline import rule_set
+    from mlirules.drivers.apply.engine import select
+    from mlirules.drivers.pipelines.transform import rule_set
+    from mlirules.drivers.quality.gate import run_gate
 
     rules = select(list(rule_set(tuple(split(paths)))), split(only), split(skip))
     results = []
@@ -247,8 +301,7 @@ def _gate(
             for line in result.compiler_wrong:
                 out.print(Text(f"{result.rule.name}: {line}", style="dim"), soft_wrap=True)
             for line in result.skipped:
-                out.print(Text(f"{result.rule.name}: skipped: {line}", style="dim"),
-                          soft_wrap=True)  # fmt: skip
+                out.print(Text(f"{result.rule.name}: skipped: {line}", style="dim"), soft_wrap=True)
         said = f"{len(results) - len(failed)} rules pass, {len(failed)} fail"
         out.print(Text(said, style="bold red" if failed else "green"))
     if failed:

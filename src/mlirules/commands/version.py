@@ -10,7 +10,7 @@ EXAMPLE = "mlirules version"
 
 def command(as_json: Json = False) -> None:
     """Print the versions that matter, and the devices programs can run on here."""
-    from mlirules.drivers import compiler, runtime
+    from mlirules.drivers.iree import compiler, runtime
 
     facts: dict[str, object] = {
         "mlirules": __version__,

@@ -1,0 +1,1 @@
+"""Applying rules to modules: the drivers greedy, walk and conversion."""

@@ -1,0 +1,47 @@
+"""Executables of kernel rules in programs: put where their dispatches are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from mlirules.drivers.iree.compiler import ir
+
+__all__ = ["place"]
+
+
+def place(module: Any, templates: Iterable[Any]) -> int:
+    """Give ``module`` the executables that its dispatches name; returns how many came.
+
+    ``templates`` are those of the kernel rules that applied: each holds its executable.
+    """
+    wanted = _dispatched(module.operation)
+    for op in module.body.operations:
+        wanted.discard(_symbol(op.operation))
+    count = 0
+    for template in templates:
+        for op in list(template.module.body.operations)[1:]:
+            name = _symbol(op.operation)
+            if name in wanted:
+                op.operation.clone(ir.InsertionPoint(module.body))
+                wanted.discard(name)
+                count += 1
+    return count
+
+
+def _symbol(op: Any) -> str:
+    return ir.StringAttr(op.attributes["sym_name"]).value if "sym_name" in op.attributes else ""
+
+
+def _dispatched(operation: Any) -> set[str]:
+    found: set[str] = set()
+    for region in operation.regions:
+        for block in region.blocks:
+            for op in block.operations:
+                inner = op.operation
+                if inner.name == "flow.dispatch":
+                    found |= set(re.findall(r"@(\w+)::", str(inner.attributes["entry_points"])))
+                elif len(inner.regions) and not inner.name.startswith("linalg."):
+                    found |= _dispatched(inner)
+    return found

@@ -1,0 +1,208 @@
+"""The walk driver: every op of the program once, in order, the ops of its regions before it.
+
+What a rule makes stands before the op that it replaces, where the walk has been already: it is not
+looked at again. The walk is a loop in Python, because a pattern that calls back into Python crosses
+the border several times more for every op than looking at the op does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mlirules.drivers.apply.rewrites import Read, Scope, Template
+from mlirules.drivers.match.matcher import only_tensors
+from mlirules.language.rule import Rule
+
+if TYPE_CHECKING:
+    from mlirules.drivers.apply.engine import Engine, _Run
+    from mlirules.drivers.match.matcher import Matcher
+
+# Ops that cannot have regions; asking an op costs more than comparing its name once.
+_FLAT = ("torch.aten.", "torch.constant.", "torch.prims.", "torch_c.")
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What becomes of an op of these types: a rule's rewrite, and how often it did."""
+
+    rule: Rule
+    template: Template
+    reads: list[Read]  # the rewrite's arguments, by the number of the operand
+    result: int  # the slot of its result
+    count: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class _Site:
+    """What there is to know about ops of one name."""
+
+    matchers: list[Matcher]  # in the order in which they are tried
+    #: Whether types alone decide, of ops whose operands are tensors.
+    by_types: bool
+    may_nest: bool
+    #: By the types of operands and result: the plan, or None where no rule applies.
+    plans: dict[Any, _Plan | None] = field(default_factory=dict)
+    #: The types looked up last, and what was found: comparing costs less than hashing.
+    last_key: list[Any] = field(default_factory=list)
+    last_plan: _Plan | None = None
+
+
+class Walk:
+    """One walk over a module."""
+
+    def __init__(self, engine: Engine, run: _Run, rules: Sequence[Rule]) -> None:
+        self.run = run
+        self.instantiator = run.instantiator
+        self.sites: dict[str, _Site] = {}
+        options = run.options
+        #: Whether there is something to do, or to stop for, at every single application.
+        self.one_by_one = (
+            options.record or options.max_rewrites is not None or options.bound is not None
+        )
+        self._matchers: dict[str, list[Matcher]] = {}
+        for rule in sorted(rules, key=lambda rule: -rule.benefit):
+            for name in rule.root_ops:
+                self._matchers.setdefault(name, []).append(engine.matchers[rule.name])
+
+    def operation(self, operation: Any, scope: Scope | None) -> None:
+        """Visit the ops in the regions of ``operation``; ``scope`` is where it stands."""
+        for region in operation.regions:
+            for block in _reachable(region):
+                self.block(block, scope)
+
+    def block(self, block: Any, outer: Scope | None) -> None:
+        """Visit the ops of ``block``, which stands inside ``outer``."""
+        run = self.run
+        sites = self.sites
+        one_by_one = self.one_by_one
+        scope = self.instantiator.scope_of(block, outer)
+        self.instantiator.scope = scope
+        for view in block.operations:
+            op = view.operation  # classes of ops give some properties another meaning
+            name = op.name
+            site = sites.get(name)
+            if site is None:
+                site = sites[name] = self._site(name)
+            if site.may_nest and len(op.regions):
+                self.operation(op, scope)
+                self.instantiator.scope = scope
+            if not site.matchers:
+                continue
+            if run.stop:
+                return
+            if site.by_types and not one_by_one:
+                self._look_up(site, op)
+            else:
+                self._match(site, op)
+
+    def _site(self, name: str) -> _Site:
+        matchers = self._matchers.get(name, [])
+        by_types = all(m.fast_names is not None and m.one_result for m in matchers)
+        return _Site(matchers, by_types, not name.startswith(_FLAT))
+
+    def _match(self, site: _Site, op: Any) -> None:
+        """Apply the first rule that matches at ``op``."""
+        run = self.run
+        for matcher in site.matchers:
+            match = matcher.match(op)
+            if match is not None:
+                made = run.apply(match, op)
+                for result, value in zip(op.results, made, strict=True):
+                    result.replace_all_uses_with(value)
+                op.erase()
+                self.instantiator.erase_passed()
+                return
+            if matcher.faults:
+                run.fail(matcher.faults[0])
+                return
+
+    def _look_up(self, site: _Site, op: Any) -> None:
+        """Like :meth:`_match`, for rules that types alone decide: one look into a table."""
+        # A comprehension would be one more call.
+        operands = op.operands
+        values = []
+        key = []
+        for n in range(len(operands)):
+            value = operands[n]
+            values.append(value)
+            key.append(value.type)
+        try:
+            result = op.result
+        except ValueError:  # several results, or none, where the rules have one
+            self._match(site, op)
+            return
+        key.append(result.type)
+        if key == site.last_key:
+            plan = site.last_plan
+        else:
+            if not only_tensors(key):
+                self._match(site, op)
+                return
+            whole = tuple(key)
+            if whole not in site.plans:
+                found = self._plan(site, op)
+                if self.run.stop:
+                    return
+                site.plans[whole] = found
+            plan = site.last_plan = site.plans[whole]
+            site.last_key = key
+        if plan is None:
+            return
+        started = time.perf_counter()
+        instantiator = self.instantiator
+        slots = instantiator.place(plan.template, plan.reads, values, op)
+        result.replace_all_uses_with(slots[plan.result])
+        op.erase()
+        instantiator.erase_passed()
+        plan.count += 1
+        plan.seconds += time.perf_counter() - started
+
+    def _plan(self, site: _Site, op: Any) -> _Plan | None:
+        for matcher in site.matchers:
+            match = matcher.match(op)
+            if match is not None:
+                assert matcher.fast_names is not None
+                number = {name: n for n, name in enumerate(matcher.fast_names)}
+                template = match.template
+                # A cast that only fed what a rewrite does not read is dead afterwards.
+                self.run.may_leave_dead |= len(template.reads) < len(number)
+                reads = [(number[path], *rest) for path, *rest in template.reads]
+                return _Plan(matcher.rule, template, reads, template.returned[0])
+            if matcher.faults:
+                self.run.fail(matcher.faults[0])
+                return None
+        return None
+
+    def finish(self) -> None:
+        """Put what was counted on the way into the run's statistics."""
+        for site in self.sites.values():
+            for plan in site.plans.values():
+                if plan is not None:
+                    self.run.count(plan.rule, plan.seconds, plan.count)
+
+
+def _reachable(region: Any) -> list[Any]:
+    """The region's blocks that can be reached from the first one, in their order."""
+    blocks = list(region.blocks)
+    if len(blocks) < 2:
+        return blocks
+    found = [blocks[0]]
+    for block in found:
+        found += [b for b in block.successors if not any(b == seen for seen in found)]
+    return [b for b in blocks if any(b == seen for seen in found)]
+
+
+def apply(engine: Engine, run: _Run, module: Any, rules: Sequence[Rule]) -> None:
+    """Apply ``rules`` to ``module`` in place. What goes wrong is left in ``run``."""
+    walk = Walk(engine, run, rules)
+    try:
+        walk.operation(module.operation, None)
+    except BaseException as error:  # noqa: BLE001 - the caller raises it, as for other drivers
+        run.fail(error)
+    walk.finish()
+    # Symbols of dims may have had no use from the start.
+    run.may_leave_dead |= "torch.symbolic_int" in walk.sites

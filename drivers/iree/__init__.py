@@ -1,0 +1,1 @@
+"""The one door to IREE: the compiler, the runtime and what targets are."""

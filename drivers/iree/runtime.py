@@ -1,0 +1,588 @@
+"""The one door to the devices: run compiled programs, list devices.
+
+No other module imports ``iree.runtime``. ``cpu`` runs in process; the others, and anything asked
+to be ``isolated``, run in a child process, so that a program that crashes or hangs costs no more
+than itself.
+
+Values are numpy arrays; ``bfloat16`` and the 8-bit floats are those of ``ml_dtypes``. The runtime
+does not know signedness: an unsigned result comes back as its signed counterpart. Scalars
+(``!torch.int``, ``!torch.float``, ``!torch.bool``) are arrays of rank 0; a scalar bool comes back
+as an int32 of 0 or 1, which is how the compiled program returns it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import iree._runtime_libs
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+from iree.runtime import _binding, get_device
+from iree.runtime.array_interop import map_dtype_to_element_type
+
+from mlirules.drivers.iree.targets import Target
+from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
+
+__all__ = [
+    "DTYPES",
+    "Device",
+    "Entry",
+    "Program",
+    "RunError",
+    "device_problem",
+    "devices",
+    "dtype_of",
+    "entries",
+    "load_arrays",
+    "load_npz",
+    "parse_input",
+    "run",
+    "run_each",
+    "store_arrays",
+    "tool_path",
+    "version",
+]
+
+Array = npt.NDArray[Any]
+
+#: MLIR element type -> numpy dtype, for every type a program can take or return.
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    "i1": np.dtype(np.bool_),
+    **{f"{p}{n}": np.dtype(f"int{n}") for p in ("i", "si") for n in (8, 16, 32, 64)},
+    **{f"ui{n}": np.dtype(f"uint{n}") for n in (8, 16, 32, 64)},
+    **{f"f{n}": np.dtype(f"float{n}") for n in (16, 32, 64)},
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f8E4M3FN": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "f8E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "f8E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
+    "f8E8M0FNU": np.dtype(ml_dtypes.float8_e8m0fnu),
+    "complex<f32>": np.dtype(np.complex64),
+    "complex<f64>": np.dtype(np.complex128),
+}
+_SCALARS = {"i": np.int32, "I": np.int64, "f": np.float32, "F": np.float64}
+
+
+class RunError(MlirulesError):
+    """A compiled program did not run to its end.
+
+    ``kind`` is ``error`` (the runtime said why), ``crash`` (its process died) or ``timeout``.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(Fault(Span("<run>"), kind, message))
+        self.kind = kind
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that is here: its driver's name and its URI for the runtime."""
+
+    driver: str
+    uri: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A function of a compiled program with the kinds of its arguments and results.
+
+    One letter each: ``r`` a tensor, ``i`` / ``I`` an integer of 32 / 64 bits, ``f`` / ``F`` a
+    float of 32 / 64 bits.
+    """
+
+    name: str
+    arguments: str
+    results: str
+
+
+# ---------------------------------------------------------------- devices and tools
+
+
+def version() -> str:
+    """The installed runtime's release, as ``3.13.0``."""
+    return importlib.metadata.version("iree-base-runtime")
+
+
+def tool_path(name: str) -> Path:
+    """The path of a binary of the runtime's wheel: ``iree-benchmark-module``, ``iree-profile``.
+
+    Raises MlirulesError when the wheel has no such binary.
+    """
+    path = Path(next(iter(iree._runtime_libs.__path__))) / name
+    if not path.is_file():
+        raise MlirulesError.at(name, f"the installed runtime has no {name!r}", code="tool")
+    return path
+
+
+@functools.cache
+def _list_devices(driver: str) -> tuple[tuple[str, ...], str]:
+    """The device URIs of ``driver`` and, when there is none, the reason."""
+    command = [str(tool_path("iree-run-module")), f"--list_devices={driver}"]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        return (), f"the {driver} driver did not answer within 60 s"
+    uris = tuple(line for line in asked.stdout.splitlines() if "://" in line and " " not in line)
+    if asked.returncode == 0 and uris:
+        return uris, ""
+    said = re.search(r"(?:UNAVAILABLE|NOT_FOUND|INTERNAL|INCOMPATIBLE); ([^\n]*)", asked.stderr)
+    reason = said[1].split("please")[0].rstrip(";: ") if said else "no device found"
+    return (), f"{driver}: {reason}"
+
+
+def device_problem(driver: str) -> str | None:
+    """``None`` when ``driver`` finds a device, else the reason why not. Asked once a process."""
+    uris, reason = _list_devices(driver.partition("://")[0])
+    return None if uris else reason
+
+
+def devices() -> list[Device]:
+    """Every device that is here, those of the CPU first."""
+    drivers = ("local-task", "local-sync", "vulkan", "cuda", "hip")
+    return [Device(driver, uri) for driver in drivers for uri in _list_devices(driver)[0]]
+
+
+# ---------------------------------------------------------------- running
+
+
+def run(
+    vmfb: bytes,
+    inputs: Sequence[npt.ArrayLike],
+    target: Target,
+    function: str = "main",
+    *,
+    device: str | None = None,
+    isolated: bool | None = None,
+    timeout: float | None = None,
+) -> list[Array]:
+    """Run ``function`` of a compiled program and return all its results, in order.
+
+    ``device`` is a runtime URI instead of the target's own; ``isolated`` forces or forbids a child
+    process (default: only for targets other than ``cpu``, and whenever a ``timeout``, in seconds,
+    is given). Raises RunError, and MlirulesError when the function does not exist, the number of
+    inputs is wrong or no device is here.
+    """
+    arrays = [np.asarray(value) for value in inputs]
+    if target.kind != "cpu" and device is None and (reason := target.available()) is not None:
+        raise MlirulesError.at("--target", reason, code="device")
+    for index, array in enumerate(arrays):
+        _element_type(array, index)  # refuse before a process is spent on it
+    uri = device or target.device
+    if isolated is None:
+        isolated = target.kind != "cpu" or timeout is not None
+    if isolated:
+        (result,) = _run_isolated(vmfb, [(function, arrays)], uri, timeout)
+        if isinstance(result, MlirulesError):
+            raise result
+        return result
+    if timeout is not None:
+        raise ValueError("a timeout needs isolated=True")
+    return _run_here(vmfb, arrays, uri, function)
+
+
+def run_each(
+    vmfb: bytes, calls: Sequence[tuple[str, Sequence[npt.ArrayLike]]], target: Target
+) -> list[list[Array] | MlirulesError]:
+    """The results of several calls, each a function and its inputs; an error where one fails.
+
+    Where a child process is needed all calls share it: starting one costs far more than a call.
+    Raises MlirulesError when no device is here.
+    """
+    if target.kind != "cpu":
+        if (reason := target.available()) is not None:
+            raise MlirulesError.at("--target", reason, code="device")
+        arrays = [(name, [np.asarray(value) for value in inputs]) for name, inputs in calls]
+        return _run_isolated(vmfb, arrays, target.device, None)
+    results: list[list[Array] | MlirulesError] = []
+    for name, inputs in calls:
+        try:
+            results.append(run(vmfb, inputs, target, name))
+        except MlirulesError as error:
+            results.append(error)
+    return results
+
+
+def entries(vmfb: bytes) -> list[Entry]:
+    """The functions of a compiled program that :func:`run` can call.
+
+    Raises MlirulesError when ``vmfb`` is no compiled program.
+    """
+    module = _load(vmfb)
+    return [_entry(name, module.lookup_function(name)) for name in _public(module)]
+
+
+def _public(module: Any) -> list[str]:
+    """The exported functions without the compiler's own: initialiser and asynchronous twins."""
+    names: list[str] = module.function_names
+    return [name for name in names if not name.startswith("__") and not name.endswith("$async")]
+
+
+@functools.cache
+def _instance() -> Any:
+    return _binding.VmInstance()
+
+
+def _load(vmfb: bytes) -> Any:
+    try:
+        return _binding.VmModule.copy_buffer(_instance(), vmfb)
+    except (RuntimeError, ValueError) as error:
+        message = f"not a compiled program: {_first_line(error)}"
+        raise MlirulesError.at("<vmfb>", message, code="vmfb") from error
+
+
+def _entry(name: str, function: Any) -> Entry:
+    # The bindings show the calling convention in the repr only: `main(0rI_r)`.
+    found = re.search(r"\(0(\w*?)(?:_(\w*))?\)", repr(function))
+    if found is None:
+        raise RunError("error", f"function {name!r} has no calling convention: {function!r}")
+    arguments, results = (re.sub("v", "", text or "") for text in found.groups())
+    return Entry(name, arguments, results)
+
+
+def _run_here(vmfb: bytes, inputs: Sequence[Array], uri: str, function: str) -> list[Array]:
+    return Program(vmfb, inputs, uri, function).results()
+
+
+class Program:
+    """A program loaded on a device, with its inputs there: to be called again and again.
+
+    In process, so for programs that are trusted not to crash; ``uri`` is a runtime's device URI
+    (``Target.device``). Raises what :func:`run` does.
+    """
+
+    def __init__(
+        self, vmfb: bytes, inputs: Sequence[Array], uri: str, function: str = "main"
+    ) -> None:
+        module = _load(vmfb)
+        public = _public(module)
+        if function not in public:
+            raise MlirulesError.at(
+                "--function",
+                f"the program has no function {function!r}",
+                code="function",
+                suggestion=did_you_mean(function, public) or "it has: " + ", ".join(public),
+            )
+        self._callee = module.lookup_function(function)
+        self._entry = _entry(function, self._callee)
+        if len(inputs) != len(self._entry.arguments):
+            raise MlirulesError.at(
+                "--input",
+                f"{function!r} takes {len(self._entry.arguments)} arguments, {len(inputs)} given",
+                code="inputs",
+            )
+        with _run_errors():
+            self._device = get_device(uri)
+            hal = _binding.create_hal_module(_instance(), self._device)
+            self._context = _binding.VmContext(_instance(), [hal, module])
+            self._arguments = _binding.VmVariantList(len(inputs))
+            for index, (kind, value) in enumerate(zip(self._entry.arguments, inputs, strict=True)):
+                _push(self._arguments, kind, value, self._device, index)
+
+    def __call__(self) -> Any:
+        """Run the function to its end; the results stay on the device. Raises RunError."""
+        results = _binding.VmVariantList(len(self._entry.results))
+        with _run_errors():
+            self._context.invoke(self._callee, self._arguments, results)
+        return results
+
+    def results(self) -> list[Array]:
+        """Run the function and read all its results, in order. Raises RunError."""
+        made = self()
+        with _run_errors():
+            return [_pop(made, i, k, self._device) for i, k in enumerate(self._entry.results)]
+
+
+@contextlib.contextmanager
+def _run_errors() -> Iterator[None]:
+    """The bindings' errors as RunError."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        raise RunError("error", _first_line(error)) from error
+
+
+def _first_line(error: Exception) -> str:
+    """The runtime's message without the source file it comes from and the VM stack it appends."""
+    text = re.split(r";?\s*\n|; while invoking|; \[ *\d+\]", str(error).strip())[0]
+    text = re.sub(r"\S*runtime/src/\S+:\d+: |<vm>:\d+: |: #hal\.device\.target<.*", "", text)
+    return re.sub(r"^Error \w+ [\w ]+: ", "", text).strip()
+
+
+def _element_type(value: Array, index: int) -> Any:
+    element = map_dtype_to_element_type(value.dtype)
+    if element is None:
+        raise MlirulesError.at(
+            "--input", f"input {index}: no device holds {value.dtype} arrays", code="inputs"
+        )
+    return element
+
+
+def _push(arguments: Any, kind: str, value: Array, device: Any, index: int) -> None:
+    if kind == "r":
+        # ascontiguousarray would turn rank 0 into rank 1.
+        view = device.allocator.allocate_buffer_copy(
+            memory_type=_binding.MemoryType.DEVICE_LOCAL,
+            allowed_usage=_binding.BufferUsage.DEFAULT,
+            device=device,
+            buffer=np.asarray(value, order="C"),
+            element_type=_element_type(value, index),
+        )
+        arguments.push_ref(view.ref)
+        return
+    if value.size != 1:
+        raise MlirulesError.at(
+            "--input",
+            f"input {index}: a scalar is expected, an array of shape {value.shape} given",
+            code="inputs",
+        )
+    if kind in "iI":
+        if value.dtype.kind not in "iub":
+            raise MlirulesError.at(
+                "--input", f"input {index}: an integer is expected, not {value}", code="inputs"
+            )
+        arguments.push_int(int(value.item()))
+    else:
+        arguments.push_float(float(value.item()))
+
+
+def _pop(results: Any, index: int, kind: str, device: Any) -> Array:
+    if kind == "r":
+        return _read(results.get_as_object(index, _binding.HalBufferView), device)
+    return np.asarray(results.get_variant(index), dtype=_SCALARS[kind])
+
+
+def _read(view: Any, device: Any) -> Array:
+    """A copy of a device buffer.
+
+    Through a staging buffer of the device's own: importing host memory, which the bindings'
+    arrays do, fails on devices that want it aligned to a page (llvmpipe).
+    """
+    dtype = np.dtype(_binding.HalElementType.map_to_dtype(view.element_type))
+    size = int(view.byte_length)
+    if size == 0:
+        return np.empty(view.shape, dtype)
+    memory = _binding.MemoryType.HOST_LOCAL | _binding.MemoryType.DEVICE_VISIBLE
+    usage = _binding.BufferUsage.TRANSFER_TARGET | _binding.BufferUsage.MAPPING_SCOPED
+    staging = device.allocator.allocate_buffer(
+        memory_type=int(memory), allowed_usage=int(usage), allocation_size=size
+    )
+    semaphore = device.create_semaphore(0)
+    fence = _binding.HalFence.create_at(semaphore, 1)
+    device.queue_copy(
+        view.get_buffer(),
+        staging,
+        wait_semaphores=_binding.HalFence.create_at(semaphore, 0),
+        signal_semaphores=fence,
+    )
+    fence.wait()
+    mapped = staging.map()
+    raw = np.array(mapped.asarray([size], np.dtype(np.uint8)), copy=True)
+    value: Array = raw.view(dtype).reshape(view.shape)
+    return value
+
+
+# ---------------------------------------------------------------- child processes
+
+_CHILD = "import sys; sys.path[:] = {path!r}; import mlirules.drivers.iree.runtime as r; r._child()"
+
+
+def _run_isolated(
+    vmfb: bytes, calls: Sequence[tuple[str, Sequence[Array]]], uri: str, timeout: float | None
+) -> list[list[Array] | MlirulesError]:
+    with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
+        folder = Path(directory)
+        (folder / "module.vmfb").write_bytes(vmfb)
+        for index, (_, inputs) in enumerate(calls):
+            store_arrays(folder / f"inputs{index}", inputs)
+        names = [name for name, _ in calls]
+        command = [sys.executable, "-c", _CHILD.format(path=sys.path), directory, uri, *names]
+        try:
+            child = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=timeout
+            )
+        except subprocess.TimeoutExpired:
+            fate: RunError | None = RunError(
+                "timeout", f"{', '.join(map(repr, names))} was stopped after {timeout:g} s"
+            )
+        else:
+            fate = _fate(child, uri, names)
+        results: list[list[Array] | MlirulesError] = []
+        for index in range(len(calls)):
+            refused, outputs = folder / f"refused{index}.json", folder / f"outputs{index}"
+            if refused.exists():
+                results.append(_refusal(json.loads(refused.read_text())))
+            elif (outputs / "index.json").exists():
+                results.append(load_arrays(outputs))
+            else:
+                results.append(fate or RunError("crash", f"{names[index]!r} gave no results"))
+        return results
+
+
+def _fate(
+    child: subprocess.CompletedProcess[str], uri: str, names: Sequence[str]
+) -> RunError | None:
+    """How a child process died, if it did."""
+    shown = ", ".join(map(repr, names))
+    if child.returncode < 0:
+        name = signal.Signals(-child.returncode).name
+        return RunError("crash", f"{shown} crashed on {uri} ({name})")
+    if child.returncode:
+        said = child.stderr.strip().splitlines()
+        message = said[-1] if said else f"exit code {child.returncode}"
+        return RunError("crash", f"{shown} ended its process: {message}")
+    return None
+
+
+def _child() -> None:
+    """What the child process does: run what the folder named in ``argv`` holds."""
+    folder, uri = Path(sys.argv[1]), sys.argv[2]
+    vmfb = (folder / "module.vmfb").read_bytes()
+    for index, function in enumerate(sys.argv[3:]):
+        refused = folder / f"refused{index}.json"
+        try:
+            results = _run_here(vmfb, load_arrays(folder / f"inputs{index}"), uri, function)
+            store_arrays(folder / f"outputs{index}", results)
+        except RunError as error:
+            refused.write_text(json.dumps({"kind": error.kind, "message": error.message}))
+        except MlirulesError as error:
+            fault = error.faults[0]
+            refusal = {
+                "path": fault.span.path,
+                "code": fault.code,
+                "message": fault.message,
+                "suggestion": fault.suggestion,
+            }
+            refused.write_text(json.dumps(refusal))
+
+
+def _refusal(refusal: dict[str, str]) -> MlirulesError:
+    if "kind" in refusal:
+        return RunError(refusal["kind"], refusal["message"])
+    return MlirulesError.at(
+        refusal["path"],
+        refusal["message"],
+        code=refusal["code"],
+        suggestion=refusal["suggestion"],
+    )
+
+
+def store_arrays(folder: Path, arrays: Sequence[Array]) -> None:
+    """Write arrays as raw bytes with their types beside them: ``.npy`` cannot hold bfloat16."""
+    folder.mkdir()
+    for index, array in enumerate(arrays):
+        (folder / f"{index}.bin").write_bytes(array.tobytes())
+    kinds = [{"dtype": a.dtype.name, "shape": list(a.shape)} for a in arrays]
+    (folder / "index.json").write_text(json.dumps(kinds))  # last: what has it is whole
+
+
+def load_arrays(folder: Path) -> list[Array]:
+    """What :func:`store_arrays` wrote."""
+    kinds = json.loads((folder / "index.json").read_text())
+    return [
+        np.frombuffer((folder / f"{i}.bin").read_bytes(), dtype_of(k["dtype"])).reshape(k["shape"])
+        for i, k in enumerate(kinds)
+    ]
+
+
+# ---------------------------------------------------------------- values
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The dtype that MLIR (``bf16``, ``si64``) or numpy and torch (``bfloat16``) call ``name``.
+
+    Raises MlirulesError naming near ones.
+    """
+    if name in DTYPES:
+        return DTYPES[name]
+    for dtype in DTYPES.values():
+        if dtype.name == name:
+            return dtype
+    raise MlirulesError.at(
+        name,
+        f"unknown element type {name!r}",
+        code="dtype",
+        suggestion=did_you_mean(name, DTYPES) or "known: " + ", ".join(DTYPES),
+    )
+
+
+def load_npz(path: str | Path, dtypes: Sequence[str | None] = (), prefix: str = "a") -> list[Array]:
+    """The arrays ``a0``, ``a1``, ... of an ``.npz`` file, in order (``prefix`` names others).
+
+    ``dtypes`` are the real element types, in the same order, of arrays stored as their bits
+    (bfloat16 as uint16, 8-bit floats as uint8); ``None`` keeps what is stored. Raises
+    MlirulesError when the file cannot be read.
+    """
+    try:
+        with np.load(path) as data:
+            names = [name for name in data.files if re.fullmatch(re.escape(prefix) + r"\d+", name)]
+            arrays = [data[f"{prefix}{i}"] for i in range(len(names))]
+    except (OSError, ValueError, KeyError) as error:
+        raise MlirulesError.at(str(path), f"cannot read arrays: {error}", code="npz") from error
+    for index, (array, name) in enumerate(zip(arrays, dtypes, strict=False)):
+        dtype = dtype_of(name) if name else array.dtype
+        bits = array.dtype.kind == "u" and array.dtype.itemsize == dtype.itemsize
+        if dtype != array.dtype and bits:
+            arrays[index] = array.view(dtype)
+    return arrays
+
+
+def parse_input(text: str) -> Array:
+    """An input as it is written on a command line.
+
+    ``@file.npy`` holds an array; ``2x3xf32=1 2 3 4 5 6`` spells one (one value fills it all);
+    ``2x3xbf16=@file.bin`` holds raw values; ``3``, ``2.5`` and ``true`` are scalars. Raises
+    MlirulesError.
+    """
+    try:
+        return _parse_input(text)
+    except (ValueError, OSError, OverflowError) as error:
+        raise MlirulesError.at(
+            f"--input={text[:80]}",
+            f"not an input: {error}",
+            code="inputs",
+            suggestion="write @file.npy, 2x3xf32=1 2 3 4 5 6, 2x3xbf16=@file.bin or a number",
+        ) from error
+
+
+def _parse_input(text: str) -> Array:
+    if text.startswith("@"):
+        loaded: Array = np.load(text[1:])
+        return loaded
+    head, equals, values = text.partition("=")
+    if not equals:
+        scalar = {"true": True, "false": False}.get(text)
+        return np.asarray(json.loads(text) if scalar is None else scalar)
+    *sizes, element = re.split(r"x(?=\d|[a-z])", head) if "complex" not in head else _complex(head)
+    shape, dtype = tuple(int(size) for size in sizes), dtype_of(element)
+    if values.startswith("@"):
+        return np.fromfile(values[1:], dtype).reshape(shape)
+    words = re.sub(r"[\[\],]", " ", values).split()
+    if dtype == np.bool_:
+        numbers = np.asarray([{"true": 1, "false": 0}.get(w, w) for w in words]).astype(np.int64)
+        array = numbers.astype(dtype)
+    elif dtype.kind in "iu":
+        array = np.asarray([int(word) for word in words], dtype=dtype)
+    else:
+        array = np.asarray([complex(w) if dtype.kind == "c" else float(w) for w in words]).astype(
+            dtype
+        )
+    return np.full(shape, array[0]) if array.size == 1 else array.reshape(shape)
+
+
+def _complex(head: str) -> list[str]:
+    sizes, _, element = head.rpartition("complex")
+    return [*filter(None, sizes.split("x")), "complex" + element]

@@ -1,0 +1,1 @@
+"""Matching rules against IR."""

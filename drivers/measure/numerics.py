@@ -1,0 +1,274 @@
+"""Numbers: random inputs for a program, and comparing what two versions of it compute."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from mlirules.drivers.iree import compiler, runtime
+from mlirules.drivers.iree.targets import Target
+from mlirules.language.faults import MlirulesError
+from mlirules.language.model import RunSpec
+
+Array = npt.NDArray[Any]
+
+_NUMPY: dict[str, Any] = {
+    "f16": np.float16,
+    "f32": np.float32,
+    "f64": np.float64,
+    "bf16": ml_dtypes.bfloat16,
+    "si8": np.int8,
+    "si16": np.int16,
+    "si32": np.int32,
+    "si64": np.int64,
+    "ui8": np.uint8,
+    "i8": np.int8,
+    "i16": np.int16,
+    "i32": np.int32,
+    "i64": np.int64,
+    "i1": np.bool_,
+}
+
+
+def signature(text: str) -> tuple[str, list[tuple[list[int | None], str]]]:
+    """The entry function's name, and the shape and element type of each of its arguments."""
+    found = re.search(r"func\.func\s+(?:public\s+)?@([\w$.\-]+)\s*\(", text)
+    if not found:
+        raise MlirulesError.at("<program>", "no func.func to run", code="no-entry")
+    at, depth = found.end(), 1
+    while at < len(text) and depth:
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        at += 1
+    inside = text[found.end() : at - 1]
+    arguments: list[tuple[list[int | None], str]] = []
+    pattern = re.compile(
+        r"!torch\.vtensor<\[([^\]]*)\],([^>]+)>|tensor<((?:[0-9?]+x)*)([a-z0-9]+)>"
+        r"|!torch\.(int|float|bool)"
+    )
+    for m in pattern.finditer(inside):
+        if m.group(5):
+            arguments.append(([], {"int": "i64", "float": "f64", "bool": "i1"}[m.group(5)]))
+            continue
+        dims, element = (
+            (m.group(1), m.group(2))
+            if m.group(2)
+            else (",".join(m.group(3).split("x")[:-1]), m.group(4))
+        )
+        arguments.append(([None if d == "?" else int(d) for d in dims.split(",") if d], element))
+    return found.group(1), arguments
+
+
+def random_inputs(
+    arguments: Sequence[tuple[Sequence[int | None], str]],
+    sizes: Sequence[int] = (),
+    *,
+    seed: int = 0,
+    low: float = -2.0,
+    high: float = 2.0,
+) -> list[Array]:
+    """Random inputs; ``sizes`` are given to the dynamic dims in order, the last one repeating."""
+    rng = np.random.default_rng(seed)
+    left = list(sizes)
+    out: list[Array] = []
+    for shape, element in arguments:
+        dims = []
+        for d in shape:
+            if d is None:
+                d = left.pop(0) if len(left) > 1 else (left[0] if left else 3)
+            dims.append(d)
+        kind = _NUMPY.get(element)
+        if kind is None:
+            raise MlirulesError.at("<program>", f"no random inputs of type {element}", code="input")
+        if element == "i1":
+            out.append(np.asarray(rng.integers(0, 2, dims), dtype=np.bool_))
+        elif "f" in element:
+            out.append(np.asarray(rng.uniform(low, high, dims)).astype(kind))
+        else:
+            a, b = int(np.floor(low)), int(np.ceil(high)) + 1
+            if element.startswith("ui"):
+                a = max(a, 0)
+            out.append(np.asarray(rng.integers(a, max(b, a + 1), dims)).astype(kind))
+    return out
+
+
+def difference(found: Array, expected: Array, rtol: float, atol: float) -> str:
+    """How two results differ beyond the tolerance; empty when they do not."""
+    if found.shape != expected.shape:
+        return f"shape {list(found.shape)}, not {list(expected.shape)}"
+    a = found.astype(np.complex128 if np.iscomplexobj(found) else np.float64)
+    b = expected.astype(np.complex128 if np.iscomplexobj(expected) else np.float64)
+    close = np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
+    if bool(np.all(close)):
+        return ""
+    wrong = np.argwhere(~close)
+    first = tuple(int(i) for i in wrong[0])
+    with np.errstate(all="ignore"):
+        worst = float(np.max(np.nan_to_num(np.abs(a - b), nan=0.0), initial=0.0))
+    return (
+        f"{len(wrong)} of {a.size} elements differ, first at {list(first)}: {found[first]} "
+        f"instead of {expected[first]}; largest difference {worst:.3g}"
+    )
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A compiled program: the vmfb, and the function that is the program in it."""
+
+    vmfb: bytes
+    function: str
+
+
+_binaries: dict[tuple[str, Target], Binary] = {}
+
+
+def compile_together(texts: Iterable[str], target: Target, context: Any) -> None:
+    """Compile several small programs at once, for :func:`compare` to find them.
+
+    Starting the compiler and linking cost several times what a small program does. Programs that
+    cannot share a module, and all of them when one does not compile, are left to be compiled alone.
+    """
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for text in dict.fromkeys(texts):
+        if (text, target) not in _binaries and "dense_resource" not in text:
+            groups.setdefault(compiler.flags_for(target, text), []).append(text)
+    for group in groups.values():
+        if len(group) > 1:
+            with contextlib.suppress(MlirulesError):
+                _compile_group(group, target, context)
+
+
+def _compile_group(texts: Sequence[str], target: Target, context: Any) -> None:
+    together = compiler.parse("module {}", "<tests>", context)
+    functions = {}
+    for number, text in enumerate(texts):
+        module = compiler.parse(text, "<tests>", context)
+        operations = list(module.body.operations)
+        if len(operations) != 1:
+            continue
+        name, _ = signature(text)
+        functions[text] = f"p{number}_{name}"
+        with context:
+            operations[0].attributes["sym_name"] = compiler.ir.StringAttr.get(functions[text])
+        together.body.append(operations[0])
+    vmfb = compiler.compile_module(together, target)
+    for text, function in functions.items():
+        _binaries[text, target] = Binary(vmfb, function)
+
+
+def binary(text: str, target: Target) -> Binary:
+    """The compiled program; compiled once in a process. Raises :class:`CompileError`."""
+    if (text, target) not in _binaries:
+        name, _ = signature(text)
+        _binaries[text, target] = Binary(compiler.compile_module(text, target), name)
+    return _binaries[text, target]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A program before and after rewriting (or the binary of that), and how to compare them."""
+
+    before: str
+    after: str | bytes
+    spec: RunSpec
+
+
+def compare(before: str, after: str | bytes, spec: RunSpec, target: Target) -> list[str]:
+    """Compile and run a program before and after rewriting on the same inputs.
+
+    ``after`` may be compiled already.
+
+    The unrewritten program runs on the CPU whatever the target: on other targets the compiler's own
+    conversion cannot compile some programs and gets others wrong. ``spec.expect`` replaces the
+    unrewritten program's results. Returns problems, empty when the results agree.
+    """
+    (problems,) = compare_all([Comparison(before, after, spec)], target)
+    return problems
+
+
+def compare_all(comparisons: Sequence[Comparison], target: Target) -> list[list[str]]:
+    """Like :func:`compare`, for several programs; calls of one binary share a process."""
+    problems: list[list[str]] = [[] for _ in comparisons]
+    reference = Target.parse("cpu")
+    found, expected = _Calls(target), _Calls(reference)
+    runs: list[tuple[int, str, int, int | None]] = []
+    for number, (one, said) in enumerate(zip(comparisons, problems, strict=True)):
+        name, arguments = signature(one.before)
+        try:
+            rewritten = (
+                Binary(one.after, name)
+                if isinstance(one.after, bytes)
+                else binary(one.after, target)
+            )
+            original = binary(one.before, reference) if one.spec.expect is None else None
+        except MlirulesError as error:
+            said.append(f"{target}: {error}")
+            continue
+        for sizes in one.spec.sizes or [[]]:
+            inputs = _inputs(one.spec, arguments, sizes)
+            shown = f"{target}, sizes {sizes}" if sizes else str(target)
+            wanted = None if original is None else expected.add(original, inputs)
+            runs.append((number, shown, found.add(rewritten, inputs), wanted))
+    for number, shown, call, wanted in runs:
+        one, said = comparisons[number], problems[number]
+        have = found.result(call)
+        want: list[Array] | MlirulesError = (
+            [np.asarray(v) for v in one.spec.expect or ()]
+            if wanted is None
+            else expected.result(wanted)
+        )
+        if isinstance(have, MlirulesError):
+            said.append(f"{shown}: {have}")
+        elif isinstance(want, MlirulesError):
+            said.append(f"{shown}: {want}")
+        elif len(have) != len(want):
+            said.append(f"{shown}: {len(have)} results, not {len(want)}")
+        else:
+            for i, (a, b) in enumerate(zip(have, want, strict=True)):
+                message = difference(np.asarray(a), np.asarray(b), one.spec.rtol, one.spec.atol)
+                if message:
+                    said.append(f"{shown}, result {i}: {message}")
+    return problems
+
+
+def _inputs(
+    spec: RunSpec, arguments: Sequence[tuple[Sequence[int | None], str]], sizes: Sequence[int]
+) -> list[Array]:
+    if spec.inputs is None:
+        return random_inputs(arguments, sizes, seed=spec.seed, low=spec.low, high=spec.high)
+    return [
+        np.asarray(v, dtype=_NUMPY[element])
+        for v, (_, element) in zip(spec.inputs, arguments, strict=True)
+    ]
+
+
+class _Calls:
+    """Calls on one target, run when the first result is asked for."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.calls: list[tuple[Binary, list[Array]]] = []
+        self.results: dict[int, list[Array] | MlirulesError] = {}
+
+    def add(self, binary: Binary, inputs: list[Array]) -> int:
+        """Ask for a call; returns its number."""
+        self.calls.append((binary, inputs))
+        return len(self.calls) - 1
+
+    def result(self, number: int) -> list[Array] | MlirulesError:
+        """What a call gave."""
+        if not self.results:
+            together: dict[bytes, list[int]] = {}
+            for index, (binary, _) in enumerate(self.calls):
+                together.setdefault(binary.vmfb, []).append(index)
+            for vmfb, members in together.items():
+                calls = [(self.calls[i][0].function, self.calls[i][1]) for i in members]
+                given = runtime.run_each(vmfb, calls, self.target)
+                self.results.update(zip(members, given, strict=True))
+        return self.results[number]

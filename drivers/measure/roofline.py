@@ -1,0 +1,418 @@
+"""A roofline model of compiled programs: what a target would need for each dispatch.
+
+The compiler's own output after dispatches were formed (``--compile-to=flow``) says how often each
+kernel is launched, which tensors it reads and writes, and which structured ops it computes. One
+launch takes
+
+    launch + max(sum over ops of flops / (peak * efficiency of the op's class), bytes / bandwidth)
+
+where what fits in a cache moves faster, and memory that is new to the process slower.
+
+Everything about the target comes from ``specs/targets/KIND.yaml``: see :class:`Parameters`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.targets import Target
+from mlirules.language.faults import Fault, MlirulesError
+from mlirules.language.source import load_yaml
+from mlirules.support import package
+
+PARAMETERS = package.SPECS / "targets"
+
+Class = Literal[
+    "contraction",
+    "strided-contraction",
+    "swapped-contraction",
+    "convolution",
+    "strided-convolution",
+    "attention",
+    "reduction",
+    "elementwise",
+    "other",
+]
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Parameters(BaseModel):
+    """What the model knows of a target."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    target: str = Field(description="The kind: cpu, vulkan, cuda, hip.")
+    summary: str
+    measured: bool = Field(description="Fitted to measurements, or declared from a data sheet.")
+    launch_us: Positive = Field(description="What one more dispatch costs, microseconds.")
+    bandwidth_gbs: Positive = Field(description="Memory traffic, 10^9 bytes a second.")
+    peak_gflops: dict[str, Positive] = Field(
+        description="10^9 operations a second by element type; f32 must be among them."
+    )
+    efficiency: dict[Class, Positive] = Field(
+        description="The share of the peak that the compiler's kernels of a class reach."
+    )
+    special_flops: Positive = Field(
+        description="How many operations an exponential, a logarithm, an erf ... stands for."
+    )
+    cache_mb: Annotated[float, Field(ge=0)] = Field(
+        description="What a dispatch touches up to this size counts as in a cache, 10^6 bytes."
+    )
+    cache_gbs: Positive = Field(description="Traffic with that cache, 10^9 bytes a second.")
+    fresh_mb: Annotated[float, Field(ge=0)] | None = Field(
+        default=None,
+        description="A result above this size is memory that the process gets anew in each call.",
+    )
+    fresh_gbs: Positive | None = Field(
+        default=None, description="How fast such memory is written the first time."
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _whole(self) -> Parameters:
+        missing = sorted(set(get_args(Class)) - set(self.efficiency))
+        if missing:
+            raise ValueError(f"efficiency of {', '.join(missing)} is missing")
+        if "f32" not in self.peak_gflops:
+            raise ValueError("peak_gflops of f32 is missing")
+        if (self.fresh_mb is None) != (self.fresh_gbs is None):
+            raise ValueError("fresh_mb and fresh_gbs go together")
+        return self
+
+    def memory(self, moved: float, results: Sequence[float]) -> float:
+        """Seconds for ``moved`` bytes, of which results of these sizes are written."""
+        cached = moved <= 1e6 * self.cache_mb
+        seconds = moved / (1e9 * (self.cache_gbs if cached else self.bandwidth_gbs))
+        if self.fresh_mb is not None and self.fresh_gbs is not None:
+            fresh = sum(size for size in results if size > 1e6 * self.fresh_mb)
+            seconds += fresh / (1e9 * self.fresh_gbs)
+        return seconds
+
+    def peak(self, element: str) -> float:
+        """Operations a second for an element type; other types count as f32."""
+        return 1e9 * self.peak_gflops.get(element, self.peak_gflops["f32"])
+
+
+@functools.cache
+def parameters(kind: str, folder: Path = PARAMETERS) -> Parameters:
+    """The parameters of a kind of target. Raises :class:`MlirulesError`, located."""
+    path = folder / f"{kind}.yaml"
+    source = load_yaml(path)
+    try:
+        return Parameters.model_validate(source.data)
+    except pydantic.ValidationError as error:
+        faults = [
+            Fault(source.span_at(tuple(e["loc"])), "target-parameters", e["msg"])
+            for e in error.errors()
+        ]
+        raise MlirulesError(faults) from None
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """One kernel of a program: how much work a launch is, and for how long the model takes it."""
+
+    name: str
+    launches: int
+    flops: float
+    bytes: float
+    #: The class of the op that takes longest.
+    kind: str
+    compute_s: float
+    memory_s: float
+    seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers; ``seconds`` is one launch with its start."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A whole program by the model."""
+
+    target: str
+    dispatches: tuple[Dispatch, ...]
+
+    @property
+    def seconds(self) -> float:
+        """One call of the program."""
+        return sum(d.seconds * d.launches for d in self.dispatches)
+
+    @property
+    def launches(self) -> int:
+        """Kernels started in one call."""
+        return sum(d.launches for d in self.dispatches)
+
+    @property
+    def flops(self) -> float:
+        """Operations in one call."""
+        return sum(d.flops * d.launches for d in self.dispatches)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes read and written by the kernels in one call."""
+        return sum(d.bytes * d.launches for d in self.dispatches)
+
+    def as_json(self) -> dict[str, Any]:
+        """Totals, milliseconds."""
+        return {
+            "ms": 1e3 * self.seconds,
+            "launches": self.launches,
+            "flops": self.flops,
+            "bytes": self.bytes,
+        }
+
+
+class DynamicShape(Exception):
+    """The program has a size that is known only when it runs."""
+
+
+def estimate(
+    text: str,
+    target: Target,
+    *,
+    flags: Sequence[str] = (),
+    path: str = "<string>",
+    compile_from: str | None = None,
+    timeout: float | None = None,
+    known: Parameters | None = None,
+) -> Estimate:
+    """What the model makes of a program (MLIR text that compiles for ``target``).
+
+    Raises CompileError, and DynamicShape where a kernel's sizes are not known.
+    """
+    flow = compiler.lower_to(
+        text, target, "flow", flags=flags, path=path, compile_from=compile_from, timeout=timeout
+    )
+    return of_flow(flow, target, known or parameters(target.kind))
+
+
+def of_flow(text: str, target: Target, known: Parameters) -> Estimate:
+    """The estimate of a program given as the compiler's output after dispatches were formed."""
+    module = compiler.parse(text, "<flow>", compiler.context())
+    kernels: dict[str, Any] = {}
+    launches: dict[str, int] = {}
+    for op in _ops(module.operation, ("util.initializer",)):
+        if op.name == "flow.dispatch":
+            # Of several entry points the first: they are variants of one kernel.
+            name = re.findall(r"@([^\s,\]:]+)", str(op.attributes["entry_points"]))[1]
+            launches[name] = launches.get(name, 0) + _turns(op)
+        elif op.name == "func.func":
+            kernels[ir.StringAttr(op.attributes["sym_name"]).value] = op
+    found = [
+        replace(_kernel(name, kernels[name], known), launches=count)
+        for name, count in launches.items()
+        if name in kernels
+    ]
+    return Estimate(target.name, tuple(found))
+
+
+def _turns(op: Any) -> int:
+    """How often an op runs: the turns of the loops around it; 1 for those of unknown length."""
+    turns, around = 1, op.parent
+    while around is not None and around.name not in ("util.func", "builtin.module"):
+        if around.operation.name == "scf.for":
+            low, high, step = (_constant(around.operands[n]) for n in range(3))
+            if low is not None and high is not None and step:
+                turns *= max(0, -(-(high - low) // step))
+        around = around.parent
+    return turns
+
+
+def _constant(value: Any) -> int | None:
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != "arith.constant":
+        return None
+    return int(ir.IntegerAttr(owner.attributes["value"]).value)
+
+
+def _ops(operation: Any, skip: Sequence[str] = ()) -> Iterator[Any]:
+    for region in operation.regions:
+        for block in region.blocks:
+            for op in block.operations:
+                inner = op.operation
+                yield inner
+                if inner.name not in skip:
+                    yield from _ops(inner, skip)
+
+
+def _kernel(name: str, function: Any, known: Parameters) -> Dispatch:
+    flops = moved = compute = 0.0
+    longest, kind = -1.0, "other"
+    results: list[float] = []
+    for op in _ops(function, ("linalg.", "iree_linalg_ext.")):
+        if op.name.endswith("dispatch.tensor.load"):
+            moved += _bytes(op.results[0].type)
+        elif op.name.endswith("dispatch.tensor.store"):
+            results.append(_bytes(op.operands[0].type))
+            moved += results[-1]
+        elif op.name.startswith(("linalg.", "iree_linalg_ext.")) and op.results:
+            work = _work(op, known)
+            if work is None:
+                continue
+            operations, which, element = work
+            seconds = operations / (known.peak(element) * known.efficiency[which])
+            flops += operations
+            compute += seconds
+            if seconds > longest:
+                longest, kind = seconds, which
+    memory = known.memory(moved, results)
+    took = 1e-6 * known.launch_us + max(compute, memory)
+    return Dispatch(name, 1, flops, moved, kind, compute, memory, took)
+
+
+def _shape(type_: Any) -> list[int]:
+    shaped = ir.ShapedType(type_)
+    if not shaped.has_static_shape:
+        raise DynamicShape(str(type_))
+    return list(shaped.shape)
+
+
+_BITS = re.compile(r"(?:[fiu]|bf|si|ui)(\d+)")
+
+
+def _element(type_: Any) -> str:
+    return str(ir.ShapedType(type_).element_type)
+
+
+def _bytes(type_: Any) -> float:
+    element = _element(type_)
+    if element == "index":
+        bits = 64
+    elif element.startswith("complex"):
+        bits = 2 * int(_BITS.findall(element)[0])
+    else:
+        bits = int(_BITS.findall(element)[0])
+    # A bool takes a byte in memory.
+    return math.prod(_shape(type_)) * max(bits, 8) / 8
+
+
+_SPECIAL = (
+    "math.exp",
+    "math.log",
+    "math.erf",
+    "math.tanh",
+    "math.sin",
+    "math.cos",
+    "math.pow",
+    "math.fpowi",
+    "math.atan",
+    "math.sqrt",
+    "math.rsqrt",
+    "math.cbrt",
+)
+_FREE = (
+    "linalg.yield",
+    "linalg.index",
+    "iree_linalg_ext.yield",
+    "arith.constant",
+    "arith.ext",
+    "arith.trunc",
+    "arith.bitcast",
+    "arith.index_cast",
+)
+
+
+def _work(op: Any, known: Parameters) -> tuple[float, Class, str] | None:
+    """Operations of one structured op, its class, and the element type they are of."""
+    if op.name in ("linalg.fill", "iree_linalg_ext.yield", "linalg.yield", "linalg.index"):
+        return None
+    shaped = [v.type for v in op.operands if isinstance(v.type, ir.RankedTensorType)]
+    element = _element(shaped[0]) if shaped else "f32"
+    if op.name in ("iree_linalg_ext.attention", "iree_linalg_ext.online_attention"):
+        return _attention(op, known), "attention", element
+    maps = compiler.indexing_maps(op) if op.name.startswith("linalg.") else None
+    if maps is None:
+        results = sum(math.prod(_shape(r.type)) for r in op.results)
+        return float(results), "other", element
+    sizes = _loops(op, maps)
+    reduces = _reduces(maps, len(sizes))
+    bodies = [inner for inner in _ops(op) if not inner.name.startswith(_FREE)]
+    each = sum(known.special_flops if b.name.startswith(_SPECIAL) else 1.0 for b in bodies)
+    operations = each * math.prod(sizes)
+    if not reduces:
+        return operations, "elementwise", element
+    names = {b.name for b in bodies}
+    multiplies = names & {"arith.mulf", "arith.muli", "complex.mul"}
+    adds = names & {"arith.addf", "arith.addi", "complex.add"}
+    if not (multiplies and adds and len(maps) >= 3):
+        return operations, "reduction", element
+    kind = _product(maps)
+    if kind == "contraction" and any(_steps(value) for value in op.operands):
+        kind = "strided-contraction"
+    elif kind == "contraction" and _swapped(maps):
+        kind = "swapped-contraction"
+    return operations, kind, element
+
+
+def _steps(value: Any) -> bool:
+    """Whether a value is read from memory with gaps."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or not owner.name.endswith("dispatch.tensor.load"):
+        return False
+    return any(step > 1 for step in ir.DenseI64ArrayAttr(owner.attributes["static_strides"]))
+
+
+def _swapped(maps: Sequence[Any]) -> bool:
+    """Whether the first factor, and not the second, runs along the rows of the result."""
+    first, second, result = (
+        [str(place) for place in map_.results] for map_ in (maps[0], maps[1], maps[-1])
+    )
+    return bool(result) and result[-1] in first and result[-1] not in second
+
+
+def _reduces(maps: Sequence[Any], loops: int) -> bool:
+    """Whether some loop does not number the result."""
+    result = " ".join(str(r) for r in maps[-1].results)
+    return any(not re.search(rf"\bd{n}\b", result) for n in range(loops))
+
+
+def _product(maps: Sequence[Any]) -> Class:
+    """Sums of loops make a convolution; multiples of them are strided."""
+    places = [str(place) for map_ in maps for place in map_.results]
+    strided = any("*" in place for place in places)
+    if any("+" in place for place in places):
+        return "strided-convolution" if strided else "convolution"
+    return "strided-contraction" if strided else "contraction"
+
+
+def _loops(op: Any, maps: Sequence[Any]) -> list[int]:
+    """How often each loop of a structured op runs."""
+    sizes = [1] * maps[0].n_dims
+    for map_, value in zip(maps, op.operands, strict=False):
+        if not isinstance(value.type, ir.RankedTensorType):
+            continue
+        for expression, size in zip(map_.results, _shape(value.type), strict=False):
+            plain = re.fullmatch(r"d(\d+)", str(expression))
+            if plain:
+                sizes[int(plain[1])] = size
+    return sizes
+
+
+def _attention(op: Any, known: Parameters) -> float:
+    """Two products, and an exponential for each score."""
+    maps = [ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"])]
+    sizes = _loops(op, maps)
+
+    def loops(map_: Any) -> set[int]:
+        return {int(d) for r in map_.results for d in re.findall(r"\bd(\d+)\b", str(r))}
+
+    def times(which: set[int]) -> float:
+        return float(math.prod(sizes[d] for d in which))
+
+    query, key, value, result = (loops(maps[n]) for n in (0, 1, 2, -1))
+    scores = (query | key) & (value | result)
+    products = times(query | key) + times(value | result)
+    return 2 * products + known.special_flops * times(scores)

@@ -1,0 +1,1 @@
+"""Pipelines at work: stages, the cost driver, and on through the compiler."""

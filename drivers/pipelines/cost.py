@@ -1,0 +1,494 @@
+"""The ``cost`` driver: a rule is applied only where a cost model says that it pays.
+
+Where a rule matches, the matched ops are cut out as a program of their own, with and without the
+rule. Both go through the rest of the pipeline, and the cheaper one stays: by the roofline model
+(:mod:`mlirules.drivers.measure.roofline`), or by timing both in turns on the device. What was
+measured is kept in files, by a hash of both programs as the compiler gets them, the target and
+the machine.
+Of several rules that match at one op, the cheapest goes, if it beats leaving the op alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import platform
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlirules.drivers.apply import pieces, tracking
+from mlirules.drivers.apply.engine import Engine, Options
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.match.matcher import Match, Matcher
+from mlirules.drivers.measure import child as measuring
+from mlirules.drivers.measure import numerics, roofline
+from mlirules.generator.emit import pdll
+from mlirules.language.faults import MlirulesError
+from mlirules.language.rule import Rule
+
+__all__ = ["Candidate", "Decision", "Judge", "Settings", "cut_out", "filled"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A program ready for the compiler: its text, and the phase at which to resume."""
+
+    text: str
+    resume: str | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How cost stages decide."""
+
+    target: Target
+    #: For the compiler, besides the target's own.
+    flags: tuple[str, ...] = ()
+    #: Time the programs instead of asking the model.
+    measure: bool = False
+    #: The gain that must be exceeded: 0.03 is 3 %.
+    margin: float = 0.03
+    #: Seconds that timing one piece may take, and that compiling or running it may take at most.
+    seconds: float = 2.0
+    timeout: float = 300.0
+    #: Called with what is about to be weighed.
+    progress: Callable[[str], object] = lambda _what: None
+
+
+@dataclass
+class Decision:
+    """Whether a rule goes ahead at a place, and the numbers behind it."""
+
+    rule: str
+    applies: bool
+    #: ``roofline``, ``measured``, or ``none`` where neither could say anything.
+    model: str
+    target: str
+    location: str
+    op: str
+    #: Milliseconds of the piece without and with the rule.
+    before_ms: float | None = None
+    after_ms: float | None = None
+    ratio: float | None = None
+    #: Measured: quartiles of the ratio over the rounds, and their number.
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    rounds: int | None = None
+    #: Measured: the numbers came from an earlier run.
+    cached: bool = False
+    #: The model's totals: launches, flops and bytes before and after.
+    before: dict[str, Any] = field(default_factory=dict)
+    after: dict[str, Any] = field(default_factory=dict)
+    #: A hash of what was weighed.
+    key: str = ""
+    reason: str = ""
+
+    def as_json(self) -> str:
+        """The decision as one line of JSON, for a trace."""
+        found = {k: v for k, v in asdict(self).items() if v not in (None, {}, "")}
+        return json.dumps({"decision": found}, ensure_ascii=False)
+
+    def __str__(self) -> str:
+        what = "applied" if self.applies else "left alone"
+        if self.before_ms is None or self.after_ms is None:
+            return f"{self.rule} {what} at {self.location}: {self.reason}"
+        low, high = self.ratio_low, self.ratio_high
+        spread = "" if low is None else f", {low:.2f} to {high:.2f}"
+        kept = ", kept from an earlier run" if self.cached else ""
+        return (
+            f"{self.rule} {what} at {self.location}: {self.before_ms:.3g} ms without, "
+            f"{self.after_ms:.3g} ms with it ({self.ratio:.2f} times as fast{spread}; "
+            f"{self.model}{kept}); {self.reason}"
+        )
+
+
+class Judge:
+    """Decides for one run of a stage. Called with a match, answers whether to go ahead."""
+
+    def __init__(
+        self,
+        matchers: dict[str, Matcher],
+        context: Any,
+        settings: Settings,
+        finish: Callable[[str], Candidate],
+    ) -> None:
+        """``finish`` takes a piece of the program through what the pipeline does afterwards."""
+        self.matchers = matchers
+        self.finish = finish
+        self.context = context
+        self.settings = settings
+        self.decisions: list[Decision] = []
+        self._verdicts: dict[tuple[str, str], Decision] = {}
+        self._told: set[tuple[str, str, str]] = set()
+        self._engines: dict[str, Engine] = {}
+
+    def __call__(self, match: Match) -> bool:
+        """Whether to apply the rule: it pays, and no other one that matches here pays more."""
+        best: Decision | None = None
+        own: Decision | None = None
+        for name, matcher in self.matchers.items():
+            found = match if name == match.rule.name else matcher.match(match.root)
+            if found is None:
+                continue
+            decision = self._weigh(found)
+            if name == match.rule.name:
+                own = decision
+            if decision.applies and (best is None or _with(decision) < _with(best)):
+                best = decision
+        assert own is not None
+        if own.applies and best is not None and best.rule != own.rule:
+            own = replace(own, applies=False, reason=f"{best.rule} is cheaper here")
+        self._tell(own)
+        return own.applies
+
+    def _tell(self, decision: Decision) -> None:
+        if (told := (decision.rule, decision.location, decision.key)) not in self._told:
+            self._told.add(told)
+            self.decisions.append(decision)
+
+    def _weigh(self, match: Match) -> Decision:
+        location = str(tracking.place(match.root)).removeprefix("loc(").removesuffix(")")
+        base = Decision(
+            match.rule.name,
+            False,
+            "none",
+            self.settings.target.name,
+            location.replace('"', ""),
+            match.root.name,
+        )
+        try:
+            before = cut_out(match, self.context)
+        except NotSeparable as error:
+            return replace(base, reason=str(error))
+        seen = self._verdicts.get((match.rule.name, before))
+        if seen is None:
+            self.settings.progress(f"{match.rule.name} at {base.location}")
+            seen = self._decide(base, before, match.rule)
+            self._verdicts[match.rule.name, before] = seen
+        return replace(seen, location=base.location)
+
+    def _decide(self, base: Decision, before: str, rule: Rule) -> Decision:
+        if rule.variants and not self.settings.measure:
+            return replace(base, reason="a kernel's work is not in the model: --measure times it")
+        try:
+            after = self._rewritten(before, rule)
+            pair = (self.finish(before), self.finish(after))
+            base = replace(base, key=self._key(pair))
+            if self.settings.measure:
+                return self._measure(base, before, pair)
+            return self._model(base, pair)
+        except (NotSeparable, roofline.DynamicShape) as error:
+            return replace(base, reason=str(error))
+        except MlirulesError as error:
+            # A piece that does not compile on its own says nothing about the whole.
+            return replace(base, reason=f"cannot be weighed: {error.faults[0].message}")
+
+    def _rewritten(self, before: str, rule: Rule) -> str:
+        """The piece with the rule applied once."""
+        engine = self._engines.get(rule.name)
+        if engine is None:
+            engine = self._engines[rule.name] = Engine([rule], self.context)
+        module = compiler.parse(before, "<piece>", self.context)
+        options = Options(driver="greedy", max_rewrites=1, target=self.settings.target.kind)
+        if not engine.run(module, options).total:
+            raise NotSeparable("the rule does not match the piece on its own")
+        return _text(module)
+
+    def _key(self, pair: tuple[Candidate, Candidate]) -> str:
+        parts = [
+            *(c.text + str(c.resume) for c in pair),
+            self.settings.target.name,
+            *self.settings.target.flags,
+            *self.settings.flags,
+            compiler.version(),
+            machine(),
+        ]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+    def _model(self, base: Decision, pair: tuple[Candidate, Candidate]) -> Decision:
+        known = roofline.parameters(self.settings.target.kind)
+        digest = hashlib.sha256(known.model_dump_json().encode()).hexdigest()[:8]
+        path = pdll.cache_directory() / "cost" / f"{base.key}.{digest}.json"
+        found = _read(path)
+        cached = found is not None
+        if found is None:
+            one, two = (self._estimate(candidate, known) for candidate in pair)
+            found = {
+                "ratio": one.seconds / two.seconds if two.seconds else 1.0,
+                "before": one.as_json(),
+                "after": two.as_json(),
+            }
+            pdll.write_atomically(path, json.dumps(found, indent=1) + "\n")
+        applies = found["ratio"] > 1 + self.settings.margin
+        return replace(
+            base,
+            applies=applies,
+            model="roofline",
+            cached=cached,
+            ratio=found["ratio"],
+            before_ms=found["before"]["ms"],
+            after_ms=found["after"]["ms"],
+            before=found["before"],
+            after=found["after"],
+            reason=self._because(applies),
+        )
+
+    def _estimate(self, candidate: Candidate, known: roofline.Parameters) -> roofline.Estimate:
+        return roofline.estimate(
+            filled(candidate.text),
+            self.settings.target,
+            flags=self.settings.flags,
+            path="<piece>",
+            compile_from=candidate.resume,
+            timeout=self.settings.timeout,
+            known=known,
+        )
+
+    def _because(self, applies: bool) -> str:
+        gain = f"{100 * self.settings.margin:g} %"
+        return f"gains more than {gain}" if applies else f"does not gain more than {gain}"
+
+    def _measure(self, base: Decision, before: str, pair: tuple[Candidate, Candidate]) -> Decision:
+        path = pdll.cache_directory() / "cost" / f"{base.key}.json"
+        found = _read(path)
+        cached = found is not None
+        if found is None:
+            found = self._time(before, pair)
+            pdll.write_atomically(path, json.dumps(found, indent=1) + "\n")
+        if "reason" in found:
+            return replace(base, model="measured", cached=cached, reason=found["reason"])
+        ratio, low = found["ratio"], found["ratio_low"]
+        applies = ratio > 1 + self.settings.margin and low > 1
+        return replace(
+            base,
+            applies=applies,
+            model="measured",
+            cached=cached,
+            before_ms=found["before_ms"],
+            after_ms=found["after_ms"],
+            ratio=ratio,
+            ratio_low=low,
+            ratio_high=found["ratio_high"],
+            rounds=found["rounds"],
+            reason=self._because(applies),
+        )
+
+    def _time(self, before: str, pair: tuple[Candidate, Candidate]) -> dict[str, Any]:
+        """Compile both, run both in turns, compare what they compute."""
+        arguments = numerics.signature(before)[1]
+        if any(size is None for shape, _ in arguments for size in shape):
+            return {"reason": "sizes are known only when the program runs"}
+        settings = self.settings
+        programs = {
+            name: compiler.compile_module(
+                filled(c.text),
+                settings.target,
+                flags=settings.flags,
+                path="<piece>",
+                compile_from=c.resume,
+                timeout=settings.timeout,
+            )
+            for name, c in zip(("before", "after"), pair, strict=True)
+        }
+        inputs = numerics.random_inputs(arguments, low=0.1, high=2.0)
+        found = measuring.compare(
+            programs, inputs, settings.target, seconds=settings.seconds, timeout=settings.timeout
+        )
+        if found.error > 1e-2:
+            return {"reason": f"its results differ by {found.error:.2g} of the largest"}
+        ratio = found.comparison.ratio("after")
+        return {
+            "before_ms": 1e3 * found.comparison["before"].median,
+            "after_ms": 1e3 * found.comparison["after"].median,
+            "ratio": ratio.median,
+            "ratio_low": ratio.low,
+            "ratio_high": ratio.high,
+            "rounds": len(found.comparison["before"].samples),
+            "error": found.error,
+            "target": settings.target.name,
+        }
+
+
+def _with(decision: Decision) -> float:
+    return decision.after_ms if decision.after_ms is not None else float("inf")
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # nothing there, or nothing that can be used
+        return None
+    return found if isinstance(found, dict) and ("ratio" in found or "reason" in found) else None
+
+
+@functools.cache
+def machine() -> str:
+    """The machine's processor and number of cores: what was timed on another says nothing here."""
+    name = platform.processor()
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+    flags = re.search(r"^flags\s*:\s*(.*)$", text, re.MULTILINE)
+    features = hashlib.sha256((flags[1] if flags else "").encode()).hexdigest()[:8]
+    return f"{found[1] if found else name} {features} x{os.cpu_count()}"
+
+
+# ---------------------------------------------------------------- pieces of programs
+
+
+class NotSeparable(Exception):
+    """The matched ops cannot stand as a program of their own."""
+
+
+def cut_out(match: Match, context: Any) -> str:
+    """The matched ops as a program: ``@main`` takes what they read and returns what is read of
+    them, the root's results first.
+
+    Constants come along, large ones without their values: pieces that differ by their weights
+    alone are the same program (see :func:`filled`). Raises :class:`NotSeparable`.
+    """
+    cone = _cone(match)
+    inside = set(cone)
+    arguments: list[Any] = []
+    for op in cone:
+        for value in pieces.read_by(op):
+            if pieces.owner(value) not in inside and value not in arguments:
+                arguments.append(value)
+    root = match.root.operation
+    results = list(root.results)
+    for op in cone:
+        if op != root and not _is_constant(op):
+            results += [
+                v for v in op.results if any(use.owner.operation not in inside for use in v.uses)
+            ]
+    if any("?" in str(v.type) or "vtensor<*" in str(v.type) for v in (*arguments, *results)):
+        raise NotSeparable("sizes are known only when the program runs")
+    with context, ir.Location.unknown(context):
+        module = ir.Module.create()
+        type_ = ir.FunctionType.get([v.type for v in arguments], [v.type for v in results])
+        named = {"sym_name": ir.StringAttr.get("main"), "function_type": ir.TypeAttr.get(type_)}
+        function = ir.Operation.create(
+            "func.func", attributes=named, regions=1, ip=ir.InsertionPoint(module.body)
+        )
+        block = function.regions[0].blocks.append(*[v.type for v in arguments])
+        mapped = dict(zip(arguments, block.arguments, strict=True))
+        for op in cone:
+            new = op.clone(ir.InsertionPoint(block))
+            pieces.remap(new, mapped)
+            mapped.update(zip(op.results, new.results, strict=True))
+        ir.Operation.create(
+            "func.return", operands=[mapped[v] for v in results], ip=ir.InsertionPoint(block)
+        )
+    if not module.operation.verify():
+        raise NotSeparable("the matched ops do not stand on their own")
+    return _text(module)
+
+
+_CONSTANT = frozenset(
+    [
+        "torch.vtensor.literal",
+        "torch.prim.ListConstruct",
+        "torch_c.from_builtin_tensor",
+        "torch_c.to_builtin_tensor",
+        "arith.constant",
+        "tensor.empty",
+        "linalg.fill",
+        "torch.aten.transpose.int",
+        "torch.aten.t",
+        "torch.aten.permute",
+        "torch.aten.view",
+        "torch.aten.reshape",
+        "torch.aten.unsqueeze",
+    ]
+)
+_LARGE = 1024
+_RESOURCE = re.compile(r"dense_resource<([^>]+)> : (tensor<([0-9x]*?)x?([a-z]+\d+)>)")
+
+
+def _is_constant(op: Any) -> bool:
+    """Whether the compiler knows what ``op`` gives, so that it belongs to the piece."""
+    if op.name not in _CONSTANT and not op.name.startswith("torch.constant."):
+        return False
+    if "value" in op.attributes and "dense_resource" in (text := _attribute(op)):
+        found = _RESOURCE.search(text)
+        # Integers are mostly indices, for which other values would not do.
+        return found is not None and found[4] in _MADE_UP
+    owners = [pieces.owner(value) for value in op.operands]
+    return all(owner is not None and _is_constant(owner) for owner in owners)
+
+
+def _attribute(op: Any) -> str:
+    # Printing the attribute itself would print the values, too.
+    return str(op.get_asm(large_elements_limit=16, assume_verified=True))
+
+
+def _cone(match: Match) -> list[Any]:
+    """The matched ops and the constants that they read, in the order of the program."""
+    found: set[Any] = set()
+
+    def add(op: Any) -> None:
+        if op in found:
+            return
+        found.add(op)
+        for value in pieces.read_by(op):
+            owner = pieces.owner(value)
+            if owner is not None and _is_constant(owner):
+                add(owner)
+
+    block = match.root.operation.block
+    for op in (*match.inner, *match.others, match.root):
+        if op.operation.block != block:
+            raise NotSeparable("the matched ops stand in different blocks")
+        add(op.operation)
+    return [op.operation for op in block.operations if op.operation in found]
+
+
+def _text(module: Any) -> str:
+    """A module's text without the values of large constants, which are numbered in order."""
+    text = str(module.operation.get_asm(large_resource_limit=_LARGE, assume_verified=True))
+    kept = set(re.findall(r'^\s*([\w.$-]+|"[^"]+"): "0x', text, re.MULTILINE))
+    kept = {name.strip('"') for name in kept}
+    names: dict[str, str] = {}
+
+    def rename(found: re.Match[str]) -> str:
+        name = found[1].strip('"')
+        if name in kept:
+            return found[0]
+        return f"dense_resource<{names.setdefault(name, f'piece_{len(names)}')}> : {found[2]}"
+
+    return re.sub(r"\{-#\s*#-\}\s*$", "", _RESOURCE.sub(rename, text))
+
+
+_MADE_UP: dict[str, Any] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
+
+
+def filled(text: str) -> str:
+    """A piece with values for the constants that lost theirs: positive, all alike in size."""
+    blobs: dict[str, str] = {}
+    for found in _RESOURCE.finditer(text):
+        name, sizes, element = found[1].strip('"'), found[3], found[4]
+        if not name.startswith("piece_") or name in blobs:
+            continue
+        count = int(np.prod([int(n) for n in sizes.split("x") if n], dtype=np.int64))
+        rng = np.random.default_rng(len(blobs))
+        values = rng.uniform(0.01, 0.1, count).astype(_MADE_UP[element])
+        blobs[name] = f'{name}: "0x40000000{values.tobytes().hex().upper()}"'
+    if not blobs:
+        return text
+    listed = ", ".join(blobs.values())
+    at = text.rfind("builtin: {")
+    if text.rfind("{-#") >= 0 and at > text.rfind("{-#"):
+        at += len("builtin: {")
+        return f"{text[:at]} {listed},{text[at:]}"
+    return text + "\n{-# dialect_resources: { builtin: { " + listed + " } } #-}\n"

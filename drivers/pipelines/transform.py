@@ -1,0 +1,526 @@
+"""Pipelines at work: a program through its stages, and on through the compiler."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mlirules.drivers.apply import tracking
+from mlirules.drivers.apply.engine import (
+    Engine,
+    Options,
+    Outcome,
+    convert_returned_constants,
+    leftovers,
+    select,
+)
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines import cost
+from mlirules.drivers.tuning_specs.compile import ConfigReport, compile_with, config_set, packs
+from mlirules.language.faults import CheckFailed, Fault, MlirulesError, Span, did_you_mean
+from mlirules.language.loader import load_rules
+from mlirules.language.pipeline import Expect, Pipeline, Stage, default_for
+from mlirules.language.rule import Rule
+
+__all__ = [
+    "Pipeline",
+    "Transformed",
+    "compile_program",
+    "default_for",
+    "program_at",
+    "read_program",
+    "rule_set",
+    "transform",
+]
+
+
+@dataclass
+class Transformed:
+    """A program after its torch stages."""
+
+    text: str
+    outcome: Outcome
+    #: Torch ops that no rule converted, by name.
+    leftovers: list[str]
+    leftover_counts: Counter[str] = field(default_factory=Counter)
+    #: What config rules did; None when there were none.
+    configs: ConfigReport | None = None
+    #: What was not done as the pipeline says, and why.
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def applications(self) -> Counter[str]:
+        """Applications by rule."""
+        return self.outcome.counts
+
+
+class LeftoverError(CheckFailed):
+    """``--no-fallback`` was given and torch ops are left."""
+
+
+class ExpectationError(CheckFailed):
+    """A rule that the pipeline says must apply did not."""
+
+
+@functools.lru_cache(maxsize=64)
+def rule_set(paths: tuple[str, ...]) -> tuple[Rule, ...]:
+    """Rule sets by name or path, read once. Raises :class:`MlirulesError`."""
+    return tuple(load_rules(paths, ops=compiler.op_oracle))
+
+
+_context: Any = None
+_engines: dict[tuple[str, ...], Engine] = {}
+
+
+def shared_context() -> Any:
+    """The context that engines share within a process."""
+    global _context
+    if _context is None:
+        _context = compiler.context()
+    return _context
+
+
+def engine_for(rules: Sequence[Rule]) -> Engine:
+    """An engine for these rules in the shared context; templates are kept between programs."""
+    key = tuple(r.path + ":" + r.name for r in rules)
+    if key not in _engines:
+        _engines[key] = Engine(rules, shared_context())
+    return _engines[key]
+
+
+def read_program(path: str | Path) -> str:
+    """The text of an MLIR program. Raises :class:`MlirulesError` when it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise MlirulesError.at(str(path), f"cannot be read: {reason}", code="file") from None
+
+
+_INTEGER_RESOURCE = re.compile(r"dense_resource<([^>]+)> : (tensor<[0-9x]*(?:si|ui)\d+>)")
+
+
+def inline_integer_resources(text: str) -> str:
+    """Signed integer resources as literals.
+
+    A literal of signed integers must become one of signless integers, which the bindings cannot do
+    for a resource; these are index tables and are small.
+    """
+    wanted = {m.group(1) for m in _INTEGER_RESOURCE.finditer(text)}
+    if not wanted:
+        return text
+    at = text.rfind("{-#")
+    if at < 0:
+        return text
+    section = text[at:]
+    blobs: dict[str, str] = {}
+    for found in re.finditer(r'([\w.\-$]+|"[^"]+"): "0x([0-9A-Fa-f]*)"', section):
+        name = found.group(1).strip('"')
+        if name in wanted:
+            blobs[name] = found.group(2)[8:]  # after the alignment, 4 bytes
+
+    def inline(found: re.Match[str]) -> str:
+        blob = blobs.get(found.group(1).strip('"'))
+        if blob is None:
+            return found.group(0)
+        if not blob:
+            return f"dense<> : {found.group(2)}"
+        return f'dense<"0x{blob}"> : {found.group(2)}'
+
+    return _INTEGER_RESOURCE.sub(inline, text[:at]) + section
+
+
+def stage_rules(stage: Stage) -> list[Rule]:
+    """The rules of a stage, filtered."""
+    return select(list(rule_set(tuple(stage.rules))), stage.only, stage.skip)
+
+
+def _options(
+    stage: Stage,
+    record: bool,
+    max_rewrites: int | None,
+    bound: int | None,
+    first: int,
+    texts: bool,
+) -> Options:
+    return Options(
+        driver=stage.driver,
+        order=stage.order,
+        full=stage.full,
+        record=record,
+        max_rewrites=max_rewrites,
+        bound=bound,
+        first=first,
+        texts=texts,
+    )
+
+
+def _run_stage(
+    stage: Stage,
+    number: int,
+    module: Any,
+    outcome: Outcome,
+    record: bool,
+    max_rewrites: int | None,
+    bound: int | None = None,
+    texts: bool = True,
+    rest: Sequence[Stage] = (),
+    costs: cost.Settings | None = None,
+    kind: str = "cpu",
+) -> None:
+    left = None if max_rewrites is None else max_rewrites - outcome.total
+    options = _options(stage, record, left, bound, outcome.total, texts)
+    options.target = kind
+    engine = engine_for(stage_rules(stage))
+    if stage.driver == "cost":
+        options.accept = judge = _judge(stage, engine, rest, costs)
+    done = engine.run(module, options)
+    if stage.driver == "cost":
+        done.decisions = judge.decisions
+    outcome.merge(done)
+    if max_rewrites is None:
+        _check_expectations(stage, number, done)
+
+
+def _judge(
+    stage: Stage, engine: Engine, rest: Sequence[Stage], costs: cost.Settings | None
+) -> cost.Judge:
+    """Decides for a cost stage; what it weighs goes through the ``rest`` of the stages."""
+    if costs is None:
+        raise MlirulesError.at(
+            ", ".join(stage.rules),
+            "whether a rule pays depends on the target, and none is given",
+            code="cost",
+            suggestion="give --target",
+        )
+    if stage.margin is not None:
+        costs = replace(costs, margin=stage.margin)
+    # What other cost stages would do is left out: weighing it here would not end.
+    plain = [s for s in rest if s.driver != "cost"]
+    torch = [s for s in plain if s.phase == "torch"]
+    later = Pipeline(
+        pipeline="rest",
+        summary="the rest",
+        targets=[costs.target.kind],
+        stages=[s for s in plain if s.phase in ("input", "preprocessing")],
+    )
+
+    def finish(text: str) -> cost.Candidate:
+        done = transform(
+            text, path="<piece>", stages=[_unexpecting(s) for s in torch], kind=costs.target.kind
+        )
+        if not later.stages:
+            return cost.Candidate(done.text)
+        return cost.Candidate(
+            *_later_stages(
+                replace(done, text=cost.filled(done.text)),
+                later,
+                costs.target,
+                costs.flags,
+                "<piece>",
+                costs.timeout,
+            )
+        )
+
+    return cost.Judge(engine.matchers, engine.context, costs, finish)
+
+
+def _unexpecting(stage: Stage) -> Stage:
+    """A stage that need not apply: a piece of a program has few of its ops."""
+    return stage.model_copy(update={"expect": None, "expect_rules": {}})
+
+
+def _check_expectations(stage: Stage, number: int, done: Outcome) -> None:
+    names = {r.name for r in stage_rules(stage)}
+    problems = []
+    if stage.expect is not None:
+        problems += _unmet(stage.expect, done.total, f"stage {number} ({', '.join(stage.rules)})")
+    for name, expect in stage.expect_rules.items():
+        if name not in names:
+            problems.append(f"stage {number} expects the rule {name}, which it does not have")
+            continue
+        problems += _unmet(expect, done.counts[name], f"rule {name}")
+    if problems:
+        raise ExpectationError("\n".join(problems))
+
+
+def _unmet(expect: Expect, found: int, what: str) -> list[str]:
+    if expect.applied is not None and found != expect.applied:
+        return [f"{what} must apply {expect.applied} times, but applied {found} times"]
+    if expect.min is not None and found < expect.min:
+        return [f"{what} must apply at least {expect.min} times, but applied {found} times"]
+    return []
+
+
+def located(location: str, path: str) -> str:
+    """A location with the program's path: a program that was parsed from text is called ``-``."""
+    return re.sub(r"(?<![^\s\[,])-(?=:\d+:\d+)", lambda _: path, location)
+
+
+def _locate(outcome: Outcome, path: str) -> None:
+    """Give the places in an outcome the name of their program."""
+    for place in (*outcome.applications, *outcome.decisions):
+        place.location = located(place.location, path)
+
+
+def transform(
+    text: str,
+    pipeline: Pipeline | str | None = None,
+    *,
+    path: str = "<string>",
+    record: bool = False,
+    texts: bool = True,
+    max_rewrites: int | None = None,
+    bound: int | None = None,
+    stages: Iterable[Stage] | None = None,
+    costs: cost.Settings | None = None,
+    kind: str = "",
+) -> Transformed:
+    """Run a program through a pipeline's torch stages.
+
+    ``kind`` is the kind of target that kernels are chosen for (default: that of ``costs``, else
+    the cpu), and whose default pipeline is taken where neither ``pipeline`` nor ``stages`` are
+    given.
+
+    ``record`` keeps every application, and ``texts`` with it the IR before and after each.
+    ``max_rewrites`` ends the work after so many applications; more than ``bound`` in one stage are
+    taken for a loop (default: by the program's size). ``costs`` is what cost stages decide by
+    (default: for a pipeline, the roofline model for this machine's cpu or Vulkan device; none for
+    ``stages``).
+
+    Raises :class:`MlirulesError` for a program or rule that is wrong, and
+    :class:`ExpectationError` when a rule that must apply did not.
+    """
+    if isinstance(pipeline, str):
+        pipeline = Pipeline.load(pipeline)
+    if stages is None:
+        pipeline = pipeline or default_for(kind or (costs.target.kind if costs else "cpu"))
+        stages = pipeline.stages
+        if costs is None and (here := kind or pipeline.targets[0]) in ("cpu", "vulkan"):
+            costs = cost.Settings(Target(here), flags=tuple(pipeline.flags))
+    stages = list(stages)
+    kind = kind or (costs.target.kind if costs is not None else "cpu")
+    if costs is not None:
+        told = costs.progress
+        costs = replace(costs, progress=lambda what: told(located(what, path)))
+    module = compiler.parse(inline_integer_resources(text), path, shared_context())
+    outcome = Outcome()
+    if record:
+        tracking.number(module)
+    for number, stage in enumerate(stages, 1):
+        if stage.phase == "torch":
+            _run_stage(
+                stage,
+                number,
+                module,
+                outcome,
+                record,
+                max_rewrites,
+                bound,
+                texts,
+                stages[number:],
+                costs,
+                kind,
+            )
+    _locate(outcome, path)
+    if max_rewrites is None:
+        convert_returned_constants(module, shared_context())
+    if not module.operation.verify():
+        raise MlirulesError.at(path, "the rewritten program does not verify", code="verify")
+    if record:
+        made = tracking.made(module)
+        for application in outcome.applications:
+            application.made = made.get(application.number, [])
+    counts = leftovers(module)
+    return Transformed(str(module), outcome, sorted(counts), counts)
+
+
+def compile_program(
+    text: str,
+    target: Target,
+    pipeline: Pipeline | None = None,
+    *,
+    path: str = "<string>",
+    fallback: bool = True,
+    flags: Sequence[str] = (),
+    record: bool = False,
+    timeout: float | None = None,
+    configs: Sequence[str | Path] = (),
+    costs: cost.Settings | None = None,
+) -> tuple[bytes, Transformed]:
+    """The whole way: torch stages, IREE's phases with further stages between them, binary.
+
+    ``configs`` are sets of config rules, tried before those of the pipeline's configuration stages.
+    ``costs`` is what cost stages decide by (default: the roofline model for the target).
+
+    Raises :class:`LeftoverError` when ``fallback`` is False and torch ops are left, and
+    :class:`~mlirules.drivers.tuning_specs.compile.NotApplied` when a config rule did not take
+    effect.
+    """
+    pipeline = pipeline or default_for(target.kind)
+    if target.kind not in pipeline.targets:
+        raise MlirulesError(
+            Fault(
+                Span(pipeline.pipeline),
+                "pipeline-target",
+                f"the pipeline is for {', '.join(pipeline.targets)}, not {target}",
+                f"--pipeline {default_for(target.kind).pipeline} is the one shipped for "
+                f"{target.kind}",
+            )
+        )
+    flags = (*pipeline.flags, *flags)
+    costs = replace(costs or cost.Settings(target), target=target, flags=flags)
+    done = transform(text, pipeline, path=path, record=record, costs=costs, kind=target.kind)
+    if not fallback and done.leftovers:
+        listed = "\n".join(f"  {n:>4} x {name}" for name, n in done.leftover_counts.most_common())
+        raise LeftoverError(f"{path}: no rule converts these ops:\n{listed}")
+    current, resume = _later_stages(
+        done, pipeline, target, flags, path, timeout, record, costs=costs
+    )
+    done = replace(done, text=current if resume is None else done.text)
+    stages = [s for s in pipeline.stages if s.phase == "configuration"]
+    sets = [*configs, *(name for stage in stages for name in stage.rules)]
+    if not sets:
+        try:
+            binary = compiler.compile_module(
+                current, target, flags=flags, path=path, compile_from=resume, timeout=timeout
+            )
+        except compiler.CompileError as error:
+            if not pipeline.dispensable or error.kind == "timeout":
+                raise
+            # What the user gives stays.
+            kept = [flag for flag in pipeline.flags if flag not in pipeline.dispensable]
+            kept += flags[len(pipeline.flags) :]
+            binary = compiler.compile_module(
+                current, target, flags=kept, path=path, compile_from=resume, timeout=timeout
+            )
+            why = error.faults[0].message.splitlines()[0]
+            done.notes.append(
+                f"compiled without {', '.join(pipeline.dispensable)} of the pipeline "
+                f"{pipeline.pipeline}, with which the program does not compile: {why}"
+            )
+        return binary, done
+    chosen = config_set(sets)
+    # What the user gives stays, and fails located; a pipeline's own habit makes way.
+    left_out = packs(chosen, target, pipeline.flags)
+    binary, report = compile_with(
+        current,
+        target,
+        chosen,
+        flags=[f for f in flags if f not in left_out],
+        path=path,
+        compile_from=resume,
+        timeout=timeout,
+    )
+    if left_out:
+        report.notes.append(
+            f"compiled without {', '.join(left_out)} of the pipeline {pipeline.pipeline}: packed "
+            "products take no configuration"
+        )
+    for stage in stages:
+        _check_config_expectations(stage, report)
+    return binary, replace(done, configs=report)
+
+
+def _check_config_expectations(stage: Stage, report: ConfigReport) -> None:
+    names = {rule.name for rule in config_set(stage.rules)}
+    problems = []
+    if stage.expect is not None:
+        total = sum(report.count(name) for name in names)
+        problems += _unmet(stage.expect, total, f"the configuration stage {stage.rules}")
+    for name, expect in stage.expect_rules.items():
+        if name not in names:
+            problems.append(f"the configuration stage expects the rule {name}, which it lacks")
+            continue
+        problems += _unmet(expect, report.count(name), f"rule {name}")
+    if problems:
+        raise ExpectationError("\n".join(problems))
+
+
+def _later_stages(
+    done: Transformed,
+    pipeline: Pipeline,
+    target: Target,
+    flags: Sequence[str],
+    path: str,
+    timeout: float | None,
+    record: bool = False,
+    last: str = "preprocessing",
+    costs: cost.Settings | None = None,
+) -> tuple[str, str | None]:
+    """The program after the stages that follow phases of the compiler, and the last such phase."""
+    current = done.text
+    resume: str | None = None
+    for phase in ("input", "preprocessing"):
+        stages = [s for s in pipeline.stages if s.phase == phase]
+        if not stages or compiler.PHASES.index(phase) > compiler.PHASES.index(last):
+            continue
+        current = compiler.lower_to(
+            current, target, phase, flags=flags, path=path, compile_from=resume, timeout=timeout
+        )
+        resume = phase
+        module = compiler.parse(current, f"{path} after {phase}", shared_context())
+        before = len(pipeline.stages) - len(stages)
+        for number, stage in enumerate(stages, before + 1):
+            rest = pipeline.stages[pipeline.stages.index(stage) + 1 :]
+            _run_stage(
+                stage,
+                number,
+                module,
+                done.outcome,
+                record,
+                None,
+                rest=rest,
+                costs=costs,
+                kind=target.kind,
+            )
+        _locate(done.outcome, f"{path} after {phase}")
+        current = str(module)
+    return current, resume
+
+
+def program_at(
+    text: str,
+    target: Target,
+    phase: str,
+    pipeline: Pipeline | None = None,
+    *,
+    path: str = "<string>",
+    flags: Sequence[str] = (),
+    timeout: float | None = None,
+) -> str:
+    """The program as it is at a phase of compilation.
+
+    ``source`` is the program itself, ``torch`` what the pipeline's torch stages make of it, the
+    others are those of the compiler, after the pipeline's stages for them.
+    """
+    if phase == "source":
+        return text
+    pipeline = pipeline or default_for(target.kind)
+    flags = (*pipeline.flags, *flags)
+    costs = cost.Settings(target, flags=tuple(flags))
+    done = transform(text, pipeline, path=path, costs=costs, kind=target.kind)
+    if phase == "torch":
+        return done.text
+    if phase not in compiler.PHASES:
+        known = ("source", "torch", *compiler.PHASES)
+        raise MlirulesError.at(
+            "--phases",
+            f"unknown phase {phase!r}",
+            code="phase",
+            suggestion=did_you_mean(phase, known) or "known: " + ", ".join(known),
+        )
+    current, resume = _later_stages(
+        done, pipeline, target, flags, path, timeout, last=phase, costs=costs
+    )
+    if resume == phase:
+        return current
+    return compiler.lower_to(
+        current, target, phase, flags=flags, path=path, compile_from=resume, timeout=timeout
+    )

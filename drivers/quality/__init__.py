@@ -1,0 +1,1 @@
+"""Is it right? Tests of rules, verification, bisection, reduction."""

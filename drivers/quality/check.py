@@ -1,0 +1,290 @@
+"""Checking rule files as far as it goes without applying them.
+
+To what the loader finds this adds what only the compiler knows (op names, the MLIR of the tests)
+and what FileCheck would misread in silence.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree import target_facts as targetfacts
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.tuning_specs.compile import unmatchable
+from mlirules.language.config.rule import config_of
+from mlirules.language.faults import Fault, MlirulesError, did_you_mean
+from mlirules.language.loader import kind_of, rule_of
+from mlirules.language.source import SourceFile, Text, load_yaml
+
+# The compiler's parser is recursive, and it runs in this process: what nests deeper may overflow
+# its stack. Aliases of aliases may grow beyond all memory when a diagnostic prints them.
+MAX_MLIR_NESTING = 100
+MAX_MLIR_OPERATORS = 200
+MAX_MLIR_ALIASES = 16
+
+_DIRECTIVE = re.compile(r"(?P<prefix>CHECK[A-Z0-9-]*)(?P<colon>\s*:)?")
+_SUFFIXES = ("", "-NEXT", "-SAME", "-NOT", "-DAG", "-LABEL", "-EMPTY")
+_COUNT = re.compile(r"CHECK-COUNT-([1-9][0-9]*)")
+_LITERAL = re.compile(r"\{LITERAL\}")
+
+
+def check_rule(path: str | Path, text: str | None = None) -> list[Fault]:
+    """All faults of one rule file, in the order of its lines; an empty list when it has none.
+
+    Beside what :func:`~mlirules.language.loader.load_rule` finds: op names that the installed
+    compiler lacks, MLIR in the tests that does not parse or verify, FileCheck lines that would
+    check nothing, unknown targets. ``text`` is read instead of the file when given. Nothing is
+    written and no rule is applied.
+    """
+    try:
+        source = load_yaml(path, text)
+    except MlirulesError as error:
+        return error.faults
+    faults: list[Fault] = []
+    try:
+        if kind_of(source) == "config":
+            faults += unmatchable(config_of(source, facts=targetfacts.facts))
+        else:
+            rule_of(source, ops=compiler.op_oracle)
+    except MlirulesError as error:
+        faults.extend(error.faults)
+    known = {fault.span.line for fault in faults}
+    found = list(_deeper(source))
+    faults += [f for f in found if f.span.line not in known]
+    return sorted(dict.fromkeys(faults), key=lambda f: (f.span.line, f.span.column, f.code))
+
+
+def _deeper(source: SourceFile) -> Iterator[Fault]:
+    data = source.data
+    if not isinstance(data, dict):
+        return
+    targets = data.get("targets")
+    for i, target in enumerate(targets if isinstance(targets, list) else []):
+        if isinstance(target, str) and kind_of(source) != "config":  # those are checked above
+            yield from _target(source.text_at(("targets", i)))
+    tests = data.get("tests")
+    for i, test in enumerate(tests if isinstance(tests, list) else []):
+        if not isinstance(test, dict):
+            continue
+        for key in ("input", "unchanged"):
+            if isinstance(test.get(key), str):
+                yield from mlir_faults(source.text_at(("tests", i, key)))
+        if isinstance(test.get("check"), str):
+            yield from check_line_faults(source.text_at(("tests", i, "check")))
+
+
+def _target(text: Text) -> Iterator[Fault]:
+    try:
+        Target.parse(text.value)
+    except MlirulesError as error:
+        for fault in error.faults:
+            yield Fault(text.span(), "target", fault.message, fault.suggestion)
+
+
+@functools.cache
+def _context() -> Any:
+    return compiler.context()
+
+
+def mlir_faults(text: Text) -> list[Fault]:
+    """The faults of MLIR text that stands in a file, located in that file."""
+    if not text.value.strip():
+        return [Fault(text.span(), "mlir", "the program is empty", "write a func.func")]
+    unsafe = _unsafe(text.value)
+    if unsafe is not None:
+        offset, message = unsafe
+        return [Fault(text.span(offset, 1), "mlir", message)]
+    try:
+        compiler.parse(text.value, text.source.path, _context())
+    except MlirulesError as error:
+        starts = [0, *(m.end() for m in re.finditer("\n", text.value))]
+        return [_moved(fault, text, starts) for fault in error.faults]
+    return []
+
+
+def _moved(fault: Fault, text: Text, starts: list[int]) -> Fault:
+    line, column = fault.span.line, fault.span.column
+    if not 1 <= line <= len(starts):
+        return Fault(text.span(), fault.code, fault.message, fault.suggestion)
+    start = starts[line - 1]
+    row = text.value[start:].split("\n", 1)[0]
+    # The compiler counts bytes.
+    before = len(row.encode()[: column - 1].decode(errors="ignore"))
+    offset = start + before
+    word = re.match(r'[\w.!%@#$-]+|"[^"\n]*"', text.value[offset:])
+    span = text.span(offset, len(word[0]) if word else 1)
+    return Fault(span, fault.code, fault.message, fault.suggestion)
+
+
+_STRUCTURE = re.compile(
+    r"(?P<open>[(\[{<])|(?P<arrow>->)|(?P<close>[)\]}>])|(?P<end>[,=:])"
+    r"|(?P<operator>[-+*]|\b(?:mod|floordiv|ceildiv)\b)"
+)
+_ALIAS = re.compile(r"^[ \t]*([#!][A-Za-z_]\w*)[ \t]*=", re.MULTILINE)
+
+
+def _unsafe(text: str) -> tuple[int, str] | None:
+    """Where MLIR text is too much for a recursive parser, and why; strings are not left out."""
+    depth = operators = 0
+    for found in _STRUCTURE.finditer(text):
+        match found.lastgroup:
+            case "open":
+                depth, operators = depth + 1, 0
+            case "close":
+                depth, operators = max(0, depth - 1), 0
+            case "operator":
+                operators += 1
+            case _:
+                operators = 0
+        if depth > MAX_MLIR_NESTING:
+            return found.start(), f"nested more than {MAX_MLIR_NESTING} levels deep"
+        if operators > MAX_MLIR_OPERATORS:
+            return found.start(), f"more than {MAX_MLIR_OPERATORS} operators in a row"
+    levels: dict[str, int] = {}
+    aliases = list(_ALIAS.finditer(text))
+    ends = [*(found.start() for found in aliases[1:]), len(text)]
+    for found, end in zip(aliases, ends, strict=False):
+        used = re.findall(r"[#!][A-Za-z_]\w*", text[found.end() : end])
+        level = levels[found[1]] = 1 + max((levels.get(name, 0) for name in used), default=0)
+        if level > MAX_MLIR_ALIASES:
+            return found.start(1), f"aliases of aliases more than {MAX_MLIR_ALIASES} levels deep"
+    return None
+
+
+# ---- FileCheck lines -------------------------------------------------------------------------
+
+
+def check_line_faults(text: Text) -> list[Fault]:
+    """What FileCheck would misread in the lines of a `check:`, located in their file."""
+    faults: list[Fault] = []
+
+    def fault(offset: int, length: int, message: str, hint: str = "") -> None:
+        faults.append(Fault(text.span(offset, length), "filecheck", message, hint))
+
+    known = [f"CHECK{s}" for s in _SUFFIXES]
+    defined: set[str] = set()
+    first = True
+    starts = [0, *(m.end() for m in re.finditer("\n", text.value))]
+    for start, row in zip(starts, text.value.split("\n"), strict=True):
+        at = start + len(row) - len(row.lstrip())
+        words = row.strip()
+        if not words:
+            continue
+        found = _DIRECTIVE.search(row)
+        if not found:
+            if not words.startswith(("//", "#")):
+                near = re.match(r"[A-Za-z-]*", words)
+                hint = did_you_mean(near[0].upper() if near else "", known)
+                hint = hint or f"write CHECK: {words[:40]}"
+                fault(at, len(words), "this line checks nothing", hint)
+            continue
+        offset, prefix = start + found.start(), found["prefix"]
+        if not _known(prefix):
+            fault(
+                offset,
+                len(prefix),
+                f"FileCheck has no directive {prefix!r}",
+                did_you_mean(prefix, known) or "known: " + ", ".join(known),
+            )
+            continue
+        rest = row[found.end() :]
+        modifier = _LITERAL.match(rest)
+        if found["colon"] is None and modifier:
+            rest = rest[modifier.end() :].removeprefix(":")
+        elif found["colon"] is None:
+            fault(
+                offset,
+                len(prefix),
+                f"{prefix} without its colon is only a comment",
+                f"write {prefix}:",
+            )
+            continue
+        elif found["colon"] != ":":
+            fault(
+                offset,
+                len(prefix),
+                f"FileCheck ignores {prefix!r} when a blank precedes the colon",
+                f"write {prefix}:",
+            )
+            continue
+        if first and prefix in ("CHECK-NEXT", "CHECK-SAME", "CHECK-EMPTY"):
+            fault(
+                offset,
+                len(prefix),
+                f"{prefix} cannot stand first",
+                "it continues the match of a line before it",
+            )
+        first = False
+        if prefix == "CHECK-EMPTY":
+            continue
+        if not rest.strip():
+            fault(
+                offset,
+                len(prefix),
+                f"{prefix}: matches anything: no pattern follows",
+                "write what must be there",
+            )
+            continue
+        if not modifier:
+            _pattern(rest, start + len(row) - len(rest), defined, fault)
+    return faults
+
+
+def _known(prefix: str) -> bool:
+    return prefix.removeprefix("CHECK") in _SUFFIXES or bool(_COUNT.fullmatch(prefix))
+
+
+def _pattern(rest: str, base: int, defined: set[str], fault: Any) -> None:
+    """Check the ``{{regex}}`` and ``[[VARIABLE]]`` parts of one pattern."""
+    at = 0
+    while True:
+        opened = re.compile(r"\{\{|\[\[").search(rest, at)
+        if not opened:
+            return
+        close = "}}" if opened.group() == "{{" else "]]"
+        end = rest.find(close, opened.end())
+        if end < 0:
+            fault(base + opened.start(), 2, f"{opened.group()!r} is not closed", f"write {close}")
+            return
+        if close == "}}":
+            while rest.startswith("}}}", end):  # `}` may be the regex's own last character
+                end += 1
+            _regex(rest[opened.end() : end], base + opened.end(), fault)
+        else:
+            while rest.startswith("]]]", end):
+                end += 1
+            inner = rest[opened.end() : end]
+            variable = re.match(r"\$?[A-Za-z_]\w*", inner)
+            if not inner.startswith("#"):
+                name = variable[0] if variable else ""
+                tail = inner[len(name) :]
+                if not name or (tail and not tail.startswith(":")):
+                    fault(
+                        base + opened.start(),
+                        end + 2 - opened.start(),
+                        f"[[{inner}]] is no variable",
+                        "write [[NAME:regex]] to define one, [[NAME]] to use it; "
+                        "quote brackets as {{\\[\\[}}",
+                    )
+                elif tail:
+                    _regex(tail[1:], base + opened.end() + len(name) + 1, fault)
+                    defined.add(name)
+                elif name not in defined:
+                    hint = did_you_mean(name, defined) or f"define it: [[{name}:regex]]"
+                    fault(base + opened.end(), len(name), f"{name} is not defined yet", hint)
+        at = end + 2
+
+
+def _regex(pattern: str, base: int, fault: Any) -> None:
+    # POSIX classes are not Python's; everything else that can be wrong is wrong in both.
+    plain = re.sub(r"\[:\w+:\]", lambda m: "a" * len(m.group()), pattern)
+    try:
+        re.compile(plain)
+    except (re.error, RecursionError, OverflowError) as error:
+        offset = getattr(error, "pos", None) or 0
+        fault(base + offset, 1, f"the regular expression is wrong: {getattr(error, 'msg', error)}")

@@ -1,0 +1,196 @@
+"""CHECK lines written from what a rule makes: from the parsed result, few, and stable.
+
+A line names an op that the rule made and the checked ops that feed it, nothing else: no SSA
+numbers, no types, no constants. Every set of lines is held against the program before the rule,
+which it must refuse, and against the result spelt in other ways, which it must accept.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mlirules.drivers.apply.engine import Options
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.pipelines.transform import (
+    engine_for,
+    inline_integer_resources,
+    shared_context,
+)
+from mlirules.drivers.quality.explain import walk
+from mlirules.drivers.quality.ruletest import filecheck, run_test
+from mlirules.generator.emit import pdll
+from mlirules.language.edit import with_value
+from mlirules.language.faults import Fault, MlirulesError
+from mlirules.language.loader import kind_of, load_rule
+from mlirules.language.rule import Rule
+from mlirules.language.source import load_yaml
+
+MAX_LINES = 8
+_OLD = "mlirules.old"
+_PLACEHOLDER = "CHECK: to be written"
+
+# Ops that say nothing about what is computed: sizes, storage, constants, borders, terminators.
+_SILENT = re.compile(
+    r"torch\.constant\.|torch_c\.|torch\.prim\.ListConstruct$|arith\.(constant|index_cast)|"
+    r"tensor\.(empty|dim|cast)$|linalg\.(yield|index)$|tensor\.yield$|func\.|"
+    r"arith\.(ext|trunc|[sufp]*to)"
+)
+
+
+def update(path: str | Path) -> list[str]:
+    """Write the CHECK lines and reasons that a rule file lacks, or that no longer hold.
+
+    A test that holds is left as it is. Returns what was written, in words; an empty list: nothing.
+    Raises :class:`MlirulesError` for a file that is wrong otherwise.
+    """
+    source = load_yaml(path)
+    tests = source.data.get("tests") if isinstance(source.data, dict) else None
+    if kind_of(source) == "config" or not isinstance(tests, list):
+        return []
+    text = source.text
+    for i, test in enumerate(tests):
+        bare = isinstance(test, dict) and "input" in test and not {"check", "run"} & set(test)
+        if bare:
+            text = with_value(load_yaml(path, text), ("tests", i), "check", _PLACEHOLDER)
+    rule = load_rule(path, text, ops=compiler.op_oracle)
+    said = []
+    for i, test in enumerate(rule.tests):
+        key, value = "", ""
+        if test.input is not None and test.check is not None:
+            if test.check.strip() == _PLACEHOLDER or _fails(rule, test.input, test.check):
+                key, value = "check", "\n".join(lines_for(rule, test.input))
+        elif test.unchanged is not None and test.because is None:
+            reason = _reason(rule, test.unchanged)
+            key, value = ("because", reason) if reason else ("", "")
+        if key:
+            text = with_value(load_yaml(path, text), ("tests", i), key, value)
+            said.append(f"{path}: wrote `{key}:` of the test {test.name!r}")
+    if said:
+        written = load_rule(path, text, ops=compiler.op_oracle)
+        for test in written.tests:
+            result = run_test(written, test, devices=[])
+            if not result.passed:
+                where = written.source.span_at(("tests", written.tests.index(test)))
+                raise MlirulesError(
+                    Fault(
+                        where,
+                        "update",
+                        f"the test {test.name!r} does not hold: {result.problems[0]}",
+                        "nothing was written",
+                    )
+                )
+        pdll.write_atomically(Path(path), text)
+    return said
+
+
+def _module(rule: Rule, text: str) -> Any:
+    return compiler.parse(inline_integer_resources(text), rule.path, shared_context())
+
+
+def _rewritten(rule: Rule, text: str) -> Any:
+    """The program after the rule; ops that stood there before carry a mark."""
+    module = _module(rule, text)
+    with shared_context():
+        for op in walk(module.operation):
+            op.attributes[_OLD] = ir.UnitAttr.get()
+    count = engine_for([rule]).run(module, Options(driver="greedy")).total
+    if not count:
+        raise MlirulesError(
+            Fault(
+                rule.span,
+                "update",
+                "the rule does not apply to the test's input: no CHECK line can be written",
+            )
+        )
+    return module
+
+
+def _fails(rule: Rule, text: str, check: str) -> bool:
+    module = _module(rule, text)
+    engine_for([rule]).run(module, Options(driver="greedy"))
+    return bool(filecheck(check, str(module)))
+
+
+def _reason(rule: Rule, text: str) -> str:
+    """The one line that refuses a program; empty when there is not exactly one."""
+    matcher = Matcher(rule, shared_context())
+    found = [
+        matcher.diagnose(op)
+        for op in walk(_module(rule, text).operation)
+        if op.name in rule.root_ops
+    ]
+    lines = {str(d.refusals[0].line) for d in found if d.refusals}
+    return lines.pop() if len(lines) == 1 else ""
+
+
+def lines_for(rule: Rule, text: str) -> list[str]:
+    """CHECK lines for what a rule makes of a program.
+
+    Raises :class:`MlirulesError` when the rule does not apply, or no line tells the result from
+    the program.
+    """
+    module = _rewritten(rule, text)
+    made = [op for op in walk(module.operation) if _OLD not in op.attributes]
+    left = {op.name for op in walk(module.operation)}
+    label = next((op for op in walk(module.operation) if op.name == "func.func"), None)
+    telling = [op for op in made if not _SILENT.match(op.name)] or made
+    if len(telling) > MAX_LINES:  # what stands in the function says more than bodies do
+        outer = [op for op in telling if op.parent.name == "func.func"]
+        telling = (outer or telling)[:MAX_LINES]
+    for op in walk(module.operation):
+        if _OLD in op.attributes:
+            del op.attributes[_OLD]
+    head = []
+    if label is not None:
+        head = [f"CHECK-LABEL: func.func @{ir.StringAttr(label.attributes['sym_name']).value}"]
+    gone = [
+        f"CHECK-NOT: {name}"
+        for name in sorted(rule.op_names)
+        if name not in left and not _SILENT.match(name)
+    ][-1:]
+    after, before = str(module), str(_module(rule, text))
+    for wired in (True, False):
+        lines = [*head, *_op_lines(telling, wired), *gone]
+        check = "\n".join(lines)
+        spellings = (
+            after,
+            re.sub(r"%([A-Za-z0-9_]+)", r"%renamed_\1", after),
+            str(module.operation.get_asm(enable_debug_info=True)),
+        )
+        if filecheck(check, before) and not any(filecheck(check, s) for s in spellings):
+            return lines
+    raise MlirulesError(
+        Fault(
+            rule.span,
+            "update",
+            "no CHECK line tells the result from the program",
+            "write the `check:` by hand",
+        )
+    )
+
+
+def _op_lines(ops: list[Any], wired: bool) -> list[str]:
+    """A line for each op; ``wired``: with the checked ops that feed it, by captured names."""
+    names: dict[Any, str] = {}
+    used = {operand for op in ops for operand in op.operands} if wired else set()
+    out = []
+    for op in ops:
+        feeds = [names[o] for o in op.operands if o in names]
+        line = op.name + "".join(f"{{{{.*}}}}%[[{name}]]" for name in feeds)
+        results = [r for r in op.results if r in used]
+        if len(op.results) == 1 and results:
+            name = _name(op.name, names)
+            names[results[0]] = name
+            line = f"%[[{name}:.+]] = {line}"
+        out.append(f"CHECK: {line}")
+    return out
+
+
+def _name(op: str, taken: dict[Any, str]) -> str:
+    stem = re.sub(r"\W", "_", op.rpartition(".")[2]).upper()
+    known = set(taken.values())
+    return next(n for n in (stem, *(f"{stem}{i}" for i in range(2, 1000))) if n not in known)

@@ -1,0 +1,126 @@
+"""A config rule's inline tests: the entry hits, or a named part of it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.measure import numerics
+from mlirules.drivers.pipelines.transform import rule_set
+from mlirules.drivers.quality.ruletest import TestResult, filecheck, run_test
+from mlirules.drivers.tuning_specs.compile import (
+    ConfigReport,
+    NotApplied,
+    compile_with,
+    config_set,
+    configure,
+)
+from mlirules.drivers.tuning_specs.match import refusal
+from mlirules.language.config.model import ConfigTest
+from mlirules.language.config.rule import ConfigRule
+from mlirules.language.faults import MlirulesError
+from mlirules.language.loader import holds_config, rule_files
+from mlirules.language.model import Test
+from mlirules.language.rule import Rule
+
+#: Seconds that one compilation of a test may take.
+TIMEOUT = 300.0
+
+_ARCHITECTURES = {"cuda": "cuda:sm_80", "hip": "hip:gfx942"}
+
+
+def run_config_test(
+    rule: ConfigRule, test: ConfigTest, *, devices: Sequence[str] | None = None
+) -> TestResult:
+    """Run one inline test of a config rule. ``devices`` limits where numbers are checked."""
+    result = TestResult(rule, test)
+    name = test.target or rule.doc.targets[0]
+    target = Target.parse(_ARCHITECTURES.get(name, name))
+    try:
+        if test.unchanged is not None:
+            _unchanged(rule, test, target, result)
+        else:
+            _configured(rule, test, target, result, devices)
+    except (MlirulesError, NotApplied) as error:
+        result.problems.append(str(error))
+    return result
+
+
+def shown(report: ConfigReport) -> str:
+    """Configured ops as text, a line each: what a test's `check:` lines are held against."""
+    return "".join(
+        f"{op.dispatch} {op.op} rule={op.marker or 'none'} "
+        f"lowering_config = {op.lowering_config or 'none'} "
+        f"translation_info = {op.translation_info or 'none'} "
+        f"decomposition_config = {op.decomposition_config or 'none'}\n"
+        for op in report.ops
+    )
+
+
+def _unchanged(rule: ConfigRule, test: ConfigTest, target: Target, result: TestResult) -> None:
+    report = configure(test.unchanged or "", target, [rule], path=rule.path, timeout=TIMEOUT)
+    result.output = shown(report)
+    if report.hits:
+        result.problems.append("the entry hit an op, but should not have\n" + result.output)
+        return
+    refusals = [r for op in report.ops if (r := refusal(rule, op.operation)) is not None]
+    if test.because is not None and test.because not in {r.because for r in refusals}:
+        found = "; ".join(f"{r.because} ({r.message})" for r in refusals) or "no op at all"
+        result.problems.append(f"refused by another part: {found}")
+
+
+def _configured(
+    rule: ConfigRule,
+    test: ConfigTest,
+    target: Target,
+    result: TestResult,
+    devices: Sequence[str] | None,
+) -> None:
+    binary, report = compile_with(test.input or "", target, [rule], path=rule.path, timeout=TIMEOUT)
+    result.output = shown(report)
+    if not report.hits:
+        reasons = [
+            f"{op.dispatch}, {op.op}: {r.because}: {r.message}"
+            for op in report.ops
+            if (r := refusal(rule, op.operation)) is not None
+        ]
+        result.problems.append("\n".join(["the entry hit no op", *reasons]))
+        return
+    if test.hits is not None and len(report.hits) != test.hits:
+        result.problems.append(f"hit {len(report.hits)} ops, not {test.hits}")
+    if test.check is not None:
+        message = filecheck(test.check, result.output)
+        if message:
+            result.problems.append(message + "\n" + result.output)
+    if test.run is None:
+        return
+    if devices is not None and target.kind not in devices:
+        result.skipped.append(f"{target.kind}: not asked for")
+        return
+    reason = target.available()
+    if reason:
+        result.skipped.append(f"{target.kind}: {reason}")
+        return
+    result.problems += numerics.compare(test.input or "", binary, test.run, target)
+
+
+def any_rules(paths: Sequence[str]) -> list[Rule | ConfigRule]:
+    """Rules of every kind in rule sets: rewrite rules first, each kind in its order."""
+    files = {path: rule_files(path) for path in paths}
+    rewriting = [p for p in paths if not all(map(holds_config, files[p]))]
+    configuring = [p for p in paths if any(map(holds_config, files[p]))]
+    rules: list[Rule | ConfigRule] = []
+    rules += rule_set(tuple(rewriting)) if rewriting else ()
+    rules += config_set(configuring) if configuring else ()
+    return rules
+
+
+def run_any_test(
+    rule: Rule | ConfigRule, test: Test | ConfigTest, *, devices: Sequence[str] | None = None
+) -> TestResult:
+    """Run an inline test of a rule of any kind."""
+    if isinstance(rule, ConfigRule) and isinstance(test, ConfigTest):
+        return run_config_test(rule, test, devices=devices)
+    assert isinstance(rule, Rule)
+    assert isinstance(test, Test)
+    return run_test(rule, test, devices=devices)

@@ -1,0 +1,151 @@
+"""What an editor asks about a rule file: faults, what a word means, where it comes from, PDLL.
+
+Plain functions of a file's text; :mod:`mlirules.commands.lsp` speaks the protocol around them.
+Lines and columns count from 0, as in the protocol.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.quality.check import check_rule
+from mlirules.generator.emit import pdll
+from mlirules.language.evaluate import FUNCTIONS
+from mlirules.language.faults import Fault, MlirulesError
+from mlirules.language.loader import load_rule
+
+_WORD = re.compile(r"[A-Za-z_][\w.]*")
+_OP = re.compile(r"(?<![\w.@%!#\"/-])([a-z][a-z0-9_]*\.[A-Za-z_][\w.]*)")
+
+# Where the documentation of a dialect stands on the web.
+_MLIR = "https://mlir.llvm.org/docs/Dialects/"
+_PAGES = {
+    "arith": "ArithOps",
+    "math": "MathOps",
+    "tensor": "TensorOps",
+    "linalg": "Linalg",
+    "memref": "MemRef",
+    "scf": "SCFDialect",
+    "vector": "Vector",
+    "func": "Func",
+    "transform": "Transform",
+    "pdl": "PDLOps",
+    "affine": "Affine",
+    "complex": "ComplexOps",
+    "cf": "ControlFlowDialect",
+    "bufferization": "BufferizationOps",
+    "shape": "ShapeDialect",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Part of a text: a line, its first column, and the one after its last."""
+
+    line: int
+    start: int
+    end: int
+
+
+def is_rule(text: str) -> bool:
+    """Whether a file says that it holds a rule."""
+    return re.search(r"^rule:", text, re.MULTILINE) is not None
+
+
+def faults(path: str | Path, text: str) -> list[Fault]:
+    """What `mlirules check` says of a file with this text; nothing for files without a rule."""
+    return check_rule(path, text) if is_rule(text) else []
+
+
+def word_at(text: str, line: int, column: int) -> tuple[str, Part] | None:
+    """The word or op name at a place."""
+    rows = text.split("\n")
+    if line >= len(rows):
+        return None
+    for found in _WORD.finditer(rows[line]):
+        if found.start() <= column <= found.end():
+            word = found[0].rstrip(".")
+            return word, Part(line, found.start(), found.start() + len(word))
+    return None
+
+
+def explanation(path: str | Path, text: str, word: str) -> str:
+    """What a word of a rule means, in Markdown: an op, a function, a symbol; empty: nothing."""
+    if "." in word:
+        known, _ = compiler.op_oracle(word)
+        if not known:
+            return ""
+        link = documentation_link(word)
+        head = f"**{word}**" + (f" ([documentation]({link}))" if link else "")
+        return f"{head}\n\n{compiler.op_documentation(word)}".strip()
+    if word in FUNCTIONS:
+        function = FUNCTIONS[word]
+        return f"**{word}**: {function.doc}\n\n`{function.example}`"
+    try:
+        rule = load_rule(path, text)
+    except MlirulesError:
+        return ""
+    if word in rule.types:
+        return f"**{word}**: `{rule.types[word][0]}`"
+    for name, line, _, _ in rule.let:
+        if name == word:
+            return f"**{word}** = `{line}`"
+    return ""
+
+
+def definition(path: str | Path, text: str, word: str) -> Part | None:
+    """Where a symbol of a rule is declared: its line in `types:` or `let:`, else its first use."""
+    try:
+        rule = load_rule(path, text)
+    except MlirulesError:
+        return None
+    lines = [rule.types[word][0]] if word in rule.types else []
+    lines += [line for name, line, _, _ in rule.let if name == word]
+    if not lines:
+        lines = [
+            line
+            for line, _ in rule.types.values()
+            if re.search(rf"\b{re.escape(word)}\b", str(line))
+        ]
+        lines += [p.line for p in rule.match if word in p.equation.results]
+    if not lines:
+        return None
+    span = lines[0].span
+    return Part(span.line - 1, span.column - 1, span.column - 1 + span.length)
+
+
+def documentation_link(op: str) -> str:
+    """The web page that documents an op; empty when none is known."""
+    dialect, _, rest = op.partition(".")
+    if op.startswith(("torch.aten.", "torch.prims.")):
+        name = rest.split(".")[1].strip("_")
+        return f"https://docs.pytorch.org/docs/stable/generated/torch.{name}.html"
+    if dialect in _PAGES:
+        joined = op.replace(".", "")
+        return f"{_MLIR}{_PAGES[dialect]}/#{joined}-{joined.replace('_', '')}op"
+    if dialect.startswith("iree_"):
+        name = "".join(part.capitalize() for part in dialect.split("_")).replace("Iree", "IREE")
+        return f"https://iree.dev/reference/mlir-dialects/{name}/"
+    return ""
+
+
+def links(text: str) -> list[tuple[Part, str]]:
+    """The ops that a rule names, each with the page that documents it."""
+    out = []
+    for n, row in enumerate(text.split("\n")):
+        if row.lstrip().startswith("#"):
+            continue
+        for found in _OP.finditer(row):
+            op = found[1].rstrip(".")
+            link = documentation_link(op)
+            if link:
+                out.append((Part(n, found.start(1), found.start(1) + len(op)), link))
+    return out
+
+
+def preview(path: str | Path, text: str) -> str:
+    """The PDLL generated from a rule. Raises :class:`MlirulesError` for a rule that is wrong."""
+    return pdll.pdll([load_rule(path, text, ops=compiler.op_oracle)], origin=Path(path).name)

@@ -1,0 +1,167 @@
+"""Why rules do not apply: every candidate of a program judged, the nearest first.
+
+What a rule refuses at one op says :meth:`mlirules.drivers.match.matcher.Matcher.diagnose`. Here the
+candidates are chosen, also where the program lacks the rule's root op, and ranked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlirules.drivers.apply.engine import Outcome
+from mlirules.drivers.match.matcher import Diagnosis, Matcher, Refusal
+from mlirules.language.faults import did_you_mean
+from mlirules.language.rule import Line, Rule
+
+# Says whether an op is one that the reader asked about.
+Wanted = Callable[[Any], bool]
+
+
+def walk(operation: Any) -> Iterator[Any]:
+    """Every op below ``operation``, in the order of the text."""
+    for region in operation.regions:
+        for block in region.blocks:
+            for op in block.operations:
+                inner = op.operation
+                yield inner
+                if len(inner.regions):
+                    yield from walk(inner)
+
+
+def diagnoses(matcher: Matcher, module: Any, wanted: Wanted | None = None) -> list[Diagnosis]:
+    """How near a rule comes to applying at each candidate of a program, the nearest first.
+
+    Candidates are the ops that have the name of the rule's root. Where an op asked for by
+    ``wanted`` has another name, those that it stands in or feeds are taken, as far as the pattern
+    reaches; where there are none either, the answer says what the rule looks for and what stands
+    there. An empty list: ``wanted`` fits no op.
+    """
+    rule = matcher.rule
+    roots = frozenset(rule.root_ops)
+    ops = list(walk(module.operation))
+    asked = ops if wanted is None else [op for op in ops if wanted(op)]
+    chosen = [op for op in asked if op.name in roots]
+    if not chosen and wanted is not None:
+        around = [*asked, *(parent for op in asked for parent in _parents(op))]
+        chosen = [op for op in around if op.name in roots]
+        chosen = chosen or [root for op in asked for root in _reached(op, rule)]
+        chosen = list(dict.fromkeys(chosen))
+    found = [matcher.diagnose(op) for op in chosen]
+    if not found and asked:
+        names = Counter(op.name for op in ops)
+        found = [_absent(matcher, asked, names, None if wanted is None else asked[0])]
+    return sorted(found, key=lambda d: d.rank)
+
+
+def _parents(op: Any) -> Iterator[Any]:
+    """The ops that ``op`` stands in: a body's line is asked about, its op is meant."""
+    while (parent := op.parent) is not None:
+        op = parent.operation
+        yield op
+
+
+def _reached(op: Any, rule: Rule) -> list[Any]:
+    """The ops of the root's name that ``op`` feeds within the pattern's depth."""
+    level, out = [op], []
+    for _ in range(len(rule.op_names)):
+        level = list(
+            dict.fromkeys(u.owner.operation for o in level for r in o.results for u in r.uses)
+        )
+        out += [user for user in level if user.name in rule.root_ops]
+    return out
+
+
+def _absent(matcher: Matcher, ops: Sequence[Any], names: Counter[str], there: Any) -> Diagnosis:
+    """The answer where no op has the root's name: the nearest that the program has instead."""
+    rule = matcher.rule
+    if rule.equation is not None:
+        line, root = rule.equation[0], "structured op (linalg)"
+    else:
+        line, root = rule.root.line, rule.root.op
+    inner = next((op for op in ops if op.name in rule.op_names), None)
+    lines: list[tuple[Line, bool | None]] = []
+    if inner is not None:
+        users = Counter(u.owner.name for r in inner.results for u in r.uses)
+        found = ", ".join(users) or "nothing"
+        refusal = Refusal(
+            line, f"the result of {inner.name} feeds {found}, not {root}", root, found, 1, at=inner
+        )
+        return Diagnosis(inner, [refusal], 1, matcher.parts, lines)
+    if there is not None:
+        refusal = Refusal(line, f"the op here is {there.name}, not {root}", root, there.name)
+        return Diagnosis(there, [refusal], 0, matcher.parts, lines)
+    near = did_you_mean(root, names).removeprefix("did you mean ").rstrip("?")
+    refusal = Refusal(
+        line,
+        f"the program has no {root}",
+        root,
+        "none",
+        suggestion=f"it has {near.replace(' or ', ' and ')}" if near else "",
+    )
+    return Diagnosis(None, [refusal], 0, matcher.parts, lines)
+
+
+@dataclass
+class WhyNot:
+    """Why one rule of a set did not apply, or not everywhere.
+
+    ``nearest`` is the op it came nearest to, of the ``candidates`` that it left alone; None when
+    the program held no op that the rule starts at. ``applied`` counts its applications. ``made``:
+    the candidates stand only in the result, made by other rules. ``taken``: it fits, and these
+    rules, which fit as well, go before it.
+    """
+
+    rule: Rule
+    candidates: int
+    nearest: Diagnosis | None
+    applied: int = 0
+    made: bool = False
+    taken: list[str] = field(default_factory=list)
+
+
+def why_not(matchers: Sequence[Matcher], before: Any, after: Any, outcome: Outcome) -> list[WhyNot]:
+    """For each rule that left a candidate alone: why; the nearest first, absent roots last.
+
+    ``before`` and ``after`` are the program around a run of the rules, ``outcome`` what the run
+    did.
+    """
+    old, new = _by_name(before), _by_name(after)
+    out = []
+    for matcher in matchers:
+        rule = matcher.rule
+        applied = outcome.counts[rule.name]
+        ops = [op for name in rule.root_ops for op in old.get(name, ())]
+        made = not ops
+        if made:
+            ops = [op for name in rule.root_ops for op in new.get(name, ())]
+        if not ops:
+            if not applied:
+                out.append(WhyNot(rule, 0, None))
+            continue
+        found = [matcher.diagnose(op) for op in ops]
+        left = [d for d in found if not d.applies or not applied]
+        if not left:
+            continue
+        nearest = min(left, key=lambda d: d.rank)
+        taken = []
+        if nearest.applies:
+            taken = [
+                other.rule.name
+                for other in matchers
+                if other is not matcher
+                and nearest.op.name in other.rule.root_ops
+                and outcome.counts[other.rule.name]
+                and other.diagnose(nearest.op).applies
+            ]
+        out.append(WhyNot(rule, len(left), nearest, applied, made, taken))
+    return sorted(out, key=lambda w: (w.nearest is None, w.nearest.rank if w.nearest else (0, 0.0)))
+
+
+def _by_name(module: Any) -> dict[str, list[Any]]:
+    out: dict[str, list[Any]] = {}
+    for op in walk(module.operation):
+        out.setdefault(op.name, []).append(op)
+    return out

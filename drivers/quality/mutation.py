@@ -1,0 +1,222 @@
+"""How well a rule's tests hold its conditions: coverage, and mutants that no test notices.
+
+Both are taken over the inline tests and the programs made from the rule
+(:mod:`mlirules.drivers.quality.synthesis`), which are run on the way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mlirules.drivers.apply.engine import Options
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.measure import numerics
+from mlirules.drivers.pipelines.transform import (
+    engine_for,
+    inline_integer_resources,
+    shared_context,
+)
+from mlirules.drivers.quality.explain import walk
+from mlirules.drivers.quality.synthesis import Synthesis, conditions, synthesise
+from mlirules.language.faults import MlirulesError
+from mlirules.language.model import RunSpec
+from mlirules.language.notation import ast
+from mlirules.language.rule import Line, Rule
+
+
+@dataclass
+class Covered:
+    """How often a `where` line was seen true and seen false."""
+
+    line: Line
+    true: int = 0
+    false: int = 0
+
+
+@dataclass
+class Mutant:
+    """A rule with one condition changed, and the first test that notices; None: none does."""
+
+    line: Line
+    change: str  # deleted, negated
+    noticed: str | None = None
+    #: The rewrite refuses what the condition refuses: the change makes no difference.
+    equivalent: bool = False
+
+
+@dataclass
+class Report:
+    """What was made from a rule, whether it held, and how much the tests see."""
+
+    rule: Rule
+    synthesis: Synthesis
+    problems: list[str] = field(default_factory=list)
+    covered: list[Covered] = field(default_factory=list)
+    mutants: list[Mutant] = field(default_factory=list)
+    #: Why the numbers of the positive program were not compared; empty when they were.
+    numbers: str = ""
+
+    @property
+    def score(self) -> tuple[int, int]:
+        """Mutants noticed, and all that are not equivalent to the rule."""
+        real = [m for m in self.mutants if not m.equivalent]
+        return sum(m.noticed is not None for m in real), len(real)
+
+
+@dataclass
+class _Case:
+    name: str
+    module: Any
+    fires: bool
+    refused: list[list[Line]] = field(default_factory=list)
+
+
+def measure(rule: Rule, *, numbers: bool = False) -> Report:
+    """Make programs from a rule, run them, and measure what the tests see of its conditions.
+
+    ``numbers``: compile the positive program with and without the rule on the CPU and compare, with
+    the tolerance of the first inline test that runs.
+    """
+    made = synthesise(rule)
+    report = Report(rule, made, covered=[Covered(line) for line, _ in rule.where])
+    cases = _cases(rule, made)
+    _run(rule, made, report)
+    if numbers:
+        report.numbers = _compare(rule, made, report)
+    matcher = Matcher(rule, shared_context())
+    for case in cases:
+        for op in _roots(rule, case.module):
+            diagnosis = matcher.diagnose(op)
+            case.refused.append([r.line for r in diagnosis.refusals if r.line is not None])
+            held = {(line.section, line.key): holds for line, holds in diagnosis.lines}
+            for covered in report.covered:
+                holds = held.get((covered.line.section, covered.line.key))
+                covered.true += holds is True
+                covered.false += holds is False
+    for n, (line, _) in enumerate(rule.where):
+        for change in ("deleted", "negated"):
+            mutant = _mutated(rule, n, change)
+            noticed = _noticed(mutant, cases)
+            same = noticed is None and change == "deleted" and _refused_by_rewrite(mutant, cases)
+            report.mutants.append(Mutant(line, change, noticed, same))
+    seen = {(line.section, line.key) for line, _ in rule.where}
+    impossible = {(line.section, line.key) for line, _ in made.missing if line is not None}
+    for line in conditions(rule):
+        place = (line.section, line.key)
+        if place not in seen:
+            noticed = _loosened(line, cases)
+            if noticed is not None or place not in impossible:
+                report.mutants.append(Mutant(line, "deleted", noticed))
+    return report
+
+
+def _cases(rule: Rule, made: Synthesis) -> list[_Case]:
+    texts = [
+        (f"test {t.name!r}", t.input or t.unchanged or "", t.input is not None) for t in rule.tests
+    ]
+    if made.positive is not None:
+        texts.append(("the program made to match", made.positive.text, True))
+    texts += [(f"the program made against `{n.line}`", n.text, False) for n in made.negatives]
+    out = []
+    for name, text, fires in texts:
+        try:
+            module = compiler.parse(inline_integer_resources(text), rule.path, shared_context())
+        except MlirulesError:
+            continue  # told when the test itself is run
+        out.append(_Case(name, module, fires))
+    return out
+
+
+def _roots(rule: Rule, module: Any) -> list[Any]:
+    return [op for op in walk(module.operation) if op.name in rule.root_ops]
+
+
+def _run(rule: Rule, made: Synthesis, report: Report) -> None:
+    """Run the programs made from the rule through the driver, as `mlirules apply` would."""
+    programs = [made.positive] if made.positive is not None else []
+    for program in [*programs, *made.negatives]:
+        module = ir.Module.parse(program.text, shared_context())
+        try:
+            count = engine_for([rule]).run(module, Options(driver="greedy")).total
+        except MlirulesError as error:
+            report.problems.append(f"{error}\n{program.text}")
+            continue
+        if program.line is None and not count:
+            report.problems.append(f"the rule does not apply to\n{program.text}")
+        elif program.line is not None and count:
+            report.problems.append(f"applies in spite of `{program.line}` to\n{program.text}")
+        elif not module.operation.verify():
+            report.problems.append(f"the rewritten program does not verify\n{program.text}")
+
+
+def _compare(rule: Rule, made: Synthesis, report: Report) -> str:
+    spec = next((t.run for t in rule.tests if t.run is not None and t.run.expect is None), None)
+    if made.positive is None:
+        return "no program"
+    if spec is None:
+        return "no inline test compares numbers with the unrewritten program"
+    text = made.positive.text
+    module = ir.Module.parse(text, shared_context())
+    engine_for([rule]).run(module, Options(driver="greedy"))
+    cpu = Target.parse("cpu")
+    try:
+        compiler.compile_module(text, cpu)
+        numerics.random_inputs(numerics.signature(text)[1])
+    except MlirulesError as error:
+        return f"the program does not run without the rule: {error.faults[0].message[:120]}"
+    plain = RunSpec(rtol=spec.rtol, atol=spec.atol, low=spec.low, high=spec.high)
+    problems = numerics.compare(text, str(module), plain, cpu)
+    report.problems += [f"{problem}\n{text}" for problem in problems]
+    return ""
+
+
+def _mutated(rule: Rule, n: int, change: str) -> Rule:
+    where = list(rule.where)
+    line, expr = where[n]
+    if change == "deleted":
+        del where[n]
+    else:
+        where[n] = (line, ast.Unary(expr.pos, expr.end, "not", expr))
+    return replace(rule, where=where)
+
+
+def _noticed(mutant: Rule, cases: list[_Case]) -> str | None:
+    """The first test whose outcome the mutant changes."""
+    matcher = Matcher(mutant, shared_context())
+    for case in cases:
+        fires = any(matcher.match(op) is not None for op in _roots(mutant, case.module))
+        # A rewrite that does not fit what was let in is a fault, which fails a test as well.
+        faults, matcher.faults = matcher.faults, []
+        if faults or fires != case.fires:
+            return case.name
+    return None
+
+
+def _refused_by_rewrite(mutant: Rule, cases: list[_Case]) -> bool:
+    """Whether a program that the mutant lets in is refused by its rewrite."""
+    matcher = Matcher(mutant, shared_context())
+    refusals = [
+        matcher.explain(op)
+        for case in cases
+        if not case.fires
+        for op in _roots(mutant, case.module)
+    ]
+    return any(
+        r is not None and r.line is not None and r.line.section == "rewrite" for r in refusals
+    )
+
+
+def _loosened(line: Line, cases: list[_Case]) -> str | None:
+    """The first test that would apply if a type or match line said nothing."""
+    place = (line.section, line.key)
+    for case in cases:
+        if not case.fires and any(
+            refused and all((r.section, r.key) == place for r in refused)
+            for refused in case.refused
+        ):
+            return case.name
+    return None

@@ -1,0 +1,245 @@
+"""A rule's inline tests: FileCheck on the rewritten IR, refusals with their reason, numbers."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from filecheck.finput import FInput
+from filecheck.matcher import Matcher
+from filecheck.options import Options as CheckOptions
+from filecheck.parser import Parser, pattern_for_opts
+
+from mlirules.drivers.apply.engine import Options
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.measure import numerics
+from mlirules.drivers.pipelines.transform import (
+    engine_for,
+    inline_integer_resources,
+    shared_context,
+)
+from mlirules.language.config.model import ConfigTest
+from mlirules.language.config.rule import ConfigRule
+from mlirules.language.faults import MlirulesError
+from mlirules.language.model import Test
+from mlirules.language.rule import Rule
+
+
+@dataclass
+class TestResult:
+    """How one inline test went. ``problems`` is empty when it passed."""
+
+    rule: Rule | ConfigRule
+    test: Test | ConfigTest
+    problems: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    output: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was wrong."""
+        return not self.problems
+
+
+def run_test(rule: Rule, test: Test, *, devices: Sequence[str] | None = None) -> TestResult:
+    """Run one inline test. ``devices`` limits where numbers are checked."""
+    (result,) = run_tests([(rule, test)], devices=devices)
+    return result
+
+
+def run_tests(
+    tests: Iterable[tuple[Rule, Test]], *, devices: Sequence[str] | None = None
+) -> list[TestResult]:
+    """Run inline tests of rules, compiling what they run together."""
+    tests = list(tests)
+    results = [TestResult(rule, test) for rule, test in tests]
+    runs: list[tuple[TestResult, Target, str]] = []
+    for (rule, test), result in zip(tests, results, strict=True):
+        try:
+            if test.unchanged is not None:
+                _unchanged(rule, test, result)
+            else:
+                targets = _rewritten(rule, test, result, devices)
+                runs += [(result, target, made) for target, made in targets]
+        except MlirulesError as error:
+            result.problems.append(str(error))
+    plain = [r.test.input or "" for r, _, _ in runs if r.test.run and r.test.run.expect is None]
+    cpu = Target.parse("cpu")
+    wanted = {cpu: plain}
+    for result, target, made in runs:
+        if not getattr(result.rule, "variants", ()):  # executables do not go together
+            wanted.setdefault(target, []).append(made)
+        else:
+            wanted.setdefault(target, [])
+    for target, texts in wanted.items():
+        numerics.compile_together(texts, target, shared_context())
+    for target in wanted:
+        here = [(result, made) for result, chosen, made in runs if chosen == target]
+        comparisons = [
+            numerics.Comparison(r.test.input or "", made, r.test.run)
+            for r, made in here
+            if r.test.run is not None
+        ]
+        compared = numerics.compare_all(comparisons, target)
+        for (result, _), problems in zip(here, compared, strict=True):
+            result.problems += problems
+    return results
+
+
+def example(rule: Rule) -> tuple[Test, str] | None:
+    """The rule's first positive test and what the rule makes of its program, as MLIR text.
+
+    Raises :class:`MlirulesError` when the program is wrong or the rule does not apply to it.
+    """
+    for test in rule.tests:
+        if test.input is not None:
+            module = _parse(test.input, rule, test)
+            if not _apply(rule, module):
+                raise MlirulesError.at(rule.path, f"does not apply to {test.name!r}", code="test")
+            return test, str(module)
+    return None
+
+
+def _parse(text: str, rule: Rule, test: Test) -> Any:
+    index = rule.tests.index(test)
+    key = "unchanged" if test.unchanged is not None else "input"
+    mark = rule.source.text_at(("tests", index, key))
+    try:
+        return compiler.parse(inline_integer_resources(text), rule.path, shared_context())
+    except MlirulesError as error:
+        faults = []
+        for fault in error.faults:
+            line, column = fault.span.line, fault.span.column
+            span = (
+                rule.source.span(
+                    mark.line + line - 1, mark.column + column - 1, max(1, fault.span.length)
+                )
+                if line
+                else rule.source.span_at(("tests", index, key))
+            )
+            faults.append(replace(fault, span=span))
+        raise MlirulesError(faults) from None
+
+
+def _apply(rule: Rule, module: Any, kind: str = "cpu") -> int:
+    options = Options(driver="greedy", fold=False, target=kind)
+    return engine_for([rule]).run(module, options).total
+
+
+def _first_kind(rule: Rule) -> str:
+    """The kind of target that a rule's program is shown for: kernels are not for every kind."""
+    kinds = [kind for variant in rule.variants for kind in variant.doc.targets]
+    return kinds[0] if kinds and "cpu" not in kinds else "cpu"
+
+
+def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
+    module = _parse(test.unchanged or "", rule, test)
+    engine = engine_for([rule])
+    refusals = []
+    candidates = 0
+
+    def visit(operation: Any) -> None:
+        nonlocal candidates
+        for region in operation.regions:
+            for block in region.blocks:
+                for op in block.operations:
+                    inner = op.operation
+                    if inner.name in rule.root_ops:
+                        candidates += 1
+                        refusal = engine.explain(rule, inner)
+                        if refusal is not None:
+                            refusals.append(refusal)
+                    visit(inner)
+
+    engine.matchers[rule.name].target = _first_kind(rule)
+    visit(module.operation)
+    if not candidates and test.because is not None:
+        result.problems.append(f"the program holds no {rule.root_ops[0]}: it shows no refusal")
+    faults = engine.matchers[rule.name].faults
+    if faults:
+        result.problems.append(str(faults[0]))
+        faults.clear()
+    if len(refusals) < candidates or _apply(rule, module, _first_kind(rule)):
+        result.problems.append("the rule applied, but should not have")
+        return
+    if test.because is not None:
+        said = {str(r.line).strip() for r in refusals}
+        if test.because.strip() not in said:
+            found = "; ".join(f"{r.line} ({r.message})" for r in refusals)
+            result.problems.append(f"refused by another line: {found}")
+
+
+def _rewritten(
+    rule: Rule, test: Test, result: TestResult, devices: Sequence[str] | None
+) -> list[tuple[Target, str]]:
+    """Apply the rule and check the IR; returns targets, with programs, to compare numbers on."""
+    module = _parse(test.input or "", rule, test)
+    count = _apply(rule, module, _first_kind(rule))
+    result.output = str(module)
+    if count == 0:
+        reasons = []
+        engine = engine_for([rule])
+        for op in _ops(module.operation):
+            if op.name in rule.root_ops:
+                refusal = engine.explain(rule, op)
+                if refusal is not None:
+                    reasons.append(refusal.fault(rule).render())
+        why = "\n".join(reasons) or f"no {rule.root_ops[0]} in the program"
+        result.problems.append(f"the rule did not apply\n{why}")
+        return []
+    if test.applied is not None and count != test.applied:
+        result.problems.append(f"applied {count} times, not {test.applied}")
+    if not module.operation.verify():
+        result.problems.append("the rewritten program does not verify")
+        return []
+    if test.check is not None:
+        message = filecheck(test.check, result.output)
+        if message:
+            result.problems.append(message + "\n" + result.output)
+    targets: list[tuple[Target, str]] = []
+    if test.run is not None:
+        for device in test.run.devices:
+            if devices is not None and device not in devices:
+                result.skipped.append(f"{device}: not asked for")
+                continue
+            target = Target.parse("cuda:sm_80" if device == "cuda" else device)
+            reason = target.available()
+            if reason:
+                result.skipped.append(f"{device}: {reason}")
+                continue
+            output = result.output
+            if rule.variants:  # a kernel is written for a target
+                module = _parse(test.input or "", rule, test)
+                if not _apply(rule, module, target.kind):
+                    result.problems.append(f"the rule did not apply for {target}")
+                    continue
+                output = str(module)
+            targets.append((target, output))
+    return targets
+
+
+def _ops(operation: Any) -> list[Any]:
+    out = []
+    for region in operation.regions:
+        for block in region.blocks:
+            for op in block.operations:
+                out.append(op.operation)
+                out.extend(_ops(op.operation))
+    return out
+
+
+def filecheck(checks: str, text: str) -> str:
+    """Run FileCheck lines over IR. Returns a message, empty when they hold."""
+    options = CheckOptions(match_filename="check")
+    parser = Parser(options, io.StringIO(checks), *pattern_for_opts(options))
+    matcher = Matcher(options, FInput("output", text), parser)
+    matcher.stderr = io.StringIO()
+    code = matcher.run()
+    if code == 0:
+        return ""
+    said = re.sub(r"\x1b\[[0-9;]*m", "", matcher.stderr.getvalue()).strip()
+    return "FileCheck: " + (said or "the check lines do not hold")

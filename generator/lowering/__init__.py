@@ -1,0 +1,1 @@
+"""Lowering a rule's rewrite to MLIR."""

@@ -1,0 +1,320 @@
+"""A kernel rule, for one match and one kind of target, as MLIR: an executable and its dispatch."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import platform
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mlirules.generator.emit.pdll import identifier
+from mlirules.generator.lowering.lower import Argument, Lowered, LoweringError, float_text
+from mlirules.generator.objects import ObjectError, object_of
+from mlirules.language.evaluate import Evaluator, Refused, describe, truth
+from mlirules.language.kernel import MAX_GRID, MAX_THREADS, PLACES, KernelDoc, Variant
+from mlirules.language.notation import ast
+from mlirules.language.notation.parser import parse_expression
+from mlirules.language.rule import Line, Rule
+from mlirules.language.unify import NoMatch
+from mlirules.language.values import DType, Tensor
+
+#: The attribute of an executable that says for which kind of target its kernel is written.
+TARGET = "mlirules.target"
+_CPU = f'#hal.executable.target<"llvm-cpu", "embedded-elf-{platform.machine()}">'
+
+
+def lower_kernel(
+    rule: Rule, env: dict[str, Any], results: Sequence[tuple[str | None, Any, str]], target: str
+) -> Lowered:
+    """The dispatch of a rule's kernel, as a function, and the executable beside it.
+
+    ``target`` is a kind of target (``cpu``, ``vulkan``, ``cuda``, ``hip``). Raises
+    :class:`NoMatch` at the line that does not hold: a size that is not known, a condition, a grid
+    or a workgroup that is too large.
+    """
+    doc = rule.doc
+    assert isinstance(doc, KernelDoc)
+    inputs = [_known(rule, name, env[name]) for name in doc.kernel.inputs]
+    outputs = []
+    for name, value, _ in results:
+        assert name is not None
+        outputs.append(_known(rule, name, value))
+    variant, sizes = _chosen(rule, {**env, **{t.name: t for t in outputs}}, target)
+    kernel = _Kernel(rule, variant, sizes, inputs, outputs, target)
+    return kernel.lowered([type_ for _, _, type_ in results], env)
+
+
+def _known(rule: Rule, name: str, value: Any) -> Tensor:
+    line = rule.types[name][0] if name in rule.types else rule.made_by
+    if not isinstance(value, Tensor) or value.dims is None or value.dtype is None:
+        raise NoMatch(line, f"{name} is {describe(value)}, not a tensor of known type")
+    if any(not isinstance(d, int) for d in value.dims):
+        raise NoMatch(
+            line,
+            f"a kernel needs sizes that are known, and {name} is {describe(value)}",
+            expected="known sizes",
+            found=describe(value),
+        )
+    if 0 in value.dims:
+        raise NoMatch(line, f"{name} is empty: there is nothing to dispatch")
+    return Tensor(name, value.dims, value.dtype, value.torch)
+
+
+def _chosen(rule: Rule, env: dict[str, Any], target: str) -> tuple[Variant, dict[str, Any]]:
+    """The first variant for the target whose conditions hold, and what its names stand for."""
+    first: NoMatch | None = None
+    for variant in rule.variants:
+        if target not in variant.doc.targets:
+            continue
+        try:
+            return variant, _sizes(variant, env)
+        except NoMatch as no:
+            first = first or no
+    if first is not None:
+        raise first
+    written = sorted({t for v in rule.variants for t in v.doc.targets})
+    raise NoMatch(
+        rule.made_by,
+        f"the kernel is written for {', '.join(written)}, not for {target}",
+        expected=" or ".join(written),
+        found=target,
+    )
+
+
+def _sizes(variant: Variant, env: dict[str, Any]) -> dict[str, Any]:
+    known = dict(env)
+    for name, line, expr, value in variant.let:
+        known[name] = value if expr is None else _value(line, expr, known)
+    for line, expr in variant.where:
+        try:
+            holds = truth(Evaluator(known).eval(expr))
+        except Refused as refused:
+            raise NoMatch(line, refused.message, expected=str(line), node=refused.node) from None
+        if not holds:
+            named = {n.id: known[n.id] for n in _names(expr) if n.id in known}
+            shown = ", ".join(f"{k} = {describe(v)}" for k, v in named.items())
+            raise NoMatch(line, f"{line} does not hold ({shown})", expected=str(line), found=shown)
+    known["#grid"] = [
+        _size(line, expr, known, limit, "workgroups")
+        for (line, expr), limit in zip(variant.grid, MAX_GRID, strict=False)
+    ]
+    threads = [_size(line, expr, known, MAX_THREADS, "threads") for line, expr in variant.workgroup]
+    if math.prod(threads) > MAX_THREADS:
+        raise NoMatch(
+            variant.workgroup[0][0],
+            f"{math.prod(threads)} threads in a workgroup are more than {MAX_THREADS}",
+        )
+    known["#workgroup"] = threads
+    return known
+
+
+def _names(expr: ast.Expr) -> list[ast.Name]:
+    from mlirules.language.notation.ast import walk_expression
+
+    return [n for n in walk_expression(expr) if isinstance(n, ast.Name)]
+
+
+def _value(line: Line, expr: ast.Expr, env: dict[str, Any]) -> Any:
+    try:
+        return Evaluator(env).eval(expr)
+    except Refused as refused:
+        raise NoMatch(line, refused.message, expected=str(line), node=refused.node) from None
+
+
+def _size(line: Line, expr: ast.Expr, env: dict[str, Any], limit: int, what: str) -> int:
+    value = _value(line, expr, env)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
+        raise NoMatch(
+            line,
+            f"{line} is {describe(value)}: from 1 to {limit} {what} can stand here",
+            expected=f"1 to {limit}",
+            found=describe(value),
+        )
+    return value
+
+
+class _Kernel:
+    """One kernel: its buffers, its sizes, its text."""
+
+    def __init__(
+        self,
+        rule: Rule,
+        variant: Variant,
+        sizes: dict[str, Any],
+        inputs: list[Tensor],
+        outputs: list[Tensor],
+        target: str,
+    ) -> None:
+        self.rule = rule
+        self.variant = variant
+        self.sizes = sizes
+        self.inputs = inputs
+        self.outputs = outputs
+        self.target = target
+        self.tensors = {t.name: t for t in (*inputs, *outputs)}
+        self.heads: dict[str, str] = {}
+
+    def lowered(self, types: list[str], env: dict[str, Any]) -> Lowered:
+        body = self.body()
+        inside = self.inside(body)
+        symbol = f"mlirules_{identifier(self.rule.name)}"
+        symbol += "_" + hashlib.sha256(f"{self.target}\n{inside}".encode()).hexdigest()[:10]
+        arguments = []
+        for tensor in self.inputs:
+            form = "tensor" if tensor.torch else "raw"
+            arguments.append(Argument(tensor.name, form, f"%arg_{tensor.name}", _builtin(tensor)))
+        args = ", ".join(f"{a.ssa}: {a.type}" for a in arguments)
+        rows, returned = [], []
+        made = ", ".join(f"%out_{t.name}" for t in self.outputs)
+        rows.append(
+            f"{made} = flow.dispatch @{symbol}::@{symbol}({', '.join(a.ssa for a in arguments)}) : "
+            f"({', '.join(a.type for a in arguments)}) -> {_group(map(_builtin, self.outputs))}"
+        )
+        for tensor, type_ in zip(self.outputs, types, strict=True):
+            value = f"%out_{tensor.name}"
+            if tensor.torch:
+                rows.append(
+                    f"%torch_{tensor.name} = torch_c.from_builtin_tensor {value} : "
+                    f"{_builtin(tensor)} -> {type_}"
+                )
+                value = f"%torch_{tensor.name}"
+            returned.append(value)
+        rows.append(f"return {', '.join(returned)} : {', '.join(types)}")
+        text = f"func.func @rewrite({args}) -> ({', '.join(types)}) {{\n"
+        text += "".join(f"  {row}\n" for row in rows) + "}\n"
+        # Executables are linked together: their functions need names of their own.
+        text += self.executable(symbol, inside.replace("@KERNEL(", f"@{symbol}(", 1))
+        return Lowered(text, arguments, [], env)
+
+    def executable(self, symbol: str, inside: str) -> str:
+        # The rule's name and target stay in the program: a compilation for another is refused.
+        marks = f'{TARGET} = "{self.target}", mlirules.rule = "{self.rule.name}"'
+        if self.variant.doc.object is not None:
+            # Objects inside the attribute are not written out right by the compiler: name the file.
+            held = f'#hal.executable.object<{{path = "{self.object()}"}}>'
+            marks += f", hal.executable.objects = #hal.executable.objects<{{{_CPU} = [{held}]}}>"
+        grid = [*self.sizes["#grid"], 1, 1][:3]
+        counts = "".join(f"    %n{i} = arith.constant {n} : index\n" for i, n in enumerate(grid))
+        return (
+            f"stream.executable private @{symbol} attributes {{{marks}}} {{\n"
+            f"  stream.executable.export public @{symbol} workgroups() -> (index, index, index) "
+            "{\n"
+            f"{counts}    stream.return %n0, %n1, %n2 : index, index, index\n  }}\n"
+            f"  builtin.module {{\n{inside}  }}\n}}\n"
+        )
+
+    def object(self) -> Path:
+        """The object file of the variant's C file."""
+        made = self.variant.doc.object
+        assert made is not None
+        assert self.variant.body is not None
+        try:
+            return object_of(Path(self.rule.path).parent / made.source)
+        except ObjectError as error:
+            if error.missing:
+                raise NoMatch(self.variant.body, f"{made.source}: {error}") from None
+            raise LoweringError(self.variant.body, str(error)) from None
+
+    def inside(self, body: str) -> str:
+        threads = self.sizes["#workgroup"]
+        size = f" workgroup_size = [{', '.join(map(str, threads))}]" if threads else ""
+        info = f"#iree_codegen.translation_info<pipeline = #iree_codegen.no_pipeline{size}>"
+        args = ", ".join(f"%bind_{name}: !stream.binding" for name in self.tensors)
+        heads = "".join(f"  {row}\n" for row in self.heads.values())
+        functions = self.variant.doc.object.functions if self.variant.doc.object else {}
+        declared = "".join(
+            f"func.func private @{name}{type_} attributes "
+            "{hal.import.static, llvm.bareptr = true}\n"
+            for name, type_ in functions.items()
+        )
+        return (
+            f"{declared}func.func @KERNEL({args}) attributes {{translation_info = {info}}} {{\n"
+            f"{heads}{body.rstrip()}\n  return\n}}\n"
+        )
+
+    def body(self) -> str:
+        line = self.variant.body
+        assert line is not None
+        text = self.variant.doc.body
+
+        def dollar(found: re.Match[str]) -> str:
+            source = found.group(1) or found.group(2)
+            return self.spelled(line, parse_expression(source), source)
+
+        text = re.sub(
+            r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\(([^()]*(?:\([^()]*\)[^()]*)*)\))", dollar, text
+        )
+        self.heads["#0"] = "%zero_offset = arith.constant 0 : index"
+        for name, tensor in self.tensors.items():
+            self.heads[name] = (
+                f"%{name} = stream.binding.subspan %bind_{name}[%zero_offset] : !stream.binding "
+                f"-> {_memref(tensor)}"
+            )
+        own = set(re.findall(r"%([A-Za-z_]\w*)(?=(?::\d+)?\s*(?:,\s*%\w+(?::\d+)?\s*)*=|:)", text))
+        for name in dict.fromkeys(re.findall(r"%([A-Za-z_]\w*)", text)):
+            if name in own or name in self.tensors:
+                continue
+            if name in PLACES:
+                self.heads[name] = f"%{name} = {PLACES[name]}"
+                continue
+            base, _, part = name.rpartition("_")
+            if base in self.tensors and part in ("base", "offset"):
+                self.heads[f"{base} parts"] = _parts(self.tensors[base])
+                continue
+            value = self.sizes.get(name)
+            if isinstance(value, int) and not isinstance(value, bool):
+                self.heads[name] = f"%{name} = arith.constant {value} : index"
+                continue
+            raise NoMatch(line, f"%{name} is {describe(value)}, which no kernel can read")
+        return "\n".join("  " + row if row else row for row in text.splitlines())
+
+    def spelled(self, line: Line, expr: ast.Expr, source: str) -> str:
+        value = _value(line, expr, self.sizes)
+        match value:
+            case Tensor(name=name) if name in self.tensors:
+                return _memref(self.tensors[name])
+            case DType():
+                return value.mlir
+            case bool():
+                return str(value).lower()
+            case int():
+                return str(value)
+            case float():
+                return float_text(value)
+        raise NoMatch(line, f"${source} is {describe(value)}, which has no spelling in a kernel")
+
+
+def _parts(tensor: Tensor) -> str:
+    """A buffer as what C functions take: where it begins, and how far into that."""
+    name, rank = tensor.name, tensor.rank
+    assert tensor.dtype is not None
+    pointer = f"memref<{tensor.dtype.mlir}>"
+    made, types = [f"%{name}_base", f"%{name}_offset"], [pointer, "index"]
+    if rank:
+        made += [f"%{name}_sizes:{rank}", f"%{name}_strides:{rank}"]
+        types += ["index"] * (2 * rank)
+    return (
+        f"{', '.join(made)} = iree_codegen.extract_strided_metadata %{name} : {_memref(tensor)} "
+        f"-> {', '.join(types)}"
+    )
+
+
+def _builtin(tensor: Tensor) -> str:
+    return Tensor(tensor.name, tensor.dims, tensor.dtype, False).builtin_type()
+
+
+def _memref(tensor: Tensor) -> str:
+    return _builtin(tensor).replace("tensor<", "memref<", 1)
+
+
+def _group(types: Any) -> str:
+    listed = list(types)
+    return listed[0] if len(listed) == 1 else f"({', '.join(listed)})"
+
+
+def targets_of(text: str) -> set[str]:
+    """The kinds of target that the kernels in a program's text are written for."""
+    return set(re.findall(rf'\b{re.escape(TARGET)} = "(\w+)"', text))

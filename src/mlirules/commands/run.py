@@ -1,0 +1,191 @@
+"""``mlirules run``: compile a program, execute it, and look at or compare its results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.text import Text
+
+from mlirules.commands.common import Device, Flags, Json, note, out, say_json, warn, working
+from mlirules.language.faults import CheckFailed, MlirulesError
+
+EXAMPLE = "mlirules run model.mlir --target cpu --input '2x3xf32=1 2 3 4 5 6'"
+
+Arrays = list[Any]
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="The program: MLIR text, or a compiled .vmfb.")],
+    extra: Flags = None,
+    target: Device = "cpu",
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            "-i",
+            help="One per argument: 2x3xf32=1 2 3 4 5 6, "
+            "4xf32=0.5 (fills), @file.npy, or a number.",
+        ),
+    ] = None,
+    golden: Annotated[
+        Path | None, typer.Option(help="An .npz with inputs a0.. and results r0.. to compare with.")
+    ] = None,
+    rtol: Annotated[float, typer.Option(min=0, help="Relative tolerance.")] = 1e-5,
+    atol: Annotated[float, typer.Option(min=0, help="Absolute tolerance.")] = 1e-6,
+    pipeline: Annotated[
+        str | None, typer.Option("--pipeline", "-p", help="A shipped pipeline's name or a file.")
+    ] = None,
+    no_fallback: Annotated[
+        bool, typer.Option("--no-fallback", help="Fail when a torch op is left.")
+    ] = False,
+    function: Annotated[
+        str | None, typer.Option(help="The function to call; default: the program's only one.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the results r0.. to this .npz.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that each step may take.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compile a program with the rules and run it. With --golden, compare: exit 1 if it differs."""
+    from mlirules.drivers.iree import runtime
+    from mlirules.drivers.iree.targets import Target
+
+    chosen = Target.parse(target)
+    binary = _binary(model, chosen, pipeline, no_fallback, extra or [], timeout)
+    name = function or _only_function(binary, model)
+    arguments = _inputs(model, inputs, golden, name)
+    with working(f"running {name} on {chosen}"):
+        results = runtime.run(binary, arguments, chosen, name, timeout=timeout)
+    if output is not None:
+        from mlirules.drivers.frontend.torch import write_arrays
+
+        write_arrays(output, {f"r{i}": _storable(r) for i, r in enumerate(results)})
+    problems = [] if golden is None else compare(golden, results, rtol, atol)
+    if as_json:
+        say_json(
+            {
+                "target": chosen.name,
+                "function": name,
+                "problems": problems,
+                "results": [{"dtype": r.dtype.name, "shape": list(r.shape)} for r in results],
+            }
+        )
+        if problems:
+            raise typer.Exit(1)
+        return
+    for i, result in enumerate(results):
+        show_array(f"r{i}", result)
+    if problems:
+        raise CheckFailed("\n".join(f"{golden}: {p}" for p in problems))
+    if golden is not None:
+        note(f"equal to {golden} within rtol {rtol:g}, atol {atol:g}")
+
+
+def _binary(
+    model: Path,
+    target: Any,
+    pipeline: str | None,
+    no_fallback: bool,
+    extra: list[str],
+    timeout: float | None,
+) -> bytes:
+    from mlirules.drivers.pipelines.transform import Pipeline, compile_program, read_program
+
+    if model.suffix == ".vmfb":
+        if pipeline or no_fallback or extra:
+            raise MlirulesError.at(
+                str(model),
+                "is compiled already: pipeline and compiler flags have no effect",
+                code="compiled",
+            )
+        return model.read_bytes()
+    line = Pipeline.load(pipeline) if pipeline else None
+    with working(f"compiling {model} for {target}"):
+        binary, done = compile_program(
+            read_program(model),
+            target,
+            line,
+            path=str(model),
+            fallback=not no_fallback,
+            flags=extra,
+            timeout=timeout,
+        )
+    for said in done.notes:
+        warn(said)
+    note(f"{done.outcome.total} applications of {len(done.applications)} rules")
+    if done.leftovers:
+        note(f"left to IREE's own conversion: {', '.join(done.leftovers)}")
+    return binary
+
+
+def _only_function(binary: bytes, model: Path) -> str:
+    from mlirules.drivers.iree import runtime
+
+    names = [entry.name for entry in runtime.entries(binary)]
+    if len(names) == 1:
+        return names[0]
+    raise MlirulesError.at(
+        str(model),
+        f"has {len(names)} functions",
+        code="function",
+        suggestion="choose with --function: " + ", ".join(names),
+    )
+
+
+def _inputs(model: Path, inputs: list[str] | None, golden: Path | None, function: str) -> Arrays:
+    from mlirules.drivers.iree import runtime
+
+    if inputs:
+        return [runtime.parse_input(text) for text in inputs]
+    if golden is None:
+        return []
+    return runtime.load_npz(golden, _element_types(model, function))
+
+
+def _element_types(model: Path, function: str) -> list[str | None]:
+    """The arguments' element types: an .npz holds bfloat16 as its bits. A .vmfb does not tell."""
+    from mlirules.drivers.measure import numerics
+
+    if model.suffix == ".vmfb":
+        return []
+    name, arguments = numerics.signature(model.read_text(encoding="utf-8"))
+    return [element for _, element in arguments] if name == function else []
+
+
+def compare(golden: Path, results: Arrays, rtol: float, atol: float) -> list[str]:
+    """How results differ from ``r0..`` of a golden file; empty when they do not."""
+    from mlirules.drivers.iree import runtime
+    from mlirules.drivers.measure import numerics
+
+    expected = runtime.load_npz(golden, [r.dtype.name for r in results], prefix="r")
+    if not expected:
+        return ["holds no results r0.."]
+    if len(expected) != len(results):
+        return [f"{len(results)} results, {len(expected)} expected"]
+    problems = []
+    for i, (found, wanted) in enumerate(zip(results, expected, strict=True)):
+        message = numerics.difference(found, wanted, rtol, atol)
+        if message:
+            problems.append(f"r{i}: {message}")
+    return problems
+
+
+def _storable(array: Any) -> Any:
+    """numpy files cannot hold bfloat16 and 8-bit floats: their bits instead."""
+    if array.dtype.kind == "V" or array.dtype.name.startswith(("bfloat", "float8")):
+        return array.view({1: np.uint8, 2: np.uint16}[array.dtype.itemsize])
+    return array
+
+
+def show_array(name: str, array: Any) -> None:
+    """Print an array: its type, and its values in short."""
+    shape = "x".join(map(str, array.shape))
+    head = f"{name}: {array.dtype.name}" + (f" {shape}" if shape else "")
+    out.print(Text(head, style="bold"), soft_wrap=True)
+    shown = array.astype(np.float32) if array.dtype.name.startswith(("bf", "float8")) else array
+    text = np.array2string(np.asarray(shown), threshold=64, edgeitems=3, precision=6)
+    out.print(Text(text), soft_wrap=True)

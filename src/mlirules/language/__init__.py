@@ -1,0 +1,1 @@
+"""The rule language: faults, sources, the notation, models and their checks."""

@@ -1,0 +1,1 @@
+"""Checks of rules beyond what their model can say."""

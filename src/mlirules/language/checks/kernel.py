@@ -1,0 +1,190 @@
+"""What can be wrong with a kernel rule before it meets a program."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from mlirules.language.faults import Fault
+from mlirules.language.kernel import MAX_GRID, MAX_THREADS, PLACES, KernelDoc, Variant
+from mlirules.language.loader import _Checker, blanked
+from mlirules.language.notation import ast
+from mlirules.language.notation.parser import parse_expression
+from mlirules.language.rule import Rule
+from mlirules.language.source import Path_
+
+
+def kernel_variants(checker: _Checker, rule: Rule, doc: KernelDoc) -> list[Variant]:
+    """The variants of a kernel rule, parsed and checked; faults go to the checker."""
+    path: Path_ = ("kernel", "inputs")
+    known = checker.has_root(rule) or not rule.match
+    results = [r for r in rule.root_results if r] if known else []
+    for n, name in enumerate(doc.kernel.inputs):
+        line = checker.line("kernel", "inputs", n)
+        if name not in rule.names and name not in checker.unread:
+            checker.fault(
+                line,
+                None,
+                "unbound-name",
+                f"{name!r} stands nowhere in the match",
+                checker.near(name, rule.names),
+            )
+        elif name in results:
+            checker.fault(line, None, "wrong-type", f"{name!r} is a result: the kernel writes it")
+        elif name in doc.kernel.inputs[:n]:
+            checker.fault(line, None, "duplicate-name", f"{name!r} is an input already")
+        elif name not in rule.types or rule.types[name][1].kind not in ("vtensor", "tensor"):
+            checker.fault(
+                line,
+                None,
+                "wrong-type",
+                f"{name!r} is not declared as a tensor",
+                "declare its dims and element type in `types:`",
+            )
+    for name in results:
+        if name not in rule.types:
+            checker.faults.append(
+                Fault(
+                    checker.source.span_at(path, key=True),
+                    "wrong-type",
+                    f"the result {name!r} is not declared as a tensor",
+                    "declare its dims and element type in `types:`",
+                )
+            )
+    count = len(doc.kernel.variants)
+    return [_kernel_variant(checker, rule, doc, i, results) for i in range(count)]
+
+
+def _kernel_variant(
+    checker: _Checker, rule: Rule, doc: KernelDoc, i: int, results: list[str]
+) -> Variant:
+    made = doc.kernel.variants[i]
+    where: Path_ = ("kernel", "variants", i)
+    scope = set(rule.names)
+    variant = Variant(made, body=checker.line("kernel", "variants", i, "body"))
+    for name, value in made.let.items():
+        line = checker.line("kernel", "variants", i, "let", name)
+        expr = checker.parsed(line, parse_expression) if isinstance(value, str) else None
+        if expr is not None:
+            checker.expression(line, expr, scope, runtime=False)
+        if name in scope:
+            checker.fault(
+                line,
+                None,
+                "duplicate-name",
+                f"{name!r} already has a meaning",
+                "choose another name",
+            )
+        scope.add(name)
+        variant.let.append((name, line, expr, value))
+    for section, rows, into in (
+        ("where", made.where, variant.where),
+        ("grid", made.grid, variant.grid),
+        ("workgroup", made.workgroup, variant.workgroup),
+    ):
+        for n in range(len(rows)):
+            line = checker.line("kernel", "variants", i, section, n)
+            expr = checker.parsed(line, parse_expression)
+            if expr is not None:
+                checker.expression(line, expr, scope, runtime=False)
+                into.append((line, expr))
+    _kernel_sizes(checker, variant)
+    span = checker.source.span_at(where)
+    cpu = "cpu" in made.targets
+    if cpu and len(made.targets) > 1:
+        checker.faults.append(
+            Fault(
+                span,
+                "kernel",
+                "a CPU has no threads in a workgroup, a GPU has",
+                "write one variant for the cpu and one for the others",
+            )
+        )
+    elif cpu and made.workgroup:
+        checker.faults.append(
+            Fault(
+                checker.source.span_at((*where, "workgroup"), key=True),
+                "kernel",
+                "a CPU has no threads in a workgroup",
+                "leave `workgroup:` out; a workgroup runs on one core",
+            )
+        )
+    elif not cpu and not made.workgroup:
+        checker.faults.append(
+            Fault(
+                span,
+                "kernel",
+                "the variant does not say how many threads a workgroup has",
+                "add `workgroup:`",
+            )
+        )
+    if made.object is not None and made.targets != ["cpu"]:
+        checker.faults.append(
+            Fault(
+                checker.source.span_at((*where, "object"), key=True),
+                "kernel",
+                "C files are linked in for the cpu only",
+                "leave `object:` out",
+            )
+        )
+    _kernel_body(checker, doc, variant, scope, results)
+    return variant
+
+
+def _kernel_sizes(checker: _Checker, variant: Variant) -> None:
+    """Sizes that are numbers already are checked while the rule is read."""
+    for rows, limits, what in (
+        (variant.grid, MAX_GRID, "workgroups"),
+        (variant.workgroup, (MAX_THREADS,) * 3, "threads"),
+    ):
+        for (line, expr), limit in zip(rows, limits, strict=False):
+            if isinstance(expr, ast.Literal) and (
+                not isinstance(expr.value, int) or not 1 <= expr.value <= limit
+            ):
+                checker.fault(line, expr, "kernel", f"from 1 to {limit} {what} can stand here")
+    numbers = [
+        e.value
+        for _, e in variant.workgroup
+        if isinstance(e, ast.Literal) and isinstance(e.value, int)
+    ]
+    if len(numbers) == len(variant.workgroup) and math.prod(numbers) > MAX_THREADS:
+        count = math.prod(numbers)
+        checker.fault(
+            variant.workgroup[0][0],
+            None,
+            "kernel",
+            f"{count} threads in a workgroup are more than {MAX_THREADS}",
+        )
+
+
+def _kernel_body(
+    checker: _Checker, doc: KernelDoc, variant: Variant, scope: set[str], results: list[str]
+) -> None:
+    line = variant.body
+    assert line is not None
+    text = line.text.value
+    functions = variant.doc.object.functions if variant.doc.object is not None else {}
+    parts = {
+        f"{name}_{part}" for name in (*doc.kernel.inputs, *results) for part in ("base", "offset")
+    }
+    checker.body(line, text, scope | set(PLACES) | parts, set(results))
+    plain = blanked(text)
+    named = set(re.findall(r"%([A-Za-z_]\w*?)(?:_base)?\b", plain))
+    for name in (*doc.kernel.inputs, *results):
+        if name not in named:
+            role = "written: %" if name in results else "read: %"
+            checker.fault(line, None, "kernel", f"{name} is not {role}{name} is its buffer")
+    for found in re.finditer(r"%(thread_[xyz])\b", plain):
+        if "cpu" in variant.doc.targets:
+            checker.fault(
+                line, ast.Node(*found.span()), "kernel", "a CPU has no threads in a workgroup"
+            )
+    for found in re.finditer(r"\b(?:func\.)?call\s+@([A-Za-z_]\w*)", plain):
+        if found.group(1) not in functions:
+            checker.fault(
+                line,
+                ast.Node(*found.span(1)),
+                "kernel",
+                f"no function {found.group(1)!r} is linked in",
+                "declare it in `object: {functions: ...}`",
+            )

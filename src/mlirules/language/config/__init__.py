@@ -1,0 +1,1 @@
+"""Rules of ``kind: config``: the model, reading and writing."""

@@ -1,0 +1,130 @@
+"""Kernel rules: a match that becomes the dispatch of a kernel written by hand.
+
+The kernel is a function of one workgroup over buffers, as MLIR text over the rule's symbols, once
+for each kind of target that it is written for. How many workgroups there are, how many threads each
+has, and the sizes of tiles are expressions over the shapes of the match.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import Field, FiniteFloat
+
+from mlirules.language.model import Body, Equation, RuleDoc, Strict, Symbol
+from mlirules.language.notation import ast
+from mlirules.language.rule import Line
+
+#: Most threads that a workgroup may have anywhere, and most workgroups along x, y and z.
+MAX_THREADS = 1024
+MAX_GRID = (2**31 - 1, 65535, 65535)
+#: What a body may read beside tensors and numbers: its place in the grid, and in the workgroup.
+PLACES = {
+    **{
+        f"block_{axis}": f"stream.dispatch.workgroup.id[{n}] : index"
+        for n, axis in enumerate("xyz")
+    },
+    **{f"thread_{axis}": f"gpu.thread_id {axis}" for axis in "xyz"},
+}
+
+
+class KernelObject(Strict):
+    """A C file that is compiled and linked into the kernel's executable; CPUs only."""
+
+    source: str = Field(
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\.c$",
+        max_length=200,
+        description="The C file, beside the rule file. It has no libc: arithmetic alone.",
+        examples=["softmax.c"],
+    )
+    functions: dict[Symbol, Equation] = Field(
+        min_length=1,
+        max_length=50,
+        description="The functions that the body calls, with the types they take. A memref of rank "
+        "0 is a pointer (then pass the offset as well), index is size_t.",
+        examples=[{"rows": "(memref<f32>, index, memref<f32>, index, index)"}],
+    )
+
+
+class KernelVariant(Strict):
+    """The kernel for some kinds of target. The first variant whose conditions hold is taken."""
+
+    targets: list[Literal["cpu", "vulkan", "cuda", "hip"]] = Field(
+        min_length=1,
+        max_length=4,
+        description="The kinds of target it is for.",
+        examples=[["vulkan", "cuda", "hip"]],
+    )
+    let: dict[Symbol, str | int | FiniteFloat | bool] = Field(
+        max_length=200,
+        default={},
+        description="Sizes of tiles, and other names for expressions.",
+        examples=[{"TM": 4, "steps": "K // 16"}],
+    )
+    where: list[Equation] = Field(
+        max_length=200,
+        default=[],
+        description="Conditions for this variant: divisibility and bounds.",
+        examples=[["divisible(M, TM)"]],
+    )
+    grid: list[Equation | int] = Field(
+        min_length=1,
+        max_length=3,
+        description="Workgroups along x, y and z.",
+        examples=[["ceildiv(M, TM)", "N // TN"]],
+    )
+    workgroup: list[Equation | int] = Field(
+        max_length=3,
+        default=[],
+        description="Threads along x, y and z (GPUs only).",
+        examples=[["W", 1, 1]],
+    )
+    object: KernelObject | None = Field(
+        default=None,
+        description="A C file to link in.",
+        examples=[{"source": "softmax.c", "functions": {"rows": "(memref<f32>, index)"}}],
+    )
+    body: str = Field(
+        min_length=1,
+        max_length=40000,
+        description="MLIR of one workgroup: %a is the buffer (memref) of tensor a, $a its type, "
+        "%M and $M a size, %block_x the workgroup's place, %thread_x the thread's.",
+        examples=["%v = memref.load %x[%block_x] : $x\n"],
+    )
+
+
+class Kernel(Strict):
+    """What stands in place of the match: a dispatch of a kernel over its tensors."""
+
+    inputs: list[Symbol] = Field(
+        min_length=1,
+        max_length=16,
+        description="The tensors of the match that the kernel reads, in order; what it writes are "
+        "the results of the root.",
+        examples=[["a", "b"]],
+    )
+    variants: list[KernelVariant] = Field(
+        min_length=1, max_length=16, description="The kernel for each kind of target."
+    )
+
+
+class KernelDoc(RuleDoc):
+    """A rule whose match becomes the dispatch of a kernel."""
+
+    rewrite: list[Equation | Body] = Field(
+        max_length=0, default=[], description="A kernel rule has none: `kernel:` stands for it."
+    )
+    kernel: Kernel = Field(description="The kernel that takes the place of the match.")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel's variant, parsed. ``let`` holds an expression or a value for each name."""
+
+    doc: KernelVariant
+    let: list[tuple[str, Line, ast.Expr | None, object]] = field(default_factory=list)
+    where: list[tuple[Line, ast.Expr]] = field(default_factory=list)
+    grid: list[tuple[Line, ast.Expr]] = field(default_factory=list)
+    workgroup: list[tuple[Line, ast.Expr]] = field(default_factory=list)
+    body: Line | None = None

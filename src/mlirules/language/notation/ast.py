@@ -1,0 +1,207 @@
+"""Syntax trees of the notation. Every node keeps ``pos``, its offset in the text it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Node:
+    """A syntax node; ``pos`` and ``end`` are character offsets in its text."""
+
+    pos: int
+    end: int
+
+
+# ---- expressions ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Literal(Node):
+    """An integer, float, truth value, string or ``none``."""
+
+    value: int | float | bool | str | None
+
+
+@dataclass(frozen=True)
+class Name(Node):
+    """A symbol: a value, a dim, an element type, a loop index, a let-bound number."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Wildcard(Node):
+    """``_``: matches anything and binds nothing."""
+
+
+@dataclass(frozen=True)
+class Pack(Node):
+    """``I...`` (named) or ``...`` (anonymous: aligned at the right, broadcast as PyTorch does)."""
+
+    id: str | None
+
+
+@dataclass(frozen=True)
+class ListExpr(Node):
+    """``[a, b]``."""
+
+    items: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Call(Node):
+    """``f(a, b)``: a function of the closed set, a cast (``f32(x)``), or a nested op."""
+
+    fn: str
+    args: tuple[Expr, ...]
+    attrs: tuple[tuple[str, Expr], ...] = ()
+
+
+@dataclass(frozen=True)
+class Access(Node):
+    """``x[i, j]``: an element of a tensor, list, or pack."""
+
+    base: Expr
+    items: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Unary(Node):
+    """``-x`` or ``not x``."""
+
+    op: str
+    operand: Expr
+
+
+@dataclass(frozen=True)
+class Binary(Node):
+    """Arithmetic, comparison, ``and``, ``or``, ``in``, ``not in``."""
+
+    op: str
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True)
+class Conditional(Node):
+    """``a if c else b``."""
+
+    condition: Expr
+    then: Expr
+    otherwise: Expr
+
+
+Expr = Literal | Name | Wildcard | Pack | ListExpr | Call | Access | Unary | Binary | Conditional
+
+# ---- statements -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OpEquation(Node):
+    """``c, d = torch.aten.foo(a, [x, 1], none) {attr = v}``.
+
+    ``pack``: the last name (``ys... = op(x)``) binds all the results that remain, as a list.
+    """
+
+    results: tuple[str | None, ...]
+    call: Call
+    pack: bool = False
+
+
+@dataclass(frozen=True)
+class Bound(Node):
+    """``u < K``: the loop index (or pack) ``id`` runs from 0 to ``limit`` - 1."""
+
+    id: str
+    pack: bool
+    limit: Expr
+
+
+@dataclass(frozen=True)
+class IndexEquation(Node):
+    """``c[m, n] += a[m, k] * b[k, n] for k < K``. ``op`` is ``=``, ``+=``, ``*=``, ``max=``..."""
+
+    target: str
+    indices: tuple[Expr, ...]
+    op: str
+    value: Expr
+    bounds: tuple[Bound, ...] = ()
+
+
+@dataclass(frozen=True)
+class Assignment(Node):
+    """``xp = pad(x, ...)`` or ``n = a + b``: a tensor function or a scalar."""
+
+    target: str
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Erase(Node):
+    """``erase``: nothing stands for a root that has no results."""
+
+
+Statement = OpEquation | IndexEquation | Assignment | Erase
+
+# ---- types ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DimDecl(Node):
+    """A dim of a declared type: a number, a symbol, ``?`` (any) or a pack (``S...``)."""
+
+    value: int | str | None
+    pack: bool = False
+
+
+@dataclass(frozen=True)
+class TypeDecl(Node):
+    """A declared type.
+
+    ``kind`` is ``vtensor``, ``tensor``, a scalar (``int``, ``float``, ``bool``, ``number``,
+    ``str``, ``device``, ``any``) or ``list``.
+    """
+
+    kind: str
+    dims: tuple[DimDecl, ...] | None = None  # None: any rank, unnamed
+    element: str | None = None  # element type literal or symbol; None: any
+    constant: bool = False
+    optional: bool = False
+    of: TypeDecl | None = None
+
+    def symbols(self) -> Iterator[str]:
+        """The names of its dims and element types, literal ones among them."""
+        for dim in self.dims or ():
+            if isinstance(dim.value, str):
+                yield dim.value
+        if self.element:
+            yield self.element
+        if self.of is not None:
+            yield from self.of.symbols()
+
+
+def walk_expression(node: Expr) -> Iterator[Expr]:
+    """An expression and all that it is made of, outermost first."""
+    yield node
+    match node:
+        case ListExpr(items=items):
+            for item in items:
+                yield from walk_expression(item)
+        case Call(args=args):
+            for item in args:
+                yield from walk_expression(item)
+        case Access(base=base, items=items):
+            yield from walk_expression(base)
+            for item in items:
+                yield from walk_expression(item)
+        case Unary(operand=operand):
+            yield from walk_expression(operand)
+        case Binary(left=left, right=right):
+            yield from walk_expression(left)
+            yield from walk_expression(right)
+        case Conditional(condition=c, then=a, otherwise=b):
+            yield from walk_expression(c)
+            yield from walk_expression(a)
+            yield from walk_expression(b)

@@ -1,0 +1,240 @@
+"""Binding a rule's symbols to the values of one match: dims and element types unify."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlirules.language.evaluate import Evaluator, Refused, describe
+from mlirules.language.notation import ast
+from mlirules.language.notation.ast import walk_expression
+from mlirules.language.rule import Line, Rule
+from mlirules.language.values import DType, Dyn, Opaque, Scalar, Tensor, dtype_named
+
+
+class NoMatch(Exception):
+    """A match that a rule's line refused: which line, and what it expected and found."""
+
+    def __init__(
+        self,
+        line: Line | None,
+        message: str,
+        *,
+        expected: str = "",
+        found: str = "",
+        node: ast.Node | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.line = line
+        self.message = message
+        self.expected = expected
+        self.found = found
+        self.node = node
+
+
+def bind(rule: Rule, values: dict[str, Any], misses: list[NoMatch] | None = None) -> dict[str, Any]:
+    """All symbols of a match: values, dims, element types and `let` names.
+
+    ``values`` holds what each name of the match is bound to (operands before results). Raises
+    :class:`NoMatch` naming the line that does not hold; with ``misses`` every such line is noted
+    there instead, and `let` lines that ask for what has no value are left out.
+    """
+    env: dict[str, Any] = dict(values)
+    unfit: set[str] = set()
+    order = [n for n in values if n in rule.types]
+    for name in order:
+        line, decl = rule.types[name]
+        try:
+            _unify(line, decl, name, values[name], env)
+        except NoMatch as no:
+            if misses is None:
+                raise
+            misses.append(no)
+            unfit.add(name)
+    for name, let_line, expr, value in rule.let:
+        if expr is None:
+            env[name] = value
+            continue
+        try:
+            env[name] = Evaluator(env).eval(expr)
+        except Refused as refused:
+            missed = NoMatch(let_line, refused.message, expected=str(let_line), node=refused.node)
+            if misses is None:
+                raise missed from None
+            asked = {n.id for n in walk_expression(expr) if isinstance(n, ast.Name)}
+            if not asked & unfit and all(n in env or dtype_named(n) is not None for n in asked):
+                misses.append(missed)
+    return env
+
+
+def _unify(line: Line, decl: ast.TypeDecl, name: str, value: Any, env: dict[str, Any]) -> None:
+    def refuse(message: str, expected: str = "") -> NoMatch:
+        return NoMatch(line, message, expected=expected or str(line), found=describe(value))
+
+    if value is None:
+        if decl.optional or decl.kind == "none":
+            for symbol in _symbols(decl):
+                env.setdefault(symbol, None)
+            return
+        if decl.kind == "any":
+            return
+        raise refuse(f"{name} is none")
+    if decl.kind in ("vtensor", "tensor"):
+        if not isinstance(value, Tensor):
+            raise refuse(f"{name} is {describe(value)}, not a {decl.kind}")
+        if value.torch != (decl.kind == "vtensor"):
+            raise refuse(f"{name} is {describe(value)}, not a {decl.kind}")
+        if decl.element is not None:
+            if value.dtype is None:
+                raise refuse(f"the element type of {name} is not known")
+            _element(line, decl.element, name, value.dtype, env)
+        if decl.dims is not None:
+            if value.dims is None:
+                raise refuse(f"the rank of {name} is not known")
+            _dims(line, decl.dims, name, value, env)
+        return
+    if decl.kind == "list":
+        if not isinstance(value, list):
+            raise refuse(f"{name} is {describe(value)}, not a list")
+        for i, item in enumerate(value):
+            assert decl.of is not None
+            of = decl.of
+            if decl.constant and not of.constant:
+                of = ast.TypeDecl(
+                    of.pos, of.end, of.kind, of.dims, of.element, True, of.optional, of.of
+                )
+            _unify(line, of, f"{name}[{i}]", item, env)
+        return
+    if decl.kind == "any":
+        if decl.constant and isinstance(value, (Dyn, Scalar, Tensor, Opaque)):
+            raise refuse(f"{name} is not constant")
+        return
+    if decl.constant and isinstance(value, (Dyn, Scalar)):
+        raise refuse(f"{name} is not a constant, but {describe(value)}")
+    if not _scalar_is(decl.kind, value):
+        raise refuse(f"{name} is {describe(value)}, not {decl.kind}")
+
+
+def _scalar_is(kind: str, value: Any) -> bool:
+    if isinstance(value, Scalar):
+        return value.kind == kind or (kind == "number" and value.kind in ("int", "float"))
+    match kind:
+        case "int":
+            return isinstance(value, (int, Dyn)) and not isinstance(value, bool)
+        case "float":
+            return isinstance(value, float)
+        case "number":
+            return isinstance(value, (int, float, Dyn)) and not isinstance(value, bool)
+        case "bool":
+            return isinstance(value, bool)
+        case "str":
+            return isinstance(value, str)
+        case "device" | "generator":
+            return isinstance(value, Opaque)
+    return False
+
+
+_SIGNLESS = ("i8", "i16", "i32", "i64")
+
+
+def _symbols(decl: ast.TypeDecl) -> list[str]:
+    return [d.value for d in decl.dims or () if isinstance(d.value, str)]
+
+
+def _element(line: Line, element: str, name: str, found: DType, env: dict[str, Any]) -> None:
+    # linalg's integers carry no sign; they are computed with as signed ones.
+    literal = dtype_named("s" + element if element in _SIGNLESS else element)
+    if literal is not None:
+        if literal != found:
+            raise NoMatch(
+                line,
+                f"the element type of {name} is {found}, not {element}",
+                expected=element,
+                found=str(found),
+            )
+        return
+    known = env.get(element)
+    if known is None:
+        env[element] = found
+    elif known != found:
+        raise NoMatch(
+            line,
+            f"{element} is {known} elsewhere, but {found} in {name}",
+            expected=f"{element} = {known}",
+            found=str(found),
+        )
+
+
+def _dims(
+    line: Line, decls: tuple[ast.DimDecl, ...], name: str, value: Tensor, env: dict[str, Any]
+) -> None:
+    dims = list(value.dims or ())
+    pack = next((i for i, d in enumerate(decls) if d.pack), None)
+    fixed = len(decls) - (pack is not None)
+    if len(dims) != fixed and (pack is None or len(dims) < fixed):
+        at_least = "at least " if pack is not None else ""
+        raise NoMatch(
+            line,
+            f"{name} has rank {len(dims)}, not {at_least}{fixed}",
+            expected=f"rank {at_least}{fixed}",
+            found=f"rank {len(dims)}",
+        )
+    if pack is not None:
+        size = len(dims) - fixed
+        packed = dims[pack : pack + size]
+        symbol = decls[pack].value
+        if isinstance(symbol, str):
+            known = env.get(symbol)
+            if known is None:
+                env[symbol] = packed
+            else:
+                if len(known) != len(packed):
+                    raise NoMatch(
+                        line,
+                        f"{symbol}... has {len(known)} dims elsewhere, {len(packed)} in {name}",
+                        expected=f"{len(known)} dims",
+                        found=f"{len(packed)} dims",
+                    )
+                env[symbol] = [
+                    _one_dim(line, symbol, name, a, b) for a, b in zip(known, packed, strict=True)
+                ]
+        dims = dims[:pack] + dims[pack + size :]
+        decls = decls[:pack] + decls[pack + 1 :]
+    for decl, dim in zip(decls, dims, strict=True):
+        if decl.value is None:
+            continue
+        if isinstance(decl.value, int):
+            if isinstance(dim, int) and dim != decl.value:
+                raise NoMatch(
+                    line,
+                    f"a dim of {name} is {dim}, not {decl.value}",
+                    expected=str(decl.value),
+                    found=str(dim),
+                )
+            if isinstance(dim, Dyn):
+                raise NoMatch(
+                    line,
+                    f"a dim of {name} is dynamic, not {decl.value}",
+                    expected=str(decl.value),
+                    found="?",
+                )
+            continue
+        known = env.get(decl.value)
+        env[decl.value] = dim if known is None else _one_dim(line, decl.value, name, known, dim)
+
+
+def _one_dim(line: Line, symbol: str, name: str, a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int):
+        if a != b:
+            raise NoMatch(
+                line,
+                f"{symbol} is {a} elsewhere, but {b} in {name}",
+                expected=f"{symbol} = {a}",
+                found=str(b),
+            )
+        return a
+    if isinstance(a, int):
+        return a
+    if isinstance(b, int):
+        return b
+    # A result's own dim has no source before the rewrite: prefer an operand's.
+    return b if isinstance(a, Dyn) and a.op == "result" else a
