@@ -404,3 +404,35 @@ def test_failing_import_leaves_the_old_file(tmp_path: Path) -> None:
 def test_unwritable_output(tmp_path: Path) -> None:
     with pytest.raises(MlirulesError, match="cannot be written"):
         import_file(f"{written(tmp_path, NET)}:Net", tmp_path / "absent" / "out.mlir")
+
+
+TABLES = """\
+import torch
+from torch import nn
+
+class Tables(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rotary", torch.arange(12.0).reshape(4, 3), persistent=False)
+        self.register_buffer("positions", torch.tensor([2, 0, 1]), persistent=False)
+        self.register_buffer("upper", torch.ones(3, 3).triu().bool(), persistent=False)
+        self.register_buffer("scale", torch.tensor(0.5))
+        self.weight = nn.Parameter(torch.arange(15.0).reshape(5, 3))
+        self.tied = self.weight
+
+    def forward(self, x):
+        rows = x[:, self.positions]  # an index list of None and a table
+        masked = torch.where(self.upper, rows, -1.0)
+        return torch.cat([self.rotary, masked[0] * self.scale]), self.weight @ self.tied.T
+
+tables = Tables()
+example_inputs = torch.arange(18.0).reshape(2, 3, 3)
+"""
+
+
+@needs_torch
+def test_buffers_that_are_not_persistent_and_lists_of_none_and_tables(tmp_path: Path) -> None:
+    out, golden = tmp_path / "out.mlir", tmp_path / "golden.npz"
+    import_file(written(tmp_path, TABLES) + ":tables", out, golden=golden)
+    assert out.read_text().count("torch_tensor_5_3_torch.float32:") == 1  # tied: held once
+    assert_runs(out, golden, rtol=1e-6, atol=0.0)

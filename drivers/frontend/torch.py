@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mlirules.drivers.iree.compiler import fx_import, is_registered_op
+from mlirules.drivers.iree.compiler import is_registered_op
+from mlirules.drivers.iree.fx import fx_import
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 
 if TYPE_CHECKING:

@@ -42,7 +42,6 @@ __all__ = [
     "constraints_of",
     "context",
     "flags_for",
-    "fx_import",
     "ir",
     "is_registered_op",
     "known_dialects",
@@ -172,19 +171,6 @@ def parse(text: str, path: str = "<string>", ctx: ir.Context | None = None) -> i
         return ir.Module.parse(text, ctx if ctx is not None else context())
     except ir.MLIRError as error:
         raise MlirulesError(_faults_of(error, "mlir", path, text)) from error
-
-
-def fx_import(exported: Any, function: str = "main") -> str:
-    """The torch-dialect MLIR text of a ``torch.export.ExportedProgram``.
-
-    ``function`` names the entry. Needs torch. Raises what the importer raises for a program it
-    does not understand.
-    """
-    from iree.compiler.extras.fx_importer import FxImporter  # imports torch
-
-    importer = FxImporter(context=context())
-    importer.import_frozen_program(exported, func_name=function)
-    return str(importer.module.operation.get_asm())
 
 
 def run_passes(module: ir.Module, pipeline: str) -> None:
