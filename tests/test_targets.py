@@ -43,11 +43,11 @@ def test_the_architecture_reaches_the_compiler() -> None:
     [
         ("cud", "did you mean 'cpu'?"),
         ("gfx942", "did you mean 'hip:gfx942'?"),
-        ("", "known: cpu, vulkan"),
+        ("", "known: cpu, cpu:x86-64-v3"),
         ("cuda", "write for example 'cuda:sm_80'"),
         ("cuda:sm_90", "cuda:sm_89"),
-        ("cpu:x86", "known: cpu"),
-        ("vulkan:", "known: cpu, vulkan"),
+        ("cpu:x86", "known: cpu, cpu:x86-64-v3"),
+        ("vulkan:", "known: cpu, cpu:x86-64-v3"),
     ],
 )
 def test_a_wrong_target_is_refused_with_the_known_ones(text: str, said: str) -> None:

@@ -420,6 +420,8 @@ def _arguments(
         _check_phase(compile_from, "--compile-from")
         arguments.append(f"--compile-from={compile_from}")
     given = {flag.partition("=")[0] for flag in flags}
+    if "--iree-llvmcpu-target-cpu" in given:  # the features are those of the CPU it replaces
+        given.add("--iree-llvmcpu-target-cpu-features")
     return [a for a in arguments if a.partition("=")[0] not in given] + list(flags)
 
 

@@ -1,7 +1,7 @@
 """Targets: what a program is compiled for, with the flags, the device and the hook that works.
 
-A target is written ``KIND`` or ``KIND:ARCHITECTURE``: ``cpu``, ``vulkan``, ``cuda:sm_80``,
-``hip:gfx942``. ``cpu`` and ``vulkan`` alone mean the machine that compiles.
+A target is written ``KIND`` or ``KIND:ARCHITECTURE``: ``cpu``, ``cpu:x86-64-v3``, ``vulkan``,
+``cuda:sm_80``, ``hip:gfx942``. ``cpu`` and ``vulkan`` alone mean the machine that compiles.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from mlirules.language.faults import MlirulesError, did_you_mean
 
+CPU_ARCHITECTURES = ("x86-64-v3", "x86-64-v4", "sapphirerapids", "znver4")
 CUDA_ARCHITECTURES = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89")
 HIP_ARCHITECTURES = (
     "gfx908",
@@ -37,6 +38,7 @@ def known() -> list[str]:
     """Every target that :meth:`Target.parse` takes, as it is written."""
     return [
         "cpu",
+        *(f"cpu:{arch}" for arch in CPU_ARCHITECTURES),
         "vulkan",
         *(f"vulkan:{arch}" for arch in VULKAN_ARCHITECTURES),
         *(f"cuda:{arch}" for arch in CUDA_ARCHITECTURES),
@@ -88,20 +90,18 @@ class Target:
 
     def available(self) -> str | None:
         """``None`` when a device for this target is here, else the reason why not."""
-        if self.kind == "cpu":
-            return None
-        from mlirules.drivers.iree import runtime  # runtime imports this module
+        from mlirules.drivers.iree import cpu, runtime  # they import this module
 
+        if self.kind == "cpu":
+            return cpu.problem(self.architecture)
         return runtime.device_problem(self.device)
 
 
 def _flags(kind: str, arch: str) -> tuple[str, ...]:
     if kind == "cpu":
-        return (
-            "--iree-hal-target-device=local",
-            "--iree-hal-local-target-device-backends=llvm-cpu",
-            "--iree-llvmcpu-target-cpu=host",
-        )
+        from mlirules.drivers.iree import cpu  # it runs the compiler, which imports this
+
+        return cpu.flags(arch)
     if kind == "vulkan" and not arch:
         from mlirules.drivers.iree import (
             vulkan,  # it runs a tool of the runtime, which imports this

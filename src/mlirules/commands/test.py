@@ -22,7 +22,7 @@ def command(
     skip: Skip = None,
     devices: Annotated[
         list[str] | None,
-        typer.Option(help="Compare numbers on these only: cpu, vulkan, cuda; none: nowhere."),
+        typer.Option(help="Compare numbers on these only: cpu, cpu:znver4, ..., vulkan, cuda; none: nowhere."),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List what passed.")] = False,
     synthesise: Annotated[
@@ -111,7 +111,7 @@ def _synthesise(
 
     given = any_rules([p or _library() for p in paths])
     rules = [r for r in select(given, split(only), split(skip)) if isinstance(r, Rule)]
-    numbers = devices is None or "cpu" in _devices(split(devices))
+    numbers = devices is None or any(d.startswith("cpu") for d in _devices(split(devices)))
     reports = []
     interrupted = False
     with progress("making programs", len(rules)) as step:
@@ -242,7 +242,9 @@ def _library() -> str:
 
 
 def _devices(names: list[str]) -> list[str]:
-    known = ("cpu", "vulkan", "cuda", "none")
+    from mlirules.drivers.iree.targets import CPU_ARCHITECTURES
+
+    known = ("cpu", *(f"cpu:{name}" for name in CPU_ARCHITECTURES), "vulkan", "cuda", "none")
     for name in names:
         if name not in known:
             raise MlirulesError.at(

@@ -1,0 +1,88 @@
+"""CPUs, described to the compiler so that a program means the same on all of them.
+
+The compiler lets LLVM contract: a product that is added to becomes one fused operation with one
+rounding. For 32-bit floats every CPU here does that alike. For f16 only a CPU with arithmetic of
+its own (AVX512-FP16) does: LLVM first narrows ``truncf(mulf(extf, extf))`` to a product in f16,
+which changes nothing, and then fuses that with the addition after it, which leaves out the rounding
+between them that the program asks for. No flag of the compiler turns contraction off, so the
+feature is left out of the description: f16 is extended, computed and truncated as on other CPUs.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+from mlirules.drivers.iree import compiler
+
+#: What no description of a CPU holds. SSE4A is AMD's alone, gives a compiler nothing beside what
+#: came after it, and would keep programs for ``znver4`` from running anywhere else.
+LEFT_OUT = ("-avx512fp16", "-sse4a")
+
+_LOCAL = (
+    "--iree-hal-target-device=local",
+    "--iree-hal-local-target-device-backends=llvm-cpu",
+)
+#: Features that code generation for arithmetic uses, by the first letters of their names. The
+#: others (user interrupts, enclaves, hints to caches) never appear in a compiled program.
+_ARITHMETIC = ("avx", "amx", "bmi", "f16c", "fma", "gfni", "lzcnt", "popcnt", "sse", "ssse", "v")
+
+
+def flags(architecture: str) -> tuple[str, ...]:
+    """What the compiler is told of a CPU: ``architecture``, or the machine's own where empty."""
+    if architecture:
+        return _named(architecture, ",".join(LEFT_OUT))
+    if "avx512_fp16" not in _cpuinfo():
+        return (*_LOCAL, "--iree-llvmcpu-target-cpu=host")
+    # "host" cannot be combined with features: the machine is spelled out as the compiler sees it.
+    name, features = _described("host")
+    return _named(name, ",".join([*features, *LEFT_OUT]))
+
+
+def problem(architecture: str) -> str | None:
+    """Why programs for ``architecture`` cannot run on this machine; ``None`` when they can."""
+    missing = lacking(architecture) if architecture else []
+    return f"this CPU lacks {', '.join(missing)}" if missing else None
+
+
+def lacking(architecture: str) -> list[str]:
+    """The arithmetic features of ``architecture`` that this machine does not have, sorted."""
+    _, here = _described("host")
+    _, wanted = _described(architecture)
+    has = {feature[1:] for feature in here if feature.startswith("+")}
+    out = {feature[1:] for feature in LEFT_OUT}
+    needed = {feature[1:] for feature in wanted if feature[1:].startswith(_ARITHMETIC)}
+    return sorted(needed - has - out)
+
+
+def _named(name: str, features: str) -> tuple[str, ...]:
+    return (
+        *_LOCAL,
+        f"--iree-llvmcpu-target-cpu={name}",
+        f"--iree-llvmcpu-target-cpu-features={features}",
+    )
+
+
+@functools.cache
+def _described(name: str) -> tuple[str, tuple[str, ...]]:
+    """The compiler's own name for a CPU and its features; a later one outdoes an earlier one."""
+    text, _ = compiler.run_tool(
+        "iree-compile",
+        ["-", *_LOCAL, f"--iree-llvmcpu-target-cpu={name}", "--compile-to=preprocessing"],
+        stdin="module {}",
+        timeout=120,
+    )
+    cpu = re.search(r'\bcpu = "([^"]*)"', text)
+    features = re.search(r'\bcpu_features = "([^"]*)"', text)
+    last: dict[str, str] = {}
+    for feature in features[1].split(",") if features else ():
+        last[feature[1:]] = feature
+    return cpu[1] if cpu else "generic", tuple(last.values())
+
+
+@functools.cache
+def _cpuinfo() -> frozenset[str]:
+    """What Linux calls the features of this machine's CPU; empty on other systems."""
+    path = Path("/proc/cpuinfo")
+    return frozenset(path.read_text(errors="replace").split()) if path.is_file() else frozenset()
