@@ -3,10 +3,13 @@
 All numeric tests of all rules on those CPUs: ``pytest -m slow tests/test_cpus.py``.
 """
 
+import re
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from mlirules.drivers.iree import compiler, cpu, runtime
@@ -15,50 +18,61 @@ from mlirules.drivers.pipelines.transform import rule_set
 from mlirules.drivers.quality.ruletest import run_tests
 from mlirules.language.loader import LIBRARY, holds_config, rule_files
 
+Array = npt.NDArray[Any]
+
 #: In one program: an elementwise chain in a short float, f32 where products meet sums, and the
 #: functions that the compiler approximates by polynomials.
+#: ``V`` stands for the tensor type, ``T`` for its elements.
 CHAIN = """
-func.func @{name}(%a: tensor<{n}x{t}>, %b: tensor<{n}x{t}>, %c: tensor<{n}x{t}>) -> tensor<{n}x{t}> {{
-  %e = tensor.empty() : tensor<{n}x{t}>
-  %r = linalg.generic {{indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>, affine_map<(i) -> (i)>, affine_map<(i) -> (i)>], iterator_types = ["parallel"]}} ins(%a, %b, %c : tensor<{n}x{t}>, tensor<{n}x{t}>, tensor<{n}x{t}>) outs(%e : tensor<{n}x{t}>) {{
-  ^bb0(%x: {t}, %y: {t}, %z: {t}, %o: {t}):
-    %xe = arith.extf %x : {t} to f32
-    %ye = arith.extf %y : {t} to f32
-    %ze = arith.extf %z : {t} to f32
+#same = affine_map<(i) -> (i)>
+func.func @NAME(%a: V, %b: V, %c: V) -> V {
+  %e = tensor.empty() : V
+  %r = linalg.generic
+    {indexing_maps = [#same, #same, #same, #same], iterator_types = ["parallel"]}
+    ins(%a, %b, %c : V, V, V) outs(%e : V) {
+  ^bb0(%x: T, %y: T, %z: T, %o: T):
+    %xe = arith.extf %x : T to f32
+    %ye = arith.extf %y : T to f32
+    %ze = arith.extf %z : T to f32
     %m = arith.mulf %xe, %ye : f32
-    %mt = arith.truncf %m : f32 to {t}
-    %me = arith.extf %mt : {t} to f32
+    %mt = arith.truncf %m : f32 to T
+    %me = arith.extf %mt : T to f32
     %s = arith.addf %me, %ze : f32
-    %st = arith.truncf %s : f32 to {t}
-    linalg.yield %st : {t}
-  }} -> tensor<{n}x{t}>
-  return %r : tensor<{n}x{t}>
-}}
+    %st = arith.truncf %s : f32 to T
+    linalg.yield %st : T
+  } -> V
+  return %r : V
+}
 """
 FUSED = """
-func.func @fused(%a: tensor<{n}xf32>, %b: tensor<{n}xf32>, %c: tensor<{n}xf32>) -> tensor<{n}xf32> {{
-  %m = arith.mulf %a, %b : tensor<{n}xf32>
-  %s = arith.addf %m, %c : tensor<{n}xf32>
-  return %s : tensor<{n}xf32>
-}}
+func.func @NAME(%a: V, %b: V, %c: V) -> V {
+  %m = arith.mulf %a, %b : V
+  %s = arith.addf %m, %c : V
+  return %s : V
+}
 """
 FUNCTION = """
-func.func @{op}(%a: tensor<{n}xf32>) -> tensor<{n}xf32> {{
-  %r = math.{op} %a : tensor<{n}xf32>
-  return %r : tensor<{n}xf32>
-}}
+func.func @NAME(%a: V) -> V {
+  %r = math.NAME %a : V
+  return %r : V
+}
 """
 FUNCTIONS = ("exp", "tanh", "erf", "log", "sin", "rsqrt")
 N = 1003
 
 
+def _written(template: str, name: str, element: str) -> str:
+    text = re.sub(r"\bNAME\b", name, template)
+    return re.sub(r"\bT\b", element, re.sub(r"\bV\b", f"tensor<{N}x{element}>", text))
+
+
 def _program() -> str:
-    chains = [CHAIN.format(name=f"chain_{t}", n=N, t=t) for t in ("f16", "bf16")]
-    functions = [FUNCTION.format(op=op, n=N) for op in FUNCTIONS]
-    return "".join([*chains, FUSED.format(n=N), *functions])
+    chains = [_written(CHAIN, f"chain_{t}", t).replace("#same", f"#{t}") for t in ("f16", "bf16")]
+    functions = [_written(FUNCTION, op, "f32") for op in FUNCTIONS]
+    return "".join([*chains, _written(FUSED, "fused", "f32"), *functions])
 
 
-def _inputs() -> list[tuple[str, list[np.ndarray]]]:
+def _inputs() -> list[tuple[str, list[Array]]]:
     rng = np.random.default_rng(3)
     short = [rng.uniform(-2, 2, N) for _ in "abc"]
     calls = [
@@ -72,7 +86,7 @@ def _inputs() -> list[tuple[str, list[np.ndarray]]]:
     return calls
 
 
-def _results(name: str) -> dict[str, np.ndarray]:
+def _results(name: str) -> dict[str, Array]:
     target = Target.parse(name)
     reason = target.available()
     if reason:
@@ -87,18 +101,18 @@ def _results(name: str) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def here() -> dict[str, np.ndarray]:
+def here() -> dict[str, Array]:
     return _results("cpu")
 
 
-def test_f16_is_rounded_wherever_the_program_says_so(here: dict[str, np.ndarray]) -> None:
+def test_f16_is_rounded_wherever_the_program_says_so(here: dict[str, Array]) -> None:
     """With f16 arithmetic of the CPU's own, product and sum become one operation."""
     a, b, c = (x.astype(np.float32) for x in _inputs()[0][1])
     product = (a * b).astype(np.float16).astype(np.float32)
     assert np.array_equal(here["chain_f16"], (product + c).astype(np.float16))
 
 
-def test_functions_are_near_to_exact(here: dict[str, np.ndarray]) -> None:
+def test_functions_are_near_to_exact(here: dict[str, Array]) -> None:
     torch = pytest.importorskip("torch")
     for op, (x,) in _inputs()[3:]:
         exact = getattr(torch, op)(torch.from_numpy(x).double()).numpy()
@@ -106,9 +120,7 @@ def test_functions_are_near_to_exact(here: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("architecture", CPU_ARCHITECTURES)
-def test_a_program_means_the_same_on_every_cpu(
-    architecture: str, here: dict[str, np.ndarray]
-) -> None:
+def test_a_program_means_the_same_on_every_cpu(architecture: str, here: dict[str, Array]) -> None:
     for function, found in _results(f"cpu:{architecture}").items():
         assert np.array_equal(found, here[function]), function
 

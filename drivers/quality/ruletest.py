@@ -223,9 +223,7 @@ def _rewritten(
     return targets
 
 
-def _asked(
-    tested: Sequence[str], devices: Sequence[str] | None, result: TestResult
-) -> list[str]:
+def _asked(tested: Sequence[str], devices: Sequence[str] | None, result: TestResult) -> list[str]:
     """Where a test's numbers are to be compared: ``cpu:znver4`` is one of the CPUs."""
     if devices is None:
         return list(tested)

@@ -22,7 +22,9 @@ def command(
     skip: Skip = None,
     devices: Annotated[
         list[str] | None,
-        typer.Option(help="Compare numbers on these only: cpu, cpu:znver4, ..., vulkan, cuda; none: nowhere."),
+        typer.Option(
+            help="Compare numbers on these only: cpu, cpu:znver4, vulkan, cuda; none: nowhere."
+        ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List what passed.")] = False,
     synthesise: Annotated[
