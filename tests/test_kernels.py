@@ -95,12 +95,13 @@ def test_sizes_that_do_not_fit_are_refused_at_their_line(
     kind: str, sizes: tuple[int, int, int], line: str, message: str
 ) -> None:
     from mlirules.drivers.apply.engine import Engine, Options
+    from mlirules.drivers.match.matcher import Around
 
     module = compiler.parse(gemm(*sizes))
     engine = Engine([GEMM], module.context)
     assert engine.run(module, Options(target=kind)).total == 0
     op = module.body.operations[0].regions[0].blocks[0].operations[0].operation
-    refusal = engine.explain(GEMM, op)
+    refusal = engine.explain(GEMM, op, Around(kind))
     assert refusal is not None
     assert str(refusal.line) == line
     assert message in refusal.message

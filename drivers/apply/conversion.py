@@ -115,7 +115,7 @@ def _pattern(engine: Engine, run: _Run, rule: Rule) -> Callable[..., bool | None
             return True
         root = op.operation
         try:
-            match = matcher.match(root)
+            match = matcher.match(root, run.around)
             if match is None:
                 if matcher.faults:
                     run.fail(matcher.faults[0])

@@ -22,7 +22,8 @@ from mlirules.drivers.apply import conversion, kernels, pieces, tracking
 from mlirules.drivers.apply import rewrites as templates
 from mlirules.drivers.apply import walk as walking
 from mlirules.drivers.iree.compiler import ir, rewrite
-from mlirules.drivers.match.matcher import ONLY_TENSORS, Match, Matcher, Refusal, is_dead
+from mlirules.drivers.match.liveness import Marks
+from mlirules.drivers.match.matcher import ANYWHERE, ONLY_TENSORS, Around, Match, Matcher, Refusal
 from mlirules.generator.emit import pdll
 from mlirules.language.config.rule import ConfigRule
 from mlirules.language.evaluate import describe
@@ -57,7 +58,7 @@ class Options:
     #: How many applications went before: their numbers go on from there.
     first: int = 0
     #: Cost: asked with each match whether to go ahead.
-    accept: Callable[[Match], bool] | None = None
+    accept: Callable[[Match, Around], bool] | None = None
 
 
 @dataclass
@@ -231,7 +232,7 @@ class Engine:
             if run is None or run.stop:
                 return True
             try:
-                match = matcher.match(values[0].operation)
+                match = matcher.match(values[0].operation, run.around)
             except BaseException as error:  # noqa: BLE001 - must not unwind through the C++ driver
                 run.fail(error)
                 return True
@@ -240,10 +241,10 @@ class Engine:
                     run.fail(matcher.faults[0])
                 return True
             # What an earlier fusion left without users is no place for another.
-            if run.applied and rule.doc.kind == "fusion" and is_dead(match.root):
+            if run.applied and rule.doc.kind == "fusion" and run.around.dead(match.root):
                 return True
             try:
-                if run.options.accept is not None and not run.options.accept(match):
+                if run.options.accept is not None and not run.options.accept(match, run.around):
                     return True
             except BaseException as error:  # noqa: BLE001 - as above
                 run.fail(error)
@@ -295,8 +296,9 @@ class Engine:
         if options.max_rewrites is not None and options.max_rewrites <= 0:
             outcome.stopped = True
             return outcome
-        for matcher in self.matchers.values():
-            matcher.target = options.target
+        if any(r.doc.kind == "fusion" or self.matchers[r.name].structural for r in rules):
+            run.marks = Marks(module)
+            run.around = Around(options.target, run.marks.dead)
         if options.record and options.texts:
             run.alone = sum(op_names(module).values()) > LARGE
         started = time.perf_counter()
@@ -319,6 +321,8 @@ class Engine:
                 ) from None
         finally:
             self._run = None
+            if run.marks is not None:
+                run.marks.erase()
             if collecting:
                 gc.enable()
         run.raise_if_failed()
@@ -347,9 +351,9 @@ class Engine:
                     "greedy", f"the driver failed: {error}", code="driver"
                 ) from None
 
-    def explain(self, rule: Rule, op: Any) -> Refusal | None:
+    def explain(self, rule: Rule, op: Any, around: Around = ANYWHERE) -> Refusal | None:
         """Why ``rule`` does not apply at ``op``; None when it does."""
-        return self.matchers[rule.name].explain(op)
+        return self.matchers[rule.name].explain(op, around)
 
 
 _CONSTANTS = {
@@ -390,6 +394,9 @@ class _Run:
         #: Whether the program is so large that ops are told apart from it.
         self.alone = False
         self.inputs: list[Any] = []
+        self.around = Around(options.target)
+        #: Where rules of the run ask how often a value is used: which ops are dead.
+        self.marks: Marks | None = None
 
     def fail(self, error: BaseException) -> None:
         if self.error is None:
@@ -404,6 +411,8 @@ class _Run:
         """
         rule = match.rule
         started = time.perf_counter()
+        if self.options.record and self.marks is not None:
+            self.marks.forget(root)
         application = self._describe(match, root) if self.options.record else None
         if application is not None:
             self.instantiator.mark = tracking.mark(
@@ -417,6 +426,9 @@ class _Run:
         )
         if match.others:
             made = self._replace_others(match, root, made)
+        if self.marks is not None:
+            for op in (root, *match.others):
+                self.marks.goes(op, made)
         for op in match.inner:
             if op.name not in self.inner_names and op.name.startswith("linalg."):
                 self.inner_names |= {op.name, "linalg.fill", "tensor.empty"}

@@ -108,7 +108,7 @@ class Walk:
         """Apply the first rule that matches at ``op``."""
         run = self.run
         for matcher in site.matchers:
-            match = matcher.match(op)
+            match = matcher.match(op, run.around)
             if match is not None:
                 made = run.apply(match, op)
                 for result, value in zip(op.results, made, strict=True):
@@ -155,6 +155,8 @@ class Walk:
         started = time.perf_counter()
         instantiator = self.instantiator
         slots = instantiator.place(plan.template, plan.reads, values, op)
+        if self.run.marks is not None:
+            self.run.marks.goes(op, [slots[plan.result]])
         result.replace_all_uses_with(slots[plan.result])
         op.erase()
         instantiator.erase_passed()
@@ -163,7 +165,7 @@ class Walk:
 
     def _plan(self, site: _Site, op: Any) -> _Plan | None:
         for matcher in site.matchers:
-            match = matcher.match(op)
+            match = matcher.match(op, self.run.around)
             if match is not None:
                 assert matcher.fast_names is not None
                 number = {name: n for n, name in enumerate(matcher.fast_names)}

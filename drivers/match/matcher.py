@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlirules.drivers.apply import rewrites as templates
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match import indexing
+from mlirules.drivers.match.liveness import is_dead
 from mlirules.generator.lowering.kernel import lower_kernel
 from mlirules.generator.lowering.lower import LoweringError, lower, tensor_of_type
 from mlirules.language import words
@@ -147,10 +148,24 @@ def _named(tensor: Tensor, name: str, *, result: bool) -> Tensor:
     return Tensor(name, dims, tensor.dtype, tensor.torch)
 
 
+@dataclass(frozen=True)
+class Around:
+    """What a match depends on besides the op and what feeds it."""
+
+    #: The kind of target that kernels are chosen for.
+    target: str = "cpu"
+    #: Whether an op is dead: uses by such ops do not count.
+    dead: Callable[[Any], bool] = is_dead
+
+
+ANYWHERE = Around()
+
+
 @dataclass
 class _State:
     """What one attempt has bound so far."""
 
+    around: Around
     values: dict[str, Any] = field(default_factory=dict)
     lists: dict[str, list[str]] = field(default_factory=dict)
     ops: dict[int, Any] = field(default_factory=dict)
@@ -189,8 +204,6 @@ class Matcher:
         self.rule = rule
         self.context = context
         self.cache: dict[Any, _Verdict] = {}
-        #: The kind of target that kernels are chosen for.
-        self.target = "cpu"
         self.faults: list[MlirulesError] = []
         self.by_result: dict[str, tuple[int, int]] = {}
         for n, pattern in enumerate(rule.match):
@@ -243,7 +256,7 @@ class Matcher:
         """What the rule has made of the matches so far, one for each distinct kind of match."""
         return [v.template for v in self.cache.values() if v.template is not None]
 
-    def match(self, op: Any) -> Match | None:
+    def match(self, op: Any, around: Around = ANYWHERE) -> Match | None:
         """The rule's match at ``op``, or None."""
         if self.fast_names is not None:
             operands = op.operands
@@ -270,63 +283,65 @@ class Matcher:
                     ONLY_TENSORS,
                     verdict.env,
                 )
-            found = self._attempt(op)
+            found = self._attempt(op, around)
             if self.last_verdict is not None and only_tensors(key):
                 self.fast[whole] = self.last_verdict
                 if found is not None:
                     found.inner = ONLY_TENSORS
             return found
-        return self._attempt(op)
+        return self._attempt(op, around)
 
-    def _attempt(self, op: Any) -> Match | None:
+    def _attempt(self, op: Any, around: Around) -> Match | None:
         self.last_verdict = None
         try:
-            return self._match(op)
+            return self._match(op, around)
         except _Stop:
             return None
 
-    def explain(self, op: Any) -> Refusal | None:
+    def explain(self, op: Any, around: Around = ANYWHERE) -> Refusal | None:
         """Why the rule does not apply at ``op``, or None when it does."""
         try:
-            self._match(op)
+            self._match(op, around)
         except _Stop as stop:
             return stop.refusal
         return None
 
-    def diagnose(self, op: Any, *, rewrite: bool = True) -> Diagnosis:
+    def diagnose(self, op: Any, around: Around = ANYWHERE, *, rewrite: bool = True) -> Diagnosis:
         """All that keeps the rule from applying at ``op``, in the rule's order, and how near it is.
 
         ``op`` has one of the rule's root names. With no refusal the rule applies; ``rewrite=False``
         leaves out what only lowering its rewrite tells, which takes longest.
         """
         if self.by_target or self.other_roots:
-            return self._diagnose_whole(op)
+            return self._diagnose_whole(op, around)
         if self.rule.equation is not None:
-            best = self._diagnose_equation(*self.rule.equation, op)
+            best = self._diagnose_equation(*self.rule.equation, op, around)
         else:
-            found = [self._attempt_all(op, swaps, None) for swaps in self._choices()]
+            found = [self._attempt_all(op, around, swaps, None) for swaps in self._choices()]
             best = min(found, key=lambda d: d.rank)
             if best.refusals and best.refusals[0].depth < PATTERN_HOLDS:
-                best = self._other_order(op, best)
+                best = self._other_order(op, around, best)
         if rewrite and not best.refusals:
-            refusal = self.explain(op)  # what only the rewrite tells
+            refusal = self.explain(op, around)  # what only the rewrite tells
             if refusal is not None:
                 best.refusals.append(refusal)
         return best
 
-    def _attempt_all(self, op: Any, swaps: tuple[bool, ...], swapped: ast.Call | None) -> Diagnosis:
-        state = _State(refusals=[], swapped=swapped)
+    def _attempt_all(
+        self, op: Any, around: Around, swaps: tuple[bool, ...], swapped: ast.Call | None
+    ) -> Diagnosis:
+        state = _State(around, refusals=[], swapped=swapped)
         self._op(self.rule.root, len(self.rule.match) - 1, op, state, swaps)
         return self._judge_all(op, state)
 
-    def _other_order(self, op: Any, best: Diagnosis) -> Diagnosis:
+    def _other_order(self, op: Any, around: Around, best: Diagnosis) -> Diagnosis:
         """Whether the rule would fit with two operands exchanged; if so, that is the reason."""
         for pattern in self.rule.match:
             for call in nested_calls(pattern.equation.call):
                 if len(call.args) < 2 or call.fn in self.commutative:
                     continue
                 for swaps in self._choices():
-                    trial = self._attempt_all(op, swaps, call)
+                    trial = self._attempt_all(op, around, swaps, call)
                     if trial.refusals:
                         continue
                     first, second = call.args[:2]
@@ -346,15 +361,17 @@ class Matcher:
                     return best
         return best
 
-    def _diagnose_whole(self, op: Any) -> Diagnosis:
+    def _diagnose_whole(self, op: Any, around: Around) -> Diagnosis:
         """The reason that an attempt got furthest with, for matches with several ways to go."""
-        refusal = self.explain(op)
+        refusal = self.explain(op, around)
         lines: list[tuple[Line, bool | None]] = [(n, None) for n in _judged_lines(self.rule)]
         if refusal is None:
             return Diagnosis(op, [], self.parts, self.parts, [(n, True) for n, _ in lines])
         return Diagnosis(op, [refusal], min(refusal.depth, self.parts - 1), self.parts, lines)
 
-    def _diagnose_equation(self, line: Line, equation: ast.IndexEquation, op: Any) -> Diagnosis:
+    def _diagnose_equation(
+        self, line: Line, equation: ast.IndexEquation, op: Any, around: Around
+    ) -> Diagnosis:
         found = indexing.match_equation(equation, op)
         if isinstance(found, indexing.Miss):
             lines: list[tuple[Line, bool | None]] = [(n, None) for n in _judged_lines(self.rule)]
@@ -367,7 +384,7 @@ class Matcher:
             )
             return Diagnosis(op, [refusal], found.depth, self.parts, lines)
         symbols: dict[str, Any] = {**found.symbols, "op": op.name}
-        state = _State(values=dict(found.inputs), symbols=symbols, depth=10, refusals=[])
+        state = _State(around, values=dict(found.inputs), symbols=symbols, depth=10, refusals=[])
         return self._judge_all(op, state)
 
     def _judge_all(self, op: Any, state: _State) -> Diagnosis:
@@ -446,12 +463,12 @@ class Matcher:
 
     # -- structure
 
-    def _match(self, op: Any) -> Match:
+    def _match(self, op: Any, around: Around) -> Match:
         if self.rule.equation is not None:
-            return self._match_equation(op)
+            return self._match_equation(op, around)
         best: _Stop | None = None
         for swaps in self._choices():
-            state = _State()
+            state = _State(around)
             try:
                 self._op(self.rule.root, len(self.rule.match) - 1, op, state, swaps)
                 if not self.other_roots:
@@ -524,14 +541,14 @@ class Matcher:
             # An op that an earlier application replaced may still stand here.
             if _used(op):
                 out.append(op)
-        return sorted(out, key=functools.cmp_to_key(_program_order))
+        return sorted(out, key=functools.cmp_to_key(program_order))
 
     def _place(self, match: Match, root: Any) -> None:
         """Find where the rewrite goes: before the first op that it replaces.
 
         What it reads must stand there by then; constants can be brought there.
         """
-        ops = sorted([root, *match.others], key=functools.cmp_to_key(_program_order))
+        ops = sorted([root, *match.others], key=functools.cmp_to_key(program_order))
         match.anchor = ops[0]
         for argument in match.template.lowered.arguments:
             value = match.values[argument.path]
@@ -547,9 +564,9 @@ class Matcher:
 
     # -- index equations
 
-    def _match_equation(self, op: Any) -> Match:
+    def _match_equation(self, op: Any, around: Around) -> Match:
         refusals: list[Refusal] = []
-        start = _State(symbols={"op": op.name}, depth=10)
+        start = _State(around, symbols={"op": op.name}, depth=10)
         for state in self._equation(len(self.rule.index_match) - 1, op, start, refusals):
             try:
                 return self._judge(op, state)
@@ -1014,7 +1031,7 @@ class Matcher:
             tuple(key),
             tuple(len(v) for v in state.lists.values()),
             tuple(state.symbols.values()),
-            self.target if self.rule.variants else "",
+            state.around.target if self.rule.variants else "",
         )
 
     def _judge(self, op: Any, state: _State) -> Match:
@@ -1095,7 +1112,7 @@ class Matcher:
             for line, expr in self.plain_where:
                 self._condition(line, expr, env)
             if rule.variants:
-                lowered = lower_kernel(rule, env, results, self.target)
+                lowered = lower_kernel(rule, env, results, state.around.target)
             else:
                 lowered = lower(rule, env, results)
             try:
@@ -1183,6 +1200,8 @@ class Matcher:
     def _structural(
         self, line: Line, expr: ast.Expr, env: dict[str, Any], state: _State, op: Any
     ) -> None:
+        dead = state.around.dead
+
         def uses(fn: str, names: list[str]) -> tuple[bool, str]:
             wanted = 1 if fn == "one_use" else 0
             within = [*state.inner, *state.ops.values(), op] if fn == "inside" else []
@@ -1198,12 +1217,17 @@ class Matcher:
                 if value is None:
                     raise Refused(f"{name} is not a value of the match")
                 if fn == "inside":
-                    outside = [u for u in _live_users(value) if u.operation not in within]
-                    said = f"{name} has {_users(outside[: MAX_USERS + 1])} outside the match"
+                    outside = list(
+                        itertools.islice(
+                            (u for u in _live_users(value, dead) if u.operation not in within),
+                            MAX_USERS + 1,
+                        )
+                    )
+                    said = f"{name} has {_users(outside)} outside the match"
                     if outside:
                         return False, said
                     continue
-                users = list(itertools.islice(_live_users(value), MAX_USERS + 1))
+                users = list(itertools.islice(_live_users(value, dead), MAX_USERS + 1))
                 said = f"{name} has {_users(users)}"
                 if len(users) != wanted:
                     return False, said
@@ -1288,23 +1312,14 @@ def _brought(value: Any, anchor: Any, moved: list[Any]) -> bool:
     return True
 
 
-def _program_order(a: Any, b: Any) -> int:
+def program_order(a: Any, b: Any) -> int:
+    """Compares two ops of a block by their places."""
     return 0 if a == b else -1 if a.is_before_in_block(b) else 1
 
 
-def _live_users(value: Any) -> Iterator[Any]:
+def _live_users(value: Any, dead: Callable[[Any], bool]) -> Iterator[Any]:
     """The ops that use a value, without what earlier applications left dead."""
-    return (use.owner for use in value.uses if not is_dead(use.owner.operation))
-
-
-def is_dead(op: Any) -> bool:
-    """Whether nothing that lives uses the results of an op that only computes."""
-    return op.name.startswith(_PURE) and all(
-        is_dead(use.owner.operation) for value in op.results for use in value.uses
-    )
-
-
-_PURE = ("torch.aten.", "torch.prims.", "linalg.", "tensor.")
+    return (use.owner for use in value.uses if not dead(use.owner.operation))
 
 
 def _used(op: Any) -> bool:

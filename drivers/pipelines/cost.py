@@ -16,7 +16,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from mlirules.drivers.apply.engine import Engine, Options
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.match.matcher import Match, Matcher
+from mlirules.drivers.match.matcher import Around, Match, Matcher, program_order
 from mlirules.drivers.measure import child as measuring
 from mlirules.drivers.measure import numerics, roofline
 from mlirules.generator.emit import pdll
@@ -131,12 +131,12 @@ class Judge:
         self._told: set[tuple[str, str, str]] = set()
         self._engines: dict[str, Engine] = {}
 
-    def __call__(self, match: Match) -> bool:
+    def __call__(self, match: Match, around: Around) -> bool:
         """Whether to apply the rule: it pays, and no other one that matches here pays more."""
         best: Decision | None = None
         own: Decision | None = None
         for name, matcher in self.matchers.items():
-            found = match if name == match.rule.name else matcher.match(match.root)
+            found = match if name == match.rule.name else matcher.match(match.root, around)
             if found is None:
                 continue
             decision = self._weigh(found)
@@ -360,11 +360,14 @@ def cut_out(match: Match, context: Any) -> str:
     """
     cone = _cone(match)
     inside = set(cone)
-    arguments: list[Any] = []
-    for op in cone:
-        for value in pieces.read_by(op):
-            if pieces.owner(value) not in inside and value not in arguments:
-                arguments.append(value)
+    arguments = list(
+        dict.fromkeys(
+            value
+            for op in cone
+            for value in pieces.read_by(op)
+            if pieces.owner(value) not in inside
+        )
+    )
     root = match.root.operation
     results = list(root.results)
     for op in cone:
@@ -418,14 +421,35 @@ _RESOURCE = re.compile(r"dense_resource<([^>]+)> : (tensor<([0-9x]*?)x?([a-z]+\d
 
 def _is_constant(op: Any) -> bool:
     """Whether the compiler knows what ``op`` gives, so that it belongs to the piece."""
+    return _constants([op]) is not None
+
+
+def _constants(roots: Iterable[Any]) -> set[Any] | None:
+    """The ops that ``roots`` are computed by, when the compiler knows what they all give."""
+    found = set(roots)
+    left = list(found)
+    while left:
+        op = left.pop()
+        if not _can_be_constant(op):
+            return None
+        for value in op.operands:
+            owner = pieces.owner(value)
+            if owner is None:
+                return None
+            if owner not in found:
+                found.add(owner)
+                left.append(owner)
+    return found
+
+
+def _can_be_constant(op: Any) -> bool:
     if op.name not in _CONSTANT and not op.name.startswith("torch.constant."):
         return False
     if "value" in op.attributes and "dense_resource" in (text := _attribute(op)):
         found = _RESOURCE.search(text)
         # Integers are mostly indices, for which other values would not do.
         return found is not None and found[4] in _MADE_UP
-    owners = [pieces.owner(value) for value in op.operands]
-    return all(owner is not None and _is_constant(owner) for owner in owners)
+    return True
 
 
 def _attribute(op: Any) -> str:
@@ -435,23 +459,19 @@ def _attribute(op: Any) -> str:
 
 def _cone(match: Match) -> list[Any]:
     """The matched ops and the constants that they read, in the order of the program."""
-    found: set[Any] = set()
-
-    def add(op: Any) -> None:
-        if op in found:
-            return
-        found.add(op)
-        for value in pieces.read_by(op):
-            owner = pieces.owner(value)
-            if owner is not None and _is_constant(owner):
-                add(owner)
-
     block = match.root.operation.block
+    found: set[Any] = set()
     for op in (*match.inner, *match.others, match.root):
         if op.operation.block != block:
             raise NotSeparable("the matched ops stand in different blocks")
-        add(op.operation)
-    return [op.operation for op in block.operations if op.operation in found]
+        found.add(op.operation)
+    for op in list(found):
+        for value in pieces.read_by(op):
+            owner = pieces.owner(value)
+            if owner is not None and owner not in found:
+                found |= _constants([owner]) or set()
+    here = [op for op in found if op.block == block]
+    return sorted(here, key=functools.cmp_to_key(program_order))
 
 
 def _text(module: Any) -> str:

@@ -24,7 +24,8 @@ from typing import Any
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.match.matcher import Match, Matcher, Refusal
+from mlirules.drivers.match.liveness import Frozen
+from mlirules.drivers.match.matcher import Around, Match, Matcher, Refusal
 from mlirules.drivers.match.spelling import environments, ops_of, root_of, spellings
 from mlirules.drivers.pipelines.transform import read_program
 from mlirules.generator.emit.artefacts import Artefacts, flags_file
@@ -257,15 +258,15 @@ def _guard(line: Line, expr: ast.Expr, dims: set[str]) -> list[_Guard] | None:
 
 def _from_program(rule: Rule, program: Any, uses: list[_Uses], kind: str) -> Iterator[Entry]:
     matcher = Matcher(rule, program.context)
-    matcher.target = kind
+    around = Around(kind, Frozen(program.operation).dead)
     refusals: list[Refusal] = []
     found = False
     for op in ops_of(program.operation):
         if op.name not in rule.root_ops:
             continue
-        match = matcher.match(op)
+        match = matcher.match(op, around)
         if match is None:
-            refusal = matcher.explain(op)
+            refusal = matcher.explain(op, around)
             if refusal is not None:
                 refusals.append(refusal)
             continue

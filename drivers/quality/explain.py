@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlirules.drivers.apply.engine import Outcome
-from mlirules.drivers.match.matcher import Diagnosis, Matcher, Refusal
+from mlirules.drivers.match.liveness import Frozen
+from mlirules.drivers.match.matcher import Around, Diagnosis, Matcher, Refusal
 from mlirules.language.faults import did_you_mean
 from mlirules.language.rule import Line, Rule
 
@@ -49,7 +50,8 @@ def diagnoses(matcher: Matcher, module: Any, wanted: Wanted | None = None) -> li
         chosen = [op for op in around if op.name in roots]
         chosen = chosen or [root for op in asked for root in _reached(op, rule)]
         chosen = list(dict.fromkeys(chosen))
-    found = [matcher.diagnose(op) for op in chosen]
+    surroundings = Around(dead=Frozen(module.operation).dead)
+    found = [matcher.diagnose(op, surroundings) for op in chosen]
     if not found and asked:
         names = Counter(op.name for op in ops)
         found = [_absent(matcher, asked, names, None if wanted is None else asked[0])]
@@ -129,6 +131,7 @@ def why_not(matchers: Sequence[Matcher], before: Any, after: Any, outcome: Outco
     did.
     """
     old, new = _by_name(before), _by_name(after)
+    dead = [Frozen(module.operation).dead for module in (before, after)]
     out = []
     for matcher in matchers:
         rule = matcher.rule
@@ -141,7 +144,8 @@ def why_not(matchers: Sequence[Matcher], before: Any, after: Any, outcome: Outco
             if not applied:
                 out.append(WhyNot(rule, 0, None))
             continue
-        found = [matcher.diagnose(op) for op in ops]
+        around = Around(dead=dead[made])
+        found = [matcher.diagnose(op, around) for op in ops]
         left = [d for d in found if not d.applies or not applied]
         if not left:
             continue
@@ -154,7 +158,7 @@ def why_not(matchers: Sequence[Matcher], before: Any, after: Any, outcome: Outco
                 if other is not matcher
                 and nearest.op.name in other.rule.root_ops
                 and outcome.counts[other.rule.name]
-                and other.diagnose(nearest.op).applies
+                and other.diagnose(nearest.op, around).applies
             ]
         out.append(WhyNot(rule, len(left), nearest, applied, made, taken))
     return sorted(out, key=lambda w: (w.nearest is None, w.nearest.rank if w.nearest else (0, 0.0)))

@@ -16,6 +16,8 @@ from filecheck.parser import Parser, pattern_for_opts
 from mlirules.drivers.apply.engine import Options
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.match.liveness import Frozen
+from mlirules.drivers.match.matcher import Around, Refusal
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines.transform import (
     engine_for,
@@ -143,7 +145,7 @@ def _first_kind(rule: Rule) -> str:
 def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
     module = _parse(test.unchanged or "", rule, test)
     engine = engine_for([rule])
-    refusals = []
+    refusals: list[Refusal] = []
     candidates = 0
 
     def visit(operation: Any) -> None:
@@ -154,12 +156,12 @@ def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
                     inner = op.operation
                     if inner.name in rule.root_ops:
                         candidates += 1
-                        refusal = engine.explain(rule, inner)
+                        refusal = engine.explain(rule, inner, around)
                         if refusal is not None:
                             refusals.append(refusal)
                     visit(inner)
 
-    engine.matchers[rule.name].target = _first_kind(rule)
+    around = Around(_first_kind(rule), Frozen(module.operation).dead)
     visit(module.operation)
     if not candidates and test.because is not None:
         result.problems.append(f"the program holds no {rule.root_ops[0]}: it shows no refusal")
