@@ -16,7 +16,7 @@ import yaml
 from mlirules.cli import main
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.match.matcher import Matcher
-from mlirules.drivers.pipelines.transform import inline_integer_resources, rule_set, shared_context
+from mlirules.drivers.pipelines.transform import rule_set, shared_context
 from mlirules.drivers.quality.explain import diagnoses
 from mlirules.language.loader import load_rule
 
@@ -122,7 +122,7 @@ def test_explanations_agree_with_every_inline_test_that_ships() -> None:
     for rule in rule_set(("torch", "linalg")):
         matcher = Matcher(rule, shared_context())
         for test in rule.tests:
-            module = parsed(inline_integer_resources(test.input or test.unchanged or ""))
+            module = parsed(test.input or test.unchanged or "")
             found = diagnoses(matcher, module)
             if test.input is not None:
                 right = any(d.applies for d in found)

@@ -7,14 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlirules.drivers.iree import compiler, runtime
+from mlirules.drivers.iree import compiler, program, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import (
     ExpectationError,
     LeftoverError,
     compile_program,
     default_for,
-    inline_integer_resources,
+    load_program,
+    parsed,
     transform,
 )
 from mlirules.language.faults import MlirulesError
@@ -173,12 +174,46 @@ def test_integer_resources_become_literals_and_others_stay() -> None:
   } }
 #-}
 """
-    inlined = inline_integer_resources(text)
+    inlined = str(parsed(text, "program"))
     assert "dense_resource<floats>" in inlined
     assert "dense_resource<ints>" not in inlined
-    module = compiler.parse(inlined, "program")
-    assert "dense<[7, 9]>" in str(module)
+    assert "dense<[7, 9]>" in inlined
     done = transform(text, "cpu")
     assert not done.leftovers
     assert "dense<[7, 9]> : tensor<2xi64>" in done.text
     assert "0000803F" in done.text
+
+
+def test_a_program_of_bytecode_is_compiled_as_its_text(tmp_path: Path) -> None:
+    text, bytecode = tmp_path / "relu.mlir", tmp_path / "relu.mlirbc"
+    text.write_text(RELU, encoding="utf-8")
+    with bytecode.open("wb") as file:
+        compiler.parse(RELU).operation.write_bytecode(file)
+    binaries = [
+        compile_program(load_program(path), Target.parse("cpu"), path="relu", fallback=False)[0]
+        for path in (text, bytecode)
+    ]
+    assert binaries[0] == binaries[1]
+
+
+def test_the_compiler_s_errors_are_at_the_line_of_the_program(tmp_path: Path) -> None:
+    path = tmp_path / "odd.mlir"
+    path.write_text(
+        "// comments move lines\n\n"
+        "func.func @main(%a: !torch.vtensor<[2],f32>) -> !torch.vtensor<[2],f32> {\n"
+        '  %r = torch.operator "torch.aten.odd"(%a) : '
+        "(!torch.vtensor<[2],f32>) -> !torch.vtensor<[2],f32>\n"
+        "  return %r : !torch.vtensor<[2],f32>\n}\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(compiler.CompileError) as caught:
+        compile_program(load_program(path), Target.parse("cpu"), path=str(path))
+    span = caught.value.faults[0].span
+    assert (span.path, span.line) == (str(path), 4)
+    assert "torch.aten.odd" in span.source_line
+
+
+def test_an_error_about_what_a_rule_made_is_at_the_rule() -> None:
+    done = transform(RELU, "cpu")
+    made = [op.location for op in program.operations(done.program.module, bodies=True)]
+    assert any("relu.yaml" in str(place) for place in made)

@@ -19,8 +19,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mlirules.drivers.iree import program
 from mlirules.drivers.iree.compiler import ir, parse
 from mlirules.generator.lowering.lower import Lowered
+from mlirules.language.faults import Span
 
 Block = ir.Block
 _HOISTABLE = frozenset(
@@ -202,9 +204,15 @@ class Template:
     own: _Copies
 
 
-def build(lowered: Lowered, context: Any) -> Template:
-    """Parse a lowered rewrite. Raises MlirulesError when its MLIR is not valid."""
+def build(lowered: Lowered, context: Any, made_by: Span) -> Template:
+    """Parse a lowered rewrite. Raises MlirulesError when its MLIR is not valid.
+
+    ``made_by``: the line of a rule file that the compiler names where it complains of these ops.
+    """
     module = parse(lowered.text, "<rewrite>", context)
+    place = ir.Location.file(made_by.path, made_by.line, made_by.column, context)
+    for op in program.operations(module, bodies=True):
+        op.location = place
     function = module.body.operations[0]
     block = function.regions[0].blocks[0]
     slot_of: dict[Any, int] = {}

@@ -1,7 +1,7 @@
 """The one door to the compiler: contexts, parsing, passes, and compilation in a subprocess.
 
-No other module imports ``iree.compiler``. Rewriting happens in process; compilation runs the
-``iree-compile`` binary, because a crash of the compiler must not take its caller along.
+Outside this folder no module imports ``iree.compiler``. Rewriting happens in process; compilation
+runs the ``iree-compile`` binary, because a crash of the compiler must not take its caller along.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import iree.compiler
 from iree.compiler import ir, rewrite
 from iree.compiler.passmanager import PassManager
 
-from mlirules.drivers.iree import dialects
+from mlirules.drivers.iree import dialects, program
+from mlirules.drivers.iree.program import Program
 from mlirules.drivers.iree.targets import Target
-from mlirules.generator.lowering.kernel import targets_of
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 
 __all__ = [
@@ -37,6 +37,8 @@ __all__ = [
     "WHOLE_BUFFERS",
     "CompileError",
     "PassManager",
+    "Program",
+    "Source",
     "compile_here",
     "compile_module",
     "constraints_of",
@@ -45,6 +47,7 @@ __all__ = [
     "ir",
     "is_registered_op",
     "known_dialects",
+    "lower",
     "lower_to",
     "op_documentation",
     "op_suggestion",
@@ -84,6 +87,13 @@ WHOLE_BUFFERS = "--iree-scheduling-optimize-bindings=false"
 
 _LIBS = Path(next(iter(iree.compiler.__path__))) / "_mlir_libs"
 _STDIN = "<stdin>"
+#: What the compiler calls a program without a file, as one given to the bindings.
+_UNNAMED = ("-", _STDIN)
+
+#: What can be compiled. The locations of a bare module mean no text that is known.
+Source: TypeAlias = str | ir.Module | Program
+
+_Lines: TypeAlias = Callable[[], Sequence[str]]
 
 
 class CompileError(MlirulesError):
@@ -162,7 +172,7 @@ def op_suggestion(name: str) -> str:
     return did_you_mean(name, registered_ops(dialect))
 
 
-def parse(text: str, path: str = "<string>", ctx: ir.Context | None = None) -> ir.Module:
+def parse(text: str | bytes, path: str = "<string>", ctx: ir.Context | None = None) -> ir.Module:
     """Parse and verify MLIR ``text``; ``path`` is what faults call it.
 
     Raises MlirulesError with every diagnostic located, and near names for an unknown operation.
@@ -170,7 +180,8 @@ def parse(text: str, path: str = "<string>", ctx: ir.Context | None = None) -> i
     try:
         return ir.Module.parse(text, ctx if ctx is not None else context())
     except ir.MLIRError as error:
-        raise MlirulesError(_faults_of(error, "mlir", path, text)) from error
+        said = text if isinstance(text, str) else text.decode("utf-8", errors="replace")
+        raise MlirulesError(_faults_of(error, "mlir", path, said)) from error
 
 
 def run_passes(module: ir.Module, pipeline: str) -> None:
@@ -224,7 +235,7 @@ def _span_of(location: str, path: str, lines: Sequence[str]) -> Span:
     found = re.search(r'"([^"]*)":(\d+):(\d+)', location)
     if not found or found[2] == "0":
         return Span(path)
-    if found[1] not in ("-", _STDIN):  # a loc(...) written in the text names another file
+    if found[1] not in _UNNAMED:  # a loc(...) written in the text names another file
         return Span(found[1], int(found[2]), int(found[3]))
     return _source_span(path, int(found[2]), int(found[3]), lines)
 
@@ -280,6 +291,17 @@ def run_tool(
 
     ``path`` is what faults call the text on stdin; ``timeout`` in seconds. Raises CompileError.
     """
+    return _run_tool(name, arguments, stdin, path, timeout, lambda: stdin.split("\n"))
+
+
+def _run_tool(
+    name: str,
+    arguments: Sequence[str],
+    stdin: str,
+    path: str,
+    timeout: float | None,
+    lines: _Lines,
+) -> tuple[str, str]:
     command = [str(tool_path(name)), *arguments]
     with subprocess.Popen(
         command,
@@ -301,7 +323,7 @@ def run_tool(
             _kill(process)
             raise
     if process.returncode:
-        raise _failure(name, process.returncode, stderr, path, stdin)
+        raise _failure(name, process.returncode, stderr, path, lines)
     return stdout, stderr
 
 
@@ -322,30 +344,55 @@ def has_flag(name: str) -> bool:
 
 
 def flags_for(
-    target: Target, text: str = "", *, compile_from: str | None = None
+    target: Target, source: Source = "", *, compile_from: str | None = None
 ) -> tuple[str, ...]:
-    """The flags that ``text`` needs to be compiled for ``target``.
+    """The flags that a program needs to be compiled for ``target``.
 
     Besides the target's own: torch input when the program has torch operations or casts, and
     64-bit floats kept when the signature of a public function has them (the compiler turns them
     into 32 bits otherwise; keeping them elsewhere breaks programs that only compute with f64
-    scalars inside).
+    scalars inside). A text that does not parse gets the target's own: compiling it will say why.
     """
+    found = _program(source)
+    return _flags_for(target, program.facts(found.module) if found else None, compile_from)
+
+
+def _flags_for(
+    target: Target, facts: program.Facts | None, compile_from: str | None
+) -> tuple[str, ...]:
     flags = list(target.flags)
-    if compile_from is None and re.search(r"!torch\.|\btorch(?:_c)?\.\w", text):
+    if facts is None:
+        return tuple(flags)
+    if compile_from is None and facts.torch:
         flags.append("--iree-input-type=torch")
-    if target.kind == "vulkan" and targets_of(text):
+    if target.kind == "vulkan" and facts.kernels:
         # Tensors in one buffer come with offsets, which SPIR-V code generation only understands in
         # types that it has made itself: a kernel's buffers begin where its tensors do.
         flags.append(WHOLE_BUFFERS)
-    # `!torch.float` is an f64 too, once converted.
-    if any(re.search(r"f64|!torch\.float\b", head) for head in _public_signatures(text)):
+    if facts.wide:
         flags.append("--iree-input-demote-f64-to-f32=false")
     return tuple(flags)
 
 
+#: Texts longer than this are parsed in a context of their own, with which their weights go.
+_LARGE = 1 << 20
+
+
+def _program(source: Source) -> Program | None:
+    """A source as a module; None for a text that does not parse."""
+    if isinstance(source, Program):
+        return source
+    if isinstance(source, ir.Module):
+        return Program(source)
+    try:
+        here = context() if len(source) > _LARGE else _shared_context()
+        return Program(ir.Module.parse(source, here), source)
+    except ir.MLIRError:
+        return None
+
+
 def compile_module(
-    source: str | ir.Module,
+    source: Source,
     target: Target,
     *,
     flags: Sequence[str] = (),
@@ -370,7 +417,7 @@ def compile_module(
 
 
 def lower_to(
-    source: str | ir.Module,
+    source: Source,
     target: Target,
     phase: str,
     *,
@@ -389,8 +436,31 @@ def lower_to(
     return _compile(source, target, flags, extra, timeout, path, compile_from, diagnostics)
 
 
+def lower(
+    source: Program,
+    target: Target,
+    phase: str,
+    *,
+    flags: Sequence[str] = (),
+    timeout: float | None = None,
+    path: str = "<string>",
+    compile_from: str | None = None,
+) -> Program:
+    """Like :func:`lower_to`, as a module in the context of the program's."""
+    _check_phase(phase, "--compile-to")
+    with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
+        output = Path(directory) / "module.mlirbc"
+        extra = [f"--compile-to={phase}", "--emit-mlir-bytecode", "-o", str(output)]
+        _compile(source, target, flags, extra, timeout, path, compile_from, None)
+        try:
+            module = program.of_bytecode(output, source.module.context)
+        except ir.MLIRError as error:
+            raise MlirulesError(_faults_of(error, "mlir", f"{path} after {phase}", "")) from error
+    return Program(module, source.origin)
+
+
 def _compile(
-    source: str | ir.Module,
+    source: Source,
     target: Target,
     flags: Sequence[str],
     extra: Sequence[str],
@@ -399,23 +469,45 @@ def _compile(
     compile_from: str | None,
     diagnostics: list[Fault] | None,
 ) -> str:
-    text = source if isinstance(source, str) else source.operation.get_asm()
-    arguments = _arguments(target, text, flags, compile_from)
-    stdout, stderr = run_tool(
-        "iree-compile", ["-", *arguments, *extra], stdin=text, path=path, timeout=timeout
-    )
-    said = _checked_diagnostics(stderr, flags, path, text)
+    found = _program(source)
+    lines = _lines_of(source)
+    arguments = [*_arguments(target, found, flags, compile_from), *extra]
+    if found is None:  # the compiler says what is wrong with it
+        assert isinstance(source, str)
+        stdout, stderr = _run_tool("iree-compile", ["-", *arguments], source, path, timeout, lines)
+    else:
+        with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
+            # As bytecode, because writing weights as text and reading that takes seconds.
+            handed = Path(directory) / "module.mlirbc"
+            with handed.open("wb") as file:
+                found.module.operation.write_bytecode(file)
+            command = [str(handed), *arguments]
+            stdout, stderr = _run_tool("iree-compile", command, "", path, timeout, lines)
+    said = _checked_diagnostics(stderr, flags, path, lines)
     if diagnostics is not None:
         diagnostics.extend(said)
     return stdout
 
 
+def _lines_of(source: Source) -> _Lines:
+    """The lines that locations in the source mean, found when something must be located."""
+
+    @functools.cache
+    def lines() -> Sequence[str]:
+        if isinstance(source, str):
+            return source.split("\n")
+        return source.lines() if isinstance(source, Program) else ()
+
+    return lines
+
+
 def _arguments(
-    target: Target, text: str, flags: Sequence[str], compile_from: str | None
+    target: Target, source: Program | None, flags: Sequence[str], compile_from: str | None
 ) -> list[str]:
     _check_flags(target, flags)
-    _check_kernels(target, text)
-    arguments = list(flags_for(target, text, compile_from=compile_from))
+    facts = None if source is None else program.facts(source.module)
+    _check_kernels(target, facts)
+    arguments = list(_flags_for(target, facts, compile_from))
     if compile_from is not None:
         _check_phase(compile_from, "--compile-from")
         arguments.append(f"--compile-from={compile_from}")
@@ -425,9 +517,11 @@ def _arguments(
     return [a for a in arguments if a.partition("=")[0] not in given] + list(flags)
 
 
-def _checked_diagnostics(stderr: str, flags: Sequence[str], path: str, text: str) -> list[Fault]:
+def _checked_diagnostics(
+    stderr: str, flags: Sequence[str], path: str, lines: _Lines
+) -> list[Fault]:
     """What a compilation that reported success printed. Raises CompileError for ignored flags."""
-    said = list(_diagnostics(stderr, path, text.split("\n")))
+    said = list(_diagnostics(stderr, path, lines))
     # A torch pattern may complain about an op of the program that another pattern then converts.
     # An error about the flags or their files means that something asked for was left out.
     asked = " ".join(["iree-compile", "MLIR Textual PassPipeline Parser", *flags])
@@ -454,7 +548,8 @@ def compile_here(
     if not _for_a_session(tuple(flags)):
         return compile_module(source, target, flags=flags, path=path)
     text = source if isinstance(source, str) else source.operation.get_asm()
-    arguments = tuple(_arguments(target, text, flags, None))
+    arguments = tuple(_arguments(target, _program(source), flags, None))
+    lines = _lines_of(text)
     vmfb: bytes | None = None
     with _stderr_captured() as said:
         try:
@@ -463,8 +558,8 @@ def compile_here(
             os.write(2, f"error: {' '.join(str(error).split())}\n".encode())
     stderr = "".join(said)
     if vmfb is None:
-        raise _failure("iree-compile", 1, stderr, path, text)
-    _checked_diagnostics(stderr, flags, path, text)
+        raise _failure("iree-compile", 1, stderr, path, lines)
+    _checked_diagnostics(stderr, flags, path, lines)
     return vmfb
 
 
@@ -545,8 +640,8 @@ def _check_phase(phase: str, flag: str) -> None:
         )
 
 
-def _check_kernels(target: Target, text: str) -> None:
-    others = targets_of(text) - {target.kind}
+def _check_kernels(target: Target, facts: program.Facts | None) -> None:
+    others = facts.kernels - {target.kind} if facts is not None else set()
     if others:
         raise MlirulesError.at(
             str(target),
@@ -567,33 +662,6 @@ def _check_flags(target: Target, flags: Sequence[str]) -> None:
         )
 
 
-def _public_signatures(text: str) -> Iterator[str]:
-    """What stands between the name and the body of every function others can call."""
-    for head in re.finditer(r"\b(?:util\.func|func\.func|func)\s+(public\s+)?@", text):
-        end = _signature_end(text, head.end())
-        yield text[head.end() : end]
-
-
-def _signature_end(text: str, start: int) -> int:
-    """The index of the brace that opens the body, or of the end of a bodiless declaration."""
-    depth, i = 0, start
-    while i < len(text):
-        char = text[i]
-        if char in "([<":
-            depth += 1
-        elif char in ")]" or (char == ">" and text[i - 1] != "-"):
-            depth -= 1
-        elif char == '"':
-            closing = text.find('"', i + 1)
-            if closing < 0:
-                break
-            i = closing
-        elif depth == 0 and char == "{":
-            return i
-        i += 1
-    return len(text)
-
-
 # ---------------------------------------------------------------- what the compiler printed
 
 _DIAGNOSTIC = re.compile(
@@ -609,14 +677,14 @@ _CONSEQUENCES = (
 )
 
 
-def _diagnostics(stderr: str, path: str, lines: Sequence[str]) -> Iterator[Fault]:
+def _diagnostics(stderr: str, path: str, lines: _Lines) -> Iterator[Fault]:
     for printed in stderr.splitlines():
         found = _DIAGNOSTIC.match(printed)
         if found:
             line, column = int(found["line"]), int(found["column"] or 0)
             message = _clean(found["message"])
-            if found["path"] == _STDIN:
-                span = _source_span(path, line, column, lines) if line else Span(path)
+            if found["path"] in _UNNAMED:
+                span = _source_span(path, line, column, lines()) if line else Span(path)
             elif found["path"] == "<unknown>":
                 span = Span("iree-compile")
             else:
@@ -639,8 +707,7 @@ def _file_span(path: str, line: int, column: int) -> Span:
     return _source_span(path, line, column, lines)
 
 
-def _failure(name: str, code: int, stderr: str, path: str, text: str) -> CompileError:
-    lines = text.split("\n")
+def _failure(name: str, code: int, stderr: str, path: str, lines: _Lines) -> CompileError:
     errors = [f for f in _diagnostics(stderr, path, lines) if f.severity == "error"]
     causes = [f for f in errors if not f.message.startswith(_CONSEQUENCES)]
     # A linker error has no place in the program, but what fails in consequence has.

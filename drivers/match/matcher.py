@@ -1116,7 +1116,7 @@ class Matcher:
             else:
                 lowered = lower(rule, env, results)
             try:
-                template = templates.build(lowered, self.context)
+                template = templates.build(lowered, self.context, self.rule.made_by.span)
             except MlirulesError as error:
                 raise LoweringError(
                     rule.made_by,

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from mlirules.drivers.iree import compiler, runtime
+from mlirules.drivers.iree import compiler, program, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import MlirulesError
 from mlirules.language.model import RunSpec
@@ -37,8 +37,17 @@ _NUMPY: dict[str, Any] = {
 }
 
 
-def signature(text: str) -> tuple[str, list[tuple[list[int | None], str]]]:
+def signature(
+    source: str | compiler.ir.Module | compiler.Program,
+) -> tuple[str, list[tuple[list[int | None], str]]]:
     """The entry function's name, and the shape and element type of each of its arguments."""
+    if not isinstance(source, str):
+        module = source.module if isinstance(source, compiler.Program) else source
+        entry = program.entry(module)
+        if entry is None:
+            raise MlirulesError.at("<program>", "no function to run", code="no-entry")
+        return entry[0], _arguments(entry[1])
+    text = source
     found = re.search(r"func\.func\s+(?:public\s+)?@([\w$.\-]+)\s*\(", text)
     if not found:
         raise MlirulesError.at("<program>", "no func.func to run", code="no-entry")
@@ -46,7 +55,10 @@ def signature(text: str) -> tuple[str, list[tuple[list[int | None], str]]]:
     while at < len(text) and depth:
         depth += {"(": 1, ")": -1}.get(text[at], 0)
         at += 1
-    inside = text[found.end() : at - 1]
+    return found.group(1), _arguments(text[found.end() : at - 1])
+
+
+def _arguments(inside: str) -> list[tuple[list[int | None], str]]:
     arguments: list[tuple[list[int | None], str]] = []
     pattern = re.compile(
         r"!torch\.vtensor<\[([^\]]*)\],([^>]+)>|tensor<((?:[0-9?]+x)*)([a-z0-9]+)>"
@@ -62,7 +74,7 @@ def signature(text: str) -> tuple[str, list[tuple[list[int | None], str]]]:
             else (",".join(m.group(3).split("x")[:-1]), m.group(4))
         )
         arguments.append(([None if d == "?" else int(d) for d in dims.split(",") if d], element))
-    return found.group(1), arguments
+    return arguments
 
 
 def random_inputs(

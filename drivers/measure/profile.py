@@ -217,9 +217,11 @@ def _rows(found: Sequence[dict[str, Any]]) -> list[Row]:
     return sorted(rows, key=lambda row: -row.total_ms)
 
 
-def random_inputs(text: str, sizes: Sequence[int] = (), seed: int = 0) -> tuple[str, list[Any]]:
+def random_inputs(
+    source: str | compiler.Program, sizes: Sequence[int] = (), seed: int = 0
+) -> tuple[str, list[Any]]:
     """The entry function of a program, and random inputs for it."""
-    name, arguments = numerics.signature(text)
+    name, arguments = numerics.signature(source)
     return name, numerics.random_inputs(arguments, sizes, seed=seed, low=-1.0, high=1.0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,7 +20,8 @@ from mlirules.drivers.apply.engine import (
     leftovers,
     select,
 )
-from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree import compiler, program
+from mlirules.drivers.iree.compiler import Program, ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines import cost
 from mlirules.drivers.tuning_specs.compile import ConfigReport, compile_with, config_set, packs
@@ -33,6 +35,8 @@ __all__ = [
     "Transformed",
     "compile_program",
     "default_for",
+    "load_program",
+    "parsed",
     "program_at",
     "read_program",
     "rule_set",
@@ -44,7 +48,7 @@ __all__ = [
 class Transformed:
     """A program after its torch stages."""
 
-    text: str
+    program: Program
     outcome: Outcome
     #: Torch ops that no rule converted, by name.
     leftovers: list[str]
@@ -53,6 +57,11 @@ class Transformed:
     configs: ConfigReport | None = None
     #: What was not done as the pipeline says, and why.
     notes: list[str] = field(default_factory=list)
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The program as text, weights included: not for programs on their way to the compiler."""
+        return str(self.program.module)
 
     @property
     def applications(self) -> Counter[str]:
@@ -95,45 +104,71 @@ def engine_for(rules: Sequence[Rule]) -> Engine:
 
 
 def read_program(path: str | Path) -> str:
-    """The text of an MLIR program. Raises :class:`MlirulesError` when it cannot be read."""
+    """The text of an MLIR program, weights included: for those who look at the text.
+
+    What is applied and compiled comes from :func:`load_program`. Raises :class:`MlirulesError` when
+    it cannot be read.
+    """
     try:
-        return Path(path).read_text(encoding="utf-8")
+        data = Path(path).read_bytes()
+        return str(_mapped(Path(path))) if program.is_bytecode(data) else data.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise MlirulesError.at(str(path), f"cannot be read: {reason}", code="file") from None
 
 
-_INTEGER_RESOURCE = re.compile(r"dense_resource<([^>]+)> : (tensor<[0-9x]*(?:si|ui)\d+>)")
+def load_program(path: str | Path) -> Program:
+    """The program in a file of MLIR text or bytecode, as stages take it.
 
-
-def inline_integer_resources(text: str) -> str:
-    """Signed integer resources as literals.
-
-    A literal of signed integers must become one of signless integers, which the bindings cannot do
-    for a resource; these are index tables and are small.
+    Raises :class:`MlirulesError` when it cannot be read or is wrong, located.
     """
-    wanted = {m.group(1) for m in _INTEGER_RESOURCE.finditer(text)}
-    if not wanted:
-        return text
-    at = text.rfind("{-#")
-    if at < 0:
-        return text
-    section = text[at:]
-    blobs: dict[str, str] = {}
-    for found in re.finditer(r'([\w.\-$]+|"[^"]+"): "0x([0-9A-Fa-f]*)"', section):
-        name = found.group(1).strip('"')
-        if name in wanted:
-            blobs[name] = found.group(2)[8:]  # after the alignment, 4 bytes
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            if program.is_bytecode(file.read(len(program.MAGIC))):
+                return Program(_mapped(path))
+        data = path.read_bytes()
+        try:
+            return Program(parsed(data, str(path)), path)
+        except MlirulesError:
+            data.decode("utf-8")  # says better what is wrong, if that is it
+            raise
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise MlirulesError.at(str(path), f"cannot be read: {reason}", code="file") from None
 
-    def inline(found: re.Match[str]) -> str:
-        blob = blobs.get(found.group(1).strip('"'))
-        if blob is None:
-            return found.group(0)
-        if not blob:
-            return f"dense<> : {found.group(2)}"
-        return f'dense<"0x{blob}"> : {found.group(2)}'
 
-    return _INTEGER_RESOURCE.sub(inline, text[:at]) + section
+def _mapped(path: Path) -> ir.Module:
+    try:
+        module = program.of_bytecode(path, shared_context())
+    except ir.MLIRError as error:
+        said = str(error).splitlines()
+        message = said[-1] if said else "not bytecode that this compiler reads"
+        raise MlirulesError.at(str(path), message, code="mlir") from None
+    program.inline_integer_resources(module)
+    return module
+
+
+def parsed(text: str | bytes, path: str = "<string>") -> ir.Module:
+    """A program's text as a module in the shared context, as stages take it.
+
+    Raises :class:`MlirulesError`, located.
+    """
+    module = compiler.parse(text, path, shared_context())
+    program.inline_integer_resources(module)
+    return module
+
+
+def _as_program(source: str | ir.Module | Program, path: str) -> Program:
+    """A source as a program of the shared context: the one given, if it is of that."""
+    if isinstance(source, str):
+        return Program(parsed(source, path), source)
+    given = source if isinstance(source, Program) else Program(source)
+    if given.module.context == shared_context():
+        return given
+    data = io.BytesIO()
+    given.module.operation.write_bytecode(data)
+    return Program(parsed(data.getvalue(), path), given.origin)
 
 
 def stage_rules(stage: Stage) -> list[Rule]:
@@ -217,16 +252,16 @@ def _judge(
         )
         if not later.stages:
             return cost.Candidate(done.text)
-        return cost.Candidate(
-            *_later_stages(
-                replace(done, text=cost.filled(done.text)),
-                later,
-                costs.target,
-                costs.flags,
-                "<piece>",
-                costs.timeout,
-            )
+        filled = _as_program(cost.filled(done.text), "<piece>")
+        last, resume = _later_stages(
+            replace(done, program=filled),
+            later,
+            costs.target,
+            costs.flags,
+            "<piece>",
+            costs.timeout,
         )
+        return cost.Candidate(str(last.module), resume)
 
     return cost.Judge(engine.matchers, engine.context, costs, finish)
 
@@ -270,7 +305,7 @@ def _locate(outcome: Outcome, path: str) -> None:
 
 
 def transform(
-    text: str,
+    source: str | ir.Module | Program,
     pipeline: Pipeline | str | None = None,
     *,
     path: str = "<string>",
@@ -283,6 +318,8 @@ def transform(
     kind: str = "",
 ) -> Transformed:
     """Run a program through a pipeline's torch stages.
+
+    A module of :func:`shared_context` is changed in place.
 
     ``kind`` is the kind of target that kernels are chosen for (default: that of ``costs``, else
     the cpu), and whose default pipeline is taken where neither ``pipeline`` nor ``stages`` are
@@ -309,7 +346,8 @@ def transform(
     if costs is not None:
         told = costs.progress
         costs = replace(costs, progress=lambda what: told(located(what, path)))
-    module = compiler.parse(inline_integer_resources(text), path, shared_context())
+    given = _as_program(source, path)
+    module = given.module
     outcome = Outcome()
     if record:
         tracking.number(module)
@@ -338,11 +376,11 @@ def transform(
         for application in outcome.applications:
             application.made = made.get(application.number, [])
     counts = leftovers(module)
-    return Transformed(str(module), outcome, sorted(counts), counts)
+    return Transformed(given, outcome, sorted(counts), counts)
 
 
 def compile_program(
-    text: str,
+    source: str | ir.Module | Program,
     target: Target,
     pipeline: Pipeline | None = None,
     *,
@@ -376,14 +414,13 @@ def compile_program(
         )
     flags = (*pipeline.flags, *flags)
     costs = replace(costs or cost.Settings(target), target=target, flags=flags)
-    done = transform(text, pipeline, path=path, record=record, costs=costs, kind=target.kind)
+    done = transform(source, pipeline, path=path, record=record, costs=costs, kind=target.kind)
     if not fallback and done.leftovers:
         listed = "\n".join(f"  {n:>4} x {name}" for name, n in done.leftover_counts.most_common())
         raise LeftoverError(f"{path}: no rule converts these ops:\n{listed}")
     current, resume = _later_stages(
         done, pipeline, target, flags, path, timeout, record, costs=costs
     )
-    done = replace(done, text=current if resume is None else done.text)
     stages = [s for s in pipeline.stages if s.phase == "configuration"]
     sets = [*configs, *(name for stage in stages for name in stage.rules)]
     if not sets:
@@ -410,7 +447,7 @@ def compile_program(
     # What the user gives stays, and fails located; a pipeline's own habit makes way.
     left_out = packs(chosen, target, pipeline.flags)
     binary, report = compile_with(
-        current,
+        str(current.module),
         target,
         chosen,
         flags=[f for f in flags if f not in left_out],
@@ -453,19 +490,19 @@ def _later_stages(
     record: bool = False,
     last: str = "preprocessing",
     costs: cost.Settings | None = None,
-) -> tuple[str, str | None]:
+) -> tuple[Program, str | None]:
     """The program after the stages that follow phases of the compiler, and the last such phase."""
-    current = done.text
+    current = done.program
     resume: str | None = None
     for phase in ("input", "preprocessing"):
         stages = [s for s in pipeline.stages if s.phase == phase]
         if not stages or compiler.PHASES.index(phase) > compiler.PHASES.index(last):
             continue
-        current = compiler.lower_to(
+        current = compiler.lower(
             current, target, phase, flags=flags, path=path, compile_from=resume, timeout=timeout
         )
         resume = phase
-        module = compiler.parse(current, f"{path} after {phase}", shared_context())
+        module = current.module
         before = len(pipeline.stages) - len(stages)
         for number, stage in enumerate(stages, before + 1):
             rest = pipeline.stages[pipeline.stages.index(stage) + 1 :]
@@ -481,7 +518,6 @@ def _later_stages(
                 kind=target.kind,
             )
         _locate(done.outcome, f"{path} after {phase}")
-        current = str(module)
     return current, resume
 
 
@@ -520,7 +556,7 @@ def program_at(
         done, pipeline, target, flags, path, timeout, last=phase, costs=costs
     )
     if resume == phase:
-        return current
+        return str(current.module)
     return compiler.lower_to(
         current, target, phase, flags=flags, path=path, compile_from=resume, timeout=timeout
     )

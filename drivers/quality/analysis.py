@@ -15,7 +15,7 @@ from typing import Any
 from mlirules.drivers.apply.engine import Engine, Options
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.matcher import Diagnosis
-from mlirules.drivers.pipelines.transform import inline_integer_resources, shared_context
+from mlirules.drivers.pipelines.transform import parsed, shared_context
 from mlirules.drivers.quality.synthesis import Search
 from mlirules.generator.programs import Program
 from mlirules.language.faults import Fault, MlirulesError
@@ -237,7 +237,7 @@ def _loops(rules: Sequence[Rule], known: dict[str, _Known]) -> list[Fault]:
                 if rule.name in told:
                     break
                 text = known[rule.name].search.text(program)
-                module = ir.Module.parse(inline_integer_resources(text), shared_context())
+                module = parsed(text)
                 try:
                     engine.run(module, Options(driver="greedy", bound=LOOP_BOUND))
                 except MlirulesError as error:

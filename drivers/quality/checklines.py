@@ -17,7 +17,7 @@ from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.pipelines.transform import (
     engine_for,
-    inline_integer_resources,
+    parsed,
     shared_context,
 )
 from mlirules.drivers.quality.explain import walk
@@ -88,7 +88,7 @@ def update(path: str | Path) -> list[str]:
 
 
 def _module(rule: Rule, text: str) -> Any:
-    return compiler.parse(inline_integer_resources(text), rule.path, shared_context())
+    return parsed(text, rule.path)
 
 
 def _rewritten(rule: Rule, text: str) -> Any:

@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mlirules.drivers.apply.engine import Options
-from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines.transform import (
     engine_for,
-    inline_integer_resources,
-    shared_context,
+    parsed,
 )
 from mlirules.drivers.quality.verify import Comparison, Counterexample, Settings, Tolerance, verify
 from mlirules.language.faults import MlirulesError
@@ -81,7 +79,7 @@ def run_gate(rule: Rule, targets: Sequence[Target]) -> GateResult:
 
 def _test(rule: Rule, test: Test, targets: Sequence[Target], result: GateResult) -> None:
     assert test.input is not None
-    module = compiler.parse(inline_integer_resources(test.input), rule.path, shared_context())
+    module = parsed(test.input, rule.path)
     if not engine_for([rule]).run(module, Options()).total:
         result.problems.append(f"{test.name}: the rule did not apply")
         return

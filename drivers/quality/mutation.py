@@ -17,7 +17,7 @@ from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines.transform import (
     engine_for,
-    inline_integer_resources,
+    parsed,
     shared_context,
 )
 from mlirules.drivers.quality.explain import walk
@@ -124,7 +124,7 @@ def _cases(rule: Rule, made: Synthesis) -> list[_Case]:
     out = []
     for name, text, fires in texts:
         try:
-            module = compiler.parse(inline_integer_resources(text), rule.path, shared_context())
+            module = parsed(text, rule.path)
         except MlirulesError:
             continue  # told when the test itself is run
         out.append(_Case(name, module, fires))

@@ -14,14 +14,13 @@ from filecheck.options import Options as CheckOptions
 from filecheck.parser import Parser, pattern_for_opts
 
 from mlirules.drivers.apply.engine import Options
-from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match.liveness import Frozen
 from mlirules.drivers.match.matcher import Around, Refusal
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines.transform import (
     engine_for,
-    inline_integer_resources,
+    parsed,
     shared_context,
 )
 from mlirules.language.config.model import ConfigTest
@@ -115,7 +114,7 @@ def _parse(text: str, rule: Rule, test: Test) -> Any:
     key = "unchanged" if test.unchanged is not None else "input"
     mark = rule.source.text_at(("tests", index, key))
     try:
-        return compiler.parse(inline_integer_resources(text), rule.path, shared_context())
+        return parsed(text, rule.path)
     except MlirulesError as error:
         faults = []
         for fault in error.faults:

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.matcher import Diagnosis, Matcher, type_info
-from mlirules.drivers.pipelines.transform import inline_integer_resources, shared_context
+from mlirules.drivers.pipelines.transform import parsed, shared_context
 from mlirules.drivers.quality.explain import walk
 from mlirules.generator.programs import Leaf, Program, constant, emit, list_of
 from mlirules.language.faults import MlirulesError
@@ -201,7 +200,7 @@ class Search:
     def from_text(self, text: str) -> list[Program | str]:
         """The places of an inline test at which the rule applies, each as a program."""
         try:
-            module = compiler.parse(inline_integer_resources(text), "", shared_context())
+            module = parsed(text, "")
         except MlirulesError:
             return []
         out: list[Program | str] = []

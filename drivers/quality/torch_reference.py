@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.language.faults import Fault, MlirulesError, Span
 
@@ -45,9 +44,9 @@ def evaluate(text: str, inputs: Sequence[Array]) -> list[Array]:
     """
     if (reason := available()) is not None:
         raise NotInterpreted.because(reason)
-    from mlirules.drivers.pipelines.transform import inline_integer_resources
+    from mlirules.drivers.pipelines.transform import parsed
 
-    module = compiler.parse(inline_integer_resources(text))
+    module = parsed(text)
     function = next((o for o in module.body.operations if "func" in o.operation.name), None)
     if function is None:
         raise NotInterpreted.because("no function")

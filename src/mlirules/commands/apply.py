@@ -106,13 +106,15 @@ def command(
     Applying nothing is reported loudly on stderr; it fails only if --expect or --expect-min do.
     """
     from mlirules.drivers.apply.engine import write_trace
-    from mlirules.drivers.pipelines.transform import read_program, transform
+    from mlirules.drivers.pipelines.transform import load_program, read_program, transform
 
-    text = read_program(model)
+    source = load_program(model)
+    # The original is looked at again by these only.
+    text = read_program(model) if diff or html is not None or why_not else ""
     line = None if rules is not None else pipeline_for(pipeline, target)
     stages = _stages(rules, driver, order, full, line, split(only), split(skip))
     done = transform(
-        text,
+        source,
         path=str(model),
         record=trace is not None or diff or html is not None,
         texts=trace is not None,
@@ -161,17 +163,15 @@ def _difference(text: str, done: Any, model: Path) -> Any:
 
 
 def _why_not(text: str, done: Any, stages: list[Any], model: Path) -> list[Any]:
-    from mlirules.drivers.iree import compiler
     from mlirules.drivers.pipelines.transform import (
         engine_for,
-        inline_integer_resources,
-        shared_context,
+        parsed,
         stage_rules,
     )
     from mlirules.drivers.quality.explain import why_not
 
-    before = compiler.parse(inline_integer_resources(text), str(model), shared_context())
-    after = compiler.parse(inline_integer_resources(done.text), str(model), shared_context())
+    before = parsed(text, str(model))
+    after = parsed(done.text, str(model))
     matchers: dict[str, Any] = {}
     for stage in stages:
         matchers |= engine_for(stage_rules(stage)).matchers

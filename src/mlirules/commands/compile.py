@@ -31,7 +31,7 @@ EXAMPLE = "mlirules compile model.mlir --target cpu --no-fallback -o model.vmfb"
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="The program, MLIR text.")],
+    model: Annotated[Path, typer.Argument(help="The program, MLIR text or bytecode.")],
     extra: Flags = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The .vmfb file.")] = None,
     target: Device = "cpu",
@@ -74,14 +74,14 @@ def command(
     """
     from mlirules.drivers.apply.engine import write_trace
     from mlirules.drivers.iree.targets import Target
-    from mlirules.drivers.pipelines.transform import Pipeline, compile_program, read_program
+    from mlirules.drivers.pipelines.transform import Pipeline, compile_program, load_program
 
     chosen = Target.parse(target)
     line = Pipeline.load(pipeline) if pipeline else None
-    text = read_program(model)
+    source = load_program(model)
     with working(f"compiling {model} for {chosen}"):
         binary, done = compile_program(
-            text,
+            source,
             chosen,
             line,
             path=str(model),

@@ -33,12 +33,10 @@ def command(
     shown once, with their number. A config rule is held against the dispatches that the compiler
     makes of the program.
     """
-    from mlirules.drivers.iree import compiler
     from mlirules.drivers.pipelines.transform import (
         engine_for,
-        inline_integer_resources,
+        parsed,
         read_program,
-        shared_context,
     )
     from mlirules.drivers.quality.explain import diagnoses
 
@@ -50,7 +48,7 @@ def command(
         raise typer.BadParameter("--target is for config rules")
     chosen = _rule(rule)
     text = read_program(model)
-    module = compiler.parse(inline_integer_resources(text), str(model), shared_context())
+    module = parsed(text, str(model))
     matcher = engine_for([chosen]).matchers[chosen.name]
     wanted = None if at is None else (lambda op: _fits(place(op, model), at))
     found = diagnoses(matcher, module, wanted)

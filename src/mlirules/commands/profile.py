@@ -41,16 +41,16 @@ def command(
     from mlirules.drivers.iree import runtime
     from mlirules.drivers.iree.targets import Target
     from mlirules.drivers.measure import profile as profiling
-    from mlirules.drivers.pipelines.transform import Pipeline, compile_program, read_program
+    from mlirules.drivers.pipelines.transform import Pipeline, compile_program, load_program
 
     chosen = Target.parse(target)
     old = profiling.load(compare) if compare is not None else None
-    text = read_program(model)
-    name, random = profiling.random_inputs(text, size or (), seed)
+    source = load_program(model)
+    name, random = profiling.random_inputs(source, size or (), seed)
     line = Pipeline.load(pipeline) if pipeline else None
     with working(f"compiling {model} for {chosen}"):
         binary, done = compile_program(
-            text, chosen, line, path=str(model), flags=extra or [], timeout=timeout
+            source, chosen, line, path=str(model), flags=extra or [], timeout=timeout
         )
     for said in done.notes:
         warn(said)

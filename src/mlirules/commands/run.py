@@ -55,9 +55,10 @@ def command(
     from mlirules.drivers.iree.targets import Target
 
     chosen = Target.parse(target)
-    binary = _binary(model, chosen, pipeline, no_fallback, extra or [], timeout)
+    binary, signature = _binary(model, chosen, pipeline, no_fallback, extra or [], timeout)
     name = function or _only_function(binary, model)
-    arguments = _inputs(model, inputs, golden, name)
+    elements = signature[1] if signature[0] == name else []
+    arguments = _inputs(inputs, golden, elements)
     with working(f"running {name} on {chosen}"):
         results = runtime.run(binary, arguments, chosen, name, timeout=timeout)
     if output is not None:
@@ -92,8 +93,13 @@ def _binary(
     no_fallback: bool,
     extra: list[str],
     timeout: float | None,
-) -> bytes:
-    from mlirules.drivers.pipelines.transform import Pipeline, compile_program, read_program
+) -> tuple[bytes, tuple[str, list[str | None]]]:
+    """The program compiled, and its function with the element types of the arguments.
+
+    A .vmfb does not tell those.
+    """
+    from mlirules.drivers.measure import numerics
+    from mlirules.drivers.pipelines.transform import Pipeline, compile_program, load_program
 
     if model.suffix == ".vmfb":
         if pipeline or no_fallback or extra:
@@ -102,11 +108,13 @@ def _binary(
                 "is compiled already: pipeline and compiler flags have no effect",
                 code="compiled",
             )
-        return model.read_bytes()
+        return model.read_bytes(), ("", [])
     line = Pipeline.load(pipeline) if pipeline else None
+    source = load_program(model)
+    name, arguments = numerics.signature(source)
     with working(f"compiling {model} for {target}"):
         binary, done = compile_program(
-            read_program(model),
+            source,
             target,
             line,
             path=str(model),
@@ -119,7 +127,7 @@ def _binary(
     note(f"{done.outcome.total} applications of {len(done.applications)} rules")
     if done.leftovers:
         note(f"left to IREE's own conversion: {', '.join(done.leftovers)}")
-    return binary
+    return binary, (name, [element for _, element in arguments])
 
 
 def _only_function(binary: bytes, model: Path) -> str:
@@ -136,24 +144,15 @@ def _only_function(binary: bytes, model: Path) -> str:
     )
 
 
-def _inputs(model: Path, inputs: list[str] | None, golden: Path | None, function: str) -> Arrays:
+def _inputs(inputs: list[str] | None, golden: Path | None, elements: list[str | None]) -> Arrays:
     from mlirules.drivers.iree import runtime
 
     if inputs:
         return [runtime.parse_input(text) for text in inputs]
     if golden is None:
         return []
-    return runtime.load_npz(golden, _element_types(model, function))
-
-
-def _element_types(model: Path, function: str) -> list[str | None]:
-    """The arguments' element types: an .npz holds bfloat16 as its bits. A .vmfb does not tell."""
-    from mlirules.drivers.measure import numerics
-
-    if model.suffix == ".vmfb":
-        return []
-    name, arguments = numerics.signature(model.read_text(encoding="utf-8"))
-    return [element for _, element in arguments] if name == function else []
+    # An .npz holds bfloat16 as its bits.
+    return runtime.load_npz(golden, elements)
 
 
 def compare(golden: Path, results: Arrays, rtol: float, atol: float) -> list[str]:

@@ -1,0 +1,179 @@
+"""A program as a module of the compiler: read from text or bytecode, asked, and handed on.
+
+What these functions say of a program they read from its ops. Nothing here looks at a program's
+text: most of that is weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from iree.compiler import ir
+
+from mlirules.generator.lowering.kernel import TARGET
+
+__all__ = [
+    "MAGIC",
+    "Facts",
+    "Program",
+    "entry",
+    "facts",
+    "inline_integer_resources",
+    "is_bytecode",
+    "of_bytecode",
+    "operations",
+]
+
+#: How MLIR bytecode begins.
+MAGIC = b"ML\xefR"
+
+# Ops whose regions compute on scalars: no op stands in them that is looked for here.
+_SCALAR_REGIONS = ("linalg.", "tensor.", "iree_linalg_ext.", "arith.", "math.")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A module, and the text or file that the locations of its ops mean."""
+
+    module: ir.Module
+    origin: str | Path = ""
+
+    def lines(self) -> list[str]:
+        """The lines of the origin; none where it is no text."""
+        text = self.origin
+        if isinstance(text, Path):
+            try:
+                text = text.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError):  # gone meanwhile, or bytecode
+                return []
+        return text.split("\n") if text else []
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the flags of a compilation depend on."""
+
+    #: Torch ops or types occur.
+    torch: bool
+    #: A function that others can call takes or gives 64-bit floats.
+    wide: bool
+    #: The kinds of target that its kernels are written for.
+    kernels: frozenset[str]
+
+
+def is_bytecode(data: bytes) -> bool:
+    """Whether ``data`` (or its beginning) is MLIR bytecode."""
+    return data.startswith(MAGIC)
+
+
+def of_bytecode(path: str | Path, context: ir.Context) -> ir.Module:
+    """The module in a bytecode file, whose weights are mapped and not read. Raises MLIRError."""
+    return ir.Module.parseFile(str(path), context)
+
+
+def operations(module: ir.Module, *, bodies: bool = False) -> Iterator[Any]:
+    """All ops of a module in order, those in the bodies of structured ops only if asked for."""
+    waiting = [_nested(module.operation)]
+    while waiting:
+        for op in waiting[-1]:
+            inner = op.operation
+            yield inner
+            # Most ops have no region; asking for the name is cheaper than for the regions.
+            if (bodies or not inner.name.startswith(_SCALAR_REGIONS)) and len(inner.regions):
+                waiting.append(_nested(inner))
+                break
+        else:
+            waiting.pop()
+
+
+def _nested(op: Any) -> Iterator[Any]:
+    for region in op.regions:
+        for block in region.blocks:
+            yield from block.operations
+
+
+_FUNCTIONS = frozenset(["func.func", "util.func"])
+
+
+def facts(module: ir.Module) -> Facts:
+    """What the flags for compiling ``module`` depend on."""
+    torch = wide = False
+    kernels = set()
+    for op in module.body.operations:
+        inner = op.operation
+        if TARGET in inner.attributes:
+            kernels.add(ir.StringAttr(inner.attributes[TARGET]).value)
+        if inner.name not in _FUNCTIONS:
+            continue
+        # A signature is short, and the bindings cannot look into types of torch.
+        signature = str(inner.attributes["function_type"])
+        torch = torch or "!torch." in signature
+        # `!torch.float` is an f64 too, once converted.
+        if re.search(r"f64|!torch\.float\b", signature) and not _is_private(inner):
+            wide = True
+    torch = torch or any(op.name.startswith(("torch.", "torch_c.")) for op in operations(module))
+    return Facts(torch, wide, frozenset(kernels))
+
+
+def entry(module: ir.Module) -> tuple[str, str] | None:
+    """The name of the first function that others can call, and the types of its arguments.
+
+    The types are separated by commas; None for a module without such a function.
+    """
+    for op in module.body.operations:
+        inner = op.operation
+        if inner.name in _FUNCTIONS and not _is_private(inner):
+            type_ = ir.FunctionType(ir.TypeAttr(inner.attributes["function_type"]).value)
+            name = ir.StringAttr(inner.attributes["sym_name"]).value
+            return name, ", ".join(map(str, type_.inputs))
+    return None
+
+
+def _is_private(function: Any) -> bool:
+    attributes = function.attributes
+    visibility = "sym_visibility"
+    return visibility in attributes and ir.StringAttr(attributes[visibility]).value == "private"
+
+
+def inline_integer_resources(module: ir.Module) -> None:
+    """Signed integer resources of torch literals become literals, in place.
+
+    A literal of signed integers must become one of signless integers, which the bindings cannot do
+    for a resource; these are index tables and are small.
+    """
+    found: dict[Any, list[Any]] = {}
+    for op in operations(module):
+        if op.name != "torch.vtensor.literal":
+            continue
+        value = op.attributes["value"]
+        element = getattr(getattr(value, "type", None), "element_type", None)
+        if isinstance(element, ir.IntegerType) and not element.is_signless and _is_resource(value):
+            found.setdefault(value, []).append(op)
+    if not found:
+        return
+    # The bindings give a resource's bytes in no way but printed; these modules hold nothing else.
+    for value, ops in found.items():
+        with module.context, ir.Location.unknown(module.context):
+            alone = ir.Module.create()
+            ops[0].clone(ir.InsertionPoint(alone.body))
+            text = str(alone)
+            blob = re.search(r'"0x([0-9A-Fa-f]*)"', text[text.rfind("{-#") :])
+            if blob is None:  # declared and given no bytes: the compiler says so
+                continue
+            digits = blob[1][8:]  # after the alignment, 4 bytes
+            literal = f'dense<"0x{digits}">' if digits else "dense<>"
+            inlined = ir.Attribute.parse(f"{literal} : {value.type}")
+        for op in ops:
+            op.attributes["value"] = inlined
+
+
+def _is_resource(value: Any) -> bool:
+    try:
+        ir.DenseResourceElementsAttr(value)
+    except ValueError:
+        return False
+    return True
