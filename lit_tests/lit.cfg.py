@@ -44,6 +44,7 @@ config.test_exec_root = lit_config.params.get("exec_root", str(scratch))
 config.environment["PATH"] = os.pathsep.join([str(bin_dir), os.environ.get("PATH", "")])
 for name in (
     "MLIRULES_CACHE_DIR",
+    "PYTHONPATH",
     "HOME",
     "XDG_CACHE_HOME",
     "VIRTUAL_ENV",

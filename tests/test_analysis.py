@@ -179,3 +179,9 @@ def run(arguments: list[str]) -> int:
     with pytest.raises(SystemExit) as done:
         main(arguments)
     return int(done.value.code or 0)
+
+
+def test_a_rule_is_named_as_its_file() -> None:
+    shipped = sorted((ROOT / "rules").rglob("*.yaml"))
+    named = {path: path.read_text(encoding="utf-8").partition("\nrule: ")[2].split()[0] for path in shipped}
+    assert [path for path, name in named.items() if path.stem != name] == []

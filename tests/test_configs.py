@@ -320,7 +320,7 @@ def test_pipeline_stage_configures_and_expects(tmp_path: Path) -> None:
 
 def test_folders_may_hold_rules_of_both_kinds(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(write_config(made("mm").doc))
-    relu = rule_set(("torch/to-linalg/elementwise/relu",))[0]
+    relu = rule_set(("torch/to-linalg/elementwise/torch-relu-to-linalg",))[0]
     (tmp_path / "relu.yaml").write_text(Path(relu.path).read_text())
     assert [r.name for r in load_rules([tmp_path])] == [relu.name]
     assert [r.name for r in config_set([tmp_path])] == ["mm-cpu"]

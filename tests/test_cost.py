@@ -238,7 +238,7 @@ def test_every_kind_of_target_has_parameters(kind: str) -> None:
 @pytest.mark.vulkan
 def test_measured_on_vulkan(vulkan: str) -> None:
     """Both forms are compiled for the device, run there, and held against each other."""
-    stage = Stage(phase="torch", rules=["linalg/im2col/nchw"], driver="cost", margin=0.0)
+    stage = Stage(phase="torch", rules=["linalg/im2col/linalg-im2col-nchw"], driver="cost", margin=0.0)
     settings = cost.Settings(Target.parse(vulkan), measure=True, seconds=0.5)
     found = pipeline.transform(convolution(16, 16, size=3), stages=[stage], costs=settings)
     (decision,) = found.outcome.decisions
@@ -253,7 +253,7 @@ def test_measured_on_vulkan(vulkan: str) -> None:
 def test_the_model_unrolls_windows_on_vulkan() -> None:
     """llvmpipe runs products many times as fast as convolutions; so the parameters say."""
     settings = cost.Settings(Target("vulkan", "baseline"))
-    stage = Stage(phase="torch", rules=["linalg/im2col/nchw"], driver="cost")
+    stage = Stage(phase="torch", rules=["linalg/im2col/linalg-im2col-nchw"], driver="cost")
     found = pipeline.transform(convolution(16, 16, size=3), stages=[stage], costs=settings).outcome
     assert found.total == 1
     assert found.decisions[0].ratio > 2
@@ -270,7 +270,7 @@ def test_a_piece_has_all_roots_of_its_rule() -> None:
       %1 = {linear.format("b")}
       return %0, %1 : {t}, {t}
     }}"""
-    stage = Stage(phase="torch", rules=["torch/fusions/matmul/two-linear"], driver="cost")
+    stage = Stage(phase="torch", rules=["torch/fusions/matmul/torch-two-linear-fuse"], driver="cost")
     found = pipeline.transform(text, stages=[stage], costs=cost.Settings(CPU)).outcome
     assert {d.model for d in found.decisions} == {"roofline"}
 
@@ -288,7 +288,7 @@ def test_attention_on_gpus_ends_on_the_fused_op(target: str) -> None:
 
 
 def test_kernels_are_timed_not_modelled() -> None:
-    stage = Stage(phase="torch", rules=["kernels/attention"], driver="cost")
+    stage = Stage(phase="torch", rules=["kernels/kernel-flash-attention"], driver="cost")
     text = attention(2, 64)
     (left,) = pipeline.transform(text, stages=[stage], costs=cost.Settings(CPU)).outcome.decisions
     assert (left.applies, left.model) == (False, "none")

@@ -72,7 +72,7 @@ def run(rules: list[Rule], text: str, **options: Any) -> tuple[str, Outcome]:
 
 @pytest.mark.parametrize("driver", ["greedy", "walk", "conversion"])
 def test_every_driver_applies_the_same_rules(driver: str) -> None:
-    rules = load_rules(["torch/to-linalg/matmul/mm", "torch/to-linalg/elementwise/relu"])
+    rules = load_rules(["torch/to-linalg/matmul/torch-mm-to-linalg", "torch/to-linalg/elementwise/torch-relu-to-linalg"])
     text = f"""func.func @main(%a: {T}, %b: {T}) -> {T} {{
       %0 = torch.aten.mm %a, %b : {T}, {T} -> {T}
       %1 = torch.aten.relu %0 : {T} -> {T}
@@ -87,7 +87,7 @@ def test_every_driver_applies_the_same_rules(driver: str) -> None:
 
 
 def test_full_conversion_names_what_is_left() -> None:
-    rules = load_rules(["torch/to-linalg/elementwise/relu"])
+    rules = load_rules(["torch/to-linalg/elementwise/torch-relu-to-linalg"])
     with pytest.raises(MlirulesError, match=r"no rule converts torch\.aten\.tanh"):
         run(rules, chain("relu", "tanh"), driver="conversion", full=True)
     ir, _ = run(rules, chain("relu", "tanh"), driver="conversion")
@@ -258,7 +258,7 @@ def test_missing_mlir_pdll_names_what_to_install(monkeypatch: pytest.MonkeyPatch
 
 
 def test_constants_and_fills_are_shared_by_walk_within_a_function() -> None:
-    rules = load_rules(["torch/to-linalg/matmul/mm"])
+    rules = load_rules(["torch/to-linalg/matmul/torch-mm-to-linalg"])
     functions = "\n".join(
         f"""func.func @f{n}(%a: {T}, %b: {T}) -> {T} {{
           %0 = torch.aten.mm %a, %b : {T}, {T} -> {T}

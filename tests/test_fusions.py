@@ -90,19 +90,19 @@ def test_attention_there_and_back_computes_the_same() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "linalg/matmul/transposed-a",
-        "linalg/matmul/transpose-b",
-        "linalg/im2col/nchw",
-        "linalg/convolution/one-by-one-nhwc",
-        "linalg/fusions/softmax",
-        "linalg/matmul/pad",
-        "linalg/fusions/softmax-third-last",
-        "linalg/fusions/softmax-dynamic",
-        "linalg/fusions/product-sum",
-        "linalg/fusions/bias-relu",
-        "torch/fusions/matmul/three-linear",
-        "torch/fusions/matmul/two-mm",
-        "torch/unfuse/attention",
+        "linalg/matmul/linalg-transposed-a-matmul",
+        "linalg/matmul/linalg-transpose-b-into-matmul",
+        "linalg/im2col/linalg-im2col-nchw",
+        "linalg/convolution/linalg-one-by-one-nhwc",
+        "linalg/fusions/linalg-softmax-fuse",
+        "linalg/matmul/linalg-pad-matmul",
+        "linalg/fusions/linalg-softmax-third-last-fuse",
+        "linalg/fusions/linalg-softmax-dynamic-fuse",
+        "linalg/fusions/linalg-product-sum-fuse",
+        "linalg/fusions/linalg-bias-relu-fuse",
+        "torch/fusions/matmul/torch-three-linear-fuse",
+        "torch/fusions/matmul/torch-two-mm-fuse",
+        "torch/unfuse/torch-attention-unfuse",
     ],
 )
 def test_a_rule_applies_under_every_driver(name: str, driver: DriverName) -> None:
@@ -205,7 +205,7 @@ LAYERS = """func.func @f(%x: !torch.vtensor<[2,8],f32>, %a: !torch.vtensor<[3,8]
 def test_layers_of_one_input_merge_until_one_is_left() -> None:
     """Results keep their places although any of the layers may be found first."""
     merged = applied(
-        LAYERS, "torch/fusions/matmul/three-linear.yaml", "torch/fusions/matmul/two-linear.yaml"
+        LAYERS, "torch/fusions/matmul/torch-three-linear-fuse.yaml", "torch/fusions/matmul/torch-two-linear-fuse.yaml"
     )
     assert ops(merged).count("torch.aten.linear") == 1
     cpu = Target.parse("cpu")
@@ -221,7 +221,7 @@ def test_cross_entropy_through_to_linalg(device: str) -> None:
     target = Target.parse(device)
     if reason := target.available():
         pytest.skip(reason)
-    (rule,) = rule_set(("torch/fusions/losses/cross-entropy.yaml",))
+    (rule,) = rule_set(("torch/fusions/losses/torch-cross-entropy-fuse.yaml",))
     program = applied(str(rule.tests[0].input), "torch/fusions/losses")
     program = applied(program, "torch/to-linalg", driver="walk")
     assert "torch.aten" not in program

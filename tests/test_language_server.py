@@ -13,7 +13,7 @@ import pytest
 from mlirules.drivers.quality import editor as language
 from mlirules.language.loader import LIBRARY
 
-MM = LIBRARY / "torch/to-linalg/matmul/mm.yaml"
+MM = LIBRARY / "torch/to-linalg/matmul/torch-mm-to-linalg.yaml"
 
 
 class Editor:

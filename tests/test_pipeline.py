@@ -49,7 +49,7 @@ summary: Torch rules, then one more stage.
 targets: [cpu]
 stages:
   - phase: torch
-    rules: [torch/to-linalg/elementwise/relu]
+    rules: [torch/to-linalg/elementwise/torch-relu-to-linalg]
     driver: walk
   - phase: {phase}
     rules: [{rule}]
@@ -91,7 +91,7 @@ def test_no_fallback_lists_what_is_left() -> None:
             "pipeline": "small",
             "summary": "relu alone",
             "targets": ["cpu"],
-            "stages": [{"phase": "torch", "rules": ["torch/to-linalg/elementwise/relu"]}],
+            "stages": [{"phase": "torch", "rules": ["torch/to-linalg/elementwise/torch-relu-to-linalg"]}],
         }
     )
     with pytest.raises(LeftoverError, match=r"1 x torch\.aten\.tanh"):

@@ -13,7 +13,7 @@ from mlirules.language.loader import LIBRARY
 pytest.importorskip("material", reason="the site is made by mkdocs-material")
 
 ROOT = Path(__file__).resolve().parent.parent
-SOME = "configs,torch/to-linalg/matmul,torch/to-linalg/elementwise/relu"
+SOME = "configs,torch/to-linalg/matmul,torch/to-linalg/elementwise/torch-relu-to-linalg"
 
 
 def _build(folder: Path, rules: str) -> Path:

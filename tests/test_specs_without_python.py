@@ -228,7 +228,7 @@ def test_constants_in_a_body_are_refused(tmp_path: Path) -> None:
 
 
 def test_torch_rules_are_refused_at_the_torch_op() -> None:
-    spec = transform_spec(rule_set(("torch/to-linalg/elementwise/relu",)), "torch")
+    spec = transform_spec(rule_set(("torch/to-linalg/elementwise/torch-relu-to-linalg",)), "torch")
     assert not spec.text
     (fault,) = spec.refused
     assert "no torch op is left" in fault.message

@@ -113,7 +113,7 @@ def test_shipped_rules(name: str) -> None:
 
 
 def test_what_cannot_be_made_has_a_reason() -> None:
-    rule = rule_from(LIBRARY / "torch/to-linalg/matmul/addmm.yaml")
+    rule = rule_from(LIBRARY / "torch/to-linalg/matmul/torch-addmm-to-linalg.yaml")
     made = synthesise(rule)
     known = {str(n.line) for n in made.negatives} | {str(line) for line, _ in made.missing}
     assert known == {str(line) for line in conditions(rule)}
@@ -121,7 +121,7 @@ def test_what_cannot_be_made_has_a_reason() -> None:
 
 
 def test_a_rule_over_linalg_starts_from_its_inline_test() -> None:
-    report = measure(rule_from(LIBRARY / "linalg/transposed-matmul.yaml"))
+    report = measure(rule_from(LIBRARY / "linalg/linalg-transposed-matmul.yaml"))
     assert report.synthesis.source == "inline test"
     assert {str(n.line) for n in report.synthesis.negatives} >= {"c[m, n] += a[m, k] * b[n, k]"}
     assert not report.problems

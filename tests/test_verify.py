@@ -88,7 +88,7 @@ WRONG_RULES = [
     ("dropped condition", ELEMENTWISE + "relu", "max(x[...], 0)", "maxnum(x[...], 0)"),
     (
         "dropped condition",
-        "torch/to-linalg/normalisation/softmax",
+        "torch/to-linalg/normalisation/torch-softmax-to-linalg",
         "exp(cast(cast(x[I...], U), wide(U)) - m[drop(I, d)])",
         "exp(cast(cast(x[I...], U), wide(U)))",
     ),
@@ -162,7 +162,7 @@ def _caught_and_found(case: tuple[str, str, str, str], folder: Path) -> None:
     (rule,) = rule_set((str(file),))
     example = result.counterexamples[0]
     program = _between_clones(example.text)
-    stages = [Stage(phase="torch", rules=[str(file), "torch/to-linalg/views/clone"])]
+    stages = [Stage(phase="torch", rules=[str(file), "torch/to-linalg/views/torch-clone-to-linalg"])]
     settings = Settings(
         [CPU], inputs=example.inputs, expect=example.expected, first="torch", stop=True
     )
@@ -204,9 +204,9 @@ def _name(file: Path) -> str:
 @pytest.mark.parametrize(
     "name",
     [
-        "torch/to-linalg/matmul/mm",
-        "torch/to-linalg/elementwise/relu",
-        "torch/to-linalg/normalisation/softmax",
+        "torch/to-linalg/matmul/torch-mm-to-linalg",
+        "torch/to-linalg/elementwise/torch-relu-to-linalg",
+        "torch/to-linalg/normalisation/torch-softmax-to-linalg",
     ],
 )
 def test_a_sample_of_rules_passes_the_gate(name: str) -> None:

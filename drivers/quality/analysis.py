@@ -10,6 +10,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mlirules.drivers.apply.engine import Engine, Options
@@ -39,6 +40,7 @@ def analyse(rules: Sequence[Rule]) -> list[Fault]:
     """The findings about one rule set, as warnings located in the rules."""
     out: list[Fault] = []
     for rule in rules:
+        out += named_otherwise(rule)
         out += unknown_attributes(rule)
     known = {rule.name: _Known(rule, Search(rule, rewrite=False)) for rule in rules}
     for entry in known.values():
@@ -57,6 +59,19 @@ def _warning(rule: Rule, code: str, message: str, program: str, line: Line | Non
 
 
 # ---- one rule ------------------------------------------------------------------------------------
+
+
+def named_otherwise(rule: Rule) -> Iterator[Fault]:
+    """A rule that is not found under its name: its file is called something else."""
+    stem = Path(rule.path).stem
+    if stem != rule.name:
+        yield Fault(
+            rule.span,
+            "name",
+            f"the rule {rule.name!r} stands in {Path(rule.path).name}",
+            f"name the file {rule.name}.yaml: a rule is known by one name everywhere",
+            "warning",
+        )
 
 
 def unknown_attributes(rule: Rule) -> Iterator[Fault]:

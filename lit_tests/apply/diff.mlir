@@ -1,5 +1,5 @@
 // --diff shows what became of the program instead of printing it.
-// RUN: %mlirules apply %s --rules torch/to-linalg/elementwise/relu --rules torch/to-linalg/elementwise/abs --diff | %filecheck %s
+// RUN: %mlirules apply %s --rules torch/to-linalg/elementwise/torch-relu-to-linalg --rules torch/to-linalg/elementwise/torch-abs-to-linalg --diff | %filecheck %s
 // CHECK: --- {{.*}}diff.mlir (before)
 // CHECK: +++ {{.*}}diff.mlir (after)
 // CHECK: @@

@@ -1,9 +1,9 @@
 // Filters choose rules by name, tag or kind; one that fits no rule is refused, not ignored.
-// RUN: %mlirules apply %s --rules torch/to-linalg/elementwise/relu --rules torch/to-linalg/elementwise/abs --only torch-relu-to-linalg | %filecheck %s --check-prefix=RELU
-// RUN: %mlirules apply %s --rules torch/to-linalg/elementwise/relu --rules torch/to-linalg/elementwise/abs --skip torch-relu-* | %filecheck %s --check-prefix=ABS
-// RUN: %mlirules apply %s --rules torch/to-linalg/elementwise/relu --rules torch/to-linalg/elementwise/abs --only kind:conversion --only torch-abs-to-linalg --skip torch-relu-to-linalg | %filecheck %s --check-prefix=ABS
+// RUN: %mlirules apply %s --rules torch/to-linalg/elementwise/torch-relu-to-linalg --rules torch/to-linalg/elementwise/torch-abs-to-linalg --only torch-relu-to-linalg | %filecheck %s --check-prefix=RELU
+// RUN: %mlirules apply %s --rules torch/to-linalg/elementwise/torch-relu-to-linalg --rules torch/to-linalg/elementwise/torch-abs-to-linalg --skip torch-relu-* | %filecheck %s --check-prefix=ABS
+// RUN: %mlirules apply %s --rules torch/to-linalg/elementwise/torch-relu-to-linalg --rules torch/to-linalg/elementwise/torch-abs-to-linalg --only kind:conversion --only torch-abs-to-linalg --skip torch-relu-to-linalg | %filecheck %s --check-prefix=ABS
 // RUN: %mlirules apply %s --only torch-relu-to-linalg | %filecheck %s --check-prefix=RELU
-// RUN: %exits 2 %mlirules apply %s --rules torch/to-linalg/elementwise/relu --rules torch/to-linalg/elementwise/abs --only torch-relu-to-linlag 2>&1 | %filecheck %s --check-prefix=NONE
+// RUN: %exits 2 %mlirules apply %s --rules torch/to-linalg/elementwise/torch-relu-to-linalg --rules torch/to-linalg/elementwise/torch-abs-to-linalg --only torch-relu-to-linlag 2>&1 | %filecheck %s --check-prefix=NONE
 // RELU: torch.aten.abs
 // RELU-NOT: torch.aten.relu
 // RELU: arith.maximumf

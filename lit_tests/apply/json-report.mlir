@@ -1,5 +1,5 @@
 // --json reports on stdout what applied and what is left.
-// RUN: %mlirules apply %s --rules torch/to-linalg/elementwise/relu --rules torch/to-linalg/elementwise/abs --only torch-relu-to-linalg --json | %filecheck %s
+// RUN: %mlirules apply %s --rules torch/to-linalg/elementwise/torch-relu-to-linalg --rules torch/to-linalg/elementwise/torch-abs-to-linalg --only torch-relu-to-linalg --json | %filecheck %s
 // CHECK: "applied": 1,
 // CHECK: "torch-relu-to-linalg": 1
 // CHECK: "leftovers": {

@@ -1,8 +1,8 @@
 // --max-rewrites stops after N applications: the first N are always the same, so a bad one is found.
-// RUN: %mlirules apply %s --rules torch/to-linalg/elementwise/relu --rules torch/to-linalg/elementwise/abs --max-rewrites 0 | %filecheck %s --check-prefix=ZERO
-// RUN: %mlirules apply %s --rules torch/to-linalg/elementwise/relu --rules torch/to-linalg/elementwise/abs --max-rewrites 1 --expect 1 2>%t.err | %filecheck %s --check-prefix=ONE
+// RUN: %mlirules apply %s --rules torch/to-linalg/elementwise/torch-relu-to-linalg --rules torch/to-linalg/elementwise/torch-abs-to-linalg --max-rewrites 0 | %filecheck %s --check-prefix=ZERO
+// RUN: %mlirules apply %s --rules torch/to-linalg/elementwise/torch-relu-to-linalg --rules torch/to-linalg/elementwise/torch-abs-to-linalg --max-rewrites 1 --expect 1 2>%t.err | %filecheck %s --check-prefix=ONE
 // RUN: %filecheck %s --check-prefix=SAYS --input-file=%t.err
-// RUN: %mlirules apply %s --rules torch/to-linalg/elementwise/relu --rules torch/to-linalg/elementwise/abs --max-rewrites 2 --expect 2 | %filecheck %s --check-prefix=TWO
+// RUN: %mlirules apply %s --rules torch/to-linalg/elementwise/torch-relu-to-linalg --rules torch/to-linalg/elementwise/torch-abs-to-linalg --max-rewrites 2 --expect 2 | %filecheck %s --check-prefix=TWO
 // ZERO: torch.aten.abs
 // ZERO: torch.aten.relu
 // ONE: math.absf

@@ -2,8 +2,8 @@
 // RUN: %exits 2 %mlirules apply %examples/toy_model.mlir --rules %S/rules/misspelt.yaml 2>&1 | %filecheck %s --check-prefix=RULE
 // RUN: %exits 2 %mlirules check %S/rules/misspelt.yaml 2>&1 | %filecheck %s --check-prefix=RULE
 // RUN: %exits 2 %mlirules check %S/rules/misspelt.yaml --json 2>&1 | %filecheck %s --check-prefix=JSON
-// RUN: %exits 2 %mlirules apply %s --rules torch/to-linalg/elementwise/relu 2>&1 | %filecheck %s --check-prefix=MLIR
-// RUN: %exits 2 %mlirules apply %s.not-there --rules torch/to-linalg/elementwise/relu 2>&1 | %filecheck %s --check-prefix=FILE
+// RUN: %exits 2 %mlirules apply %s --rules torch/to-linalg/elementwise/torch-relu-to-linalg 2>&1 | %filecheck %s --check-prefix=MLIR
+// RUN: %exits 2 %mlirules apply %s.not-there --rules torch/to-linalg/elementwise/torch-relu-to-linalg 2>&1 | %filecheck %s --check-prefix=FILE
 // RUN: %exits 2 %mlirules apply 2>&1 | %filecheck %s --check-prefix=USAGE
 // RUN: %exits 2 %mlirules aply %s 2>&1 | %filecheck %s --check-prefix=COMMAND
 // RUN: %exits 2 %mlirules explain torch-rleu-to-linalg %s 2>&1 | %filecheck %s --check-prefix=NAME

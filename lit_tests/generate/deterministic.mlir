@@ -5,7 +5,7 @@
 // RUN: env MLIRULES_CACHE_DIR=%t/cache %mlirules generate torch/to-linalg/matmul -o %t/a | %filecheck %s --check-prefix=AGAIN
 // RUN: env MLIRULES_CACHE_DIR=%t/other %mlirules generate torch/to-linalg/matmul -o %t/b | %filecheck %s --check-prefix=FIRST
 // RUN: diff -r %t/a %t/b
-// RUN: env MLIRULES_CACHE_DIR=%t/cache %mlirules apply %s --rules torch/to-linalg/elementwise/relu --only torch-relu-to-linalg -o %t/out.mlir
+// RUN: env MLIRULES_CACHE_DIR=%t/cache %mlirules apply %s --rules torch/to-linalg/elementwise/torch-relu-to-linalg --only torch-relu-to-linalg -o %t/out.mlir
 // FIRST: wrote {{.*}}to-linalg-matmul.pdl.mlir
 // FIRST: mlir-pdll ran {{[1-9][0-9]*}} times
 // AGAIN: unchanged {{.*}}to-linalg-matmul.pdl.mlir

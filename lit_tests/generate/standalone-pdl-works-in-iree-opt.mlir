@@ -3,9 +3,9 @@
 // RUN: rm -rf %t
 // RUN: %mlirules generate %S/rules/relu-of-relu.yaml --to pdl -o %t | %filecheck %s --check-prefix=WROTE
 // RUN: %iree-opt @%t/rules-relu-of-relu/standalone/relu-of-relu.iree-opt.flags %s | %filecheck %s
-// RUN: %mlirules generate torch/to-linalg/elementwise/relu --to pdl -o %t 2>&1 | %filecheck %s --check-prefix=REFUSED
-// RUN: %exits 1 %mlirules generate torch/to-linalg/elementwise/relu --to transform -o %t 2>&1 | %filecheck %s --check-prefix=TRANSFORM
-// RUN: %exits 2 %mlirules generate torch/to-linalg/elementwise/relu --to pdal -o %t 2>&1 | %filecheck %s --check-prefix=FORM
+// RUN: %mlirules generate torch/to-linalg/elementwise/torch-relu-to-linalg --to pdl -o %t 2>&1 | %filecheck %s --check-prefix=REFUSED
+// RUN: %exits 1 %mlirules generate torch/to-linalg/elementwise/torch-relu-to-linalg --to transform -o %t 2>&1 | %filecheck %s --check-prefix=TRANSFORM
+// RUN: %exits 2 %mlirules generate torch/to-linalg/elementwise/torch-relu-to-linalg --to pdal -o %t 2>&1 | %filecheck %s --check-prefix=FORM
 // WROTE: standalone/relu-of-relu.pdl.mlir
 // CHECK-COUNT-2: torch.aten.relu %arg0
 // CHECK: return
