@@ -183,5 +183,8 @@ def run(arguments: list[str]) -> int:
 
 def test_a_rule_is_named_as_its_file() -> None:
     shipped = sorted((ROOT / "rules").rglob("*.yaml"))
-    named = {path: path.read_text(encoding="utf-8").partition("\nrule: ")[2].split()[0] for path in shipped}
+    named = {
+        path: path.read_text(encoding="utf-8").partition("\nrule: ")[2].split()[0]
+        for path in shipped
+    }
     assert [path for path, name in named.items() if path.stem != name] == []

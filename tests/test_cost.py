@@ -238,7 +238,9 @@ def test_every_kind_of_target_has_parameters(kind: str) -> None:
 @pytest.mark.vulkan
 def test_measured_on_vulkan(vulkan: str) -> None:
     """Both forms are compiled for the device, run there, and held against each other."""
-    stage = Stage(phase="torch", rules=["linalg/im2col/linalg-im2col-nchw"], driver="cost", margin=0.0)
+    stage = Stage(
+        phase="torch", rules=["linalg/im2col/linalg-im2col-nchw"], driver="cost", margin=0.0
+    )
     settings = cost.Settings(Target.parse(vulkan), measure=True, seconds=0.5)
     found = pipeline.transform(convolution(16, 16, size=3), stages=[stage], costs=settings)
     (decision,) = found.outcome.decisions
@@ -270,7 +272,9 @@ def test_a_piece_has_all_roots_of_its_rule() -> None:
       %1 = {linear.format("b")}
       return %0, %1 : {t}, {t}
     }}"""
-    stage = Stage(phase="torch", rules=["torch/fusions/matmul/torch-two-linear-fuse"], driver="cost")
+    stage = Stage(
+        phase="torch", rules=["torch/fusions/matmul/torch-two-linear-fuse"], driver="cost"
+    )
     found = pipeline.transform(text, stages=[stage], costs=cost.Settings(CPU)).outcome
     assert {d.model for d in found.decisions} == {"roofline"}
 

@@ -72,7 +72,12 @@ def run(rules: list[Rule], text: str, **options: Any) -> tuple[str, Outcome]:
 
 @pytest.mark.parametrize("driver", ["greedy", "walk", "conversion"])
 def test_every_driver_applies_the_same_rules(driver: str) -> None:
-    rules = load_rules(["torch/to-linalg/matmul/torch-mm-to-linalg", "torch/to-linalg/elementwise/torch-relu-to-linalg"])
+    rules = load_rules(
+        [
+            "torch/to-linalg/matmul/torch-mm-to-linalg",
+            "torch/to-linalg/elementwise/torch-relu-to-linalg",
+        ]
+    )
     text = f"""func.func @main(%a: {T}, %b: {T}) -> {T} {{
       %0 = torch.aten.mm %a, %b : {T}, {T} -> {T}
       %1 = torch.aten.relu %0 : {T} -> {T}

@@ -205,7 +205,9 @@ LAYERS = """func.func @f(%x: !torch.vtensor<[2,8],f32>, %a: !torch.vtensor<[3,8]
 def test_layers_of_one_input_merge_until_one_is_left() -> None:
     """Results keep their places although any of the layers may be found first."""
     merged = applied(
-        LAYERS, "torch/fusions/matmul/torch-three-linear-fuse.yaml", "torch/fusions/matmul/torch-two-linear-fuse.yaml"
+        LAYERS,
+        "torch/fusions/matmul/torch-three-linear-fuse.yaml",
+        "torch/fusions/matmul/torch-two-linear-fuse.yaml",
     )
     assert ops(merged).count("torch.aten.linear") == 1
     cpu = Target.parse("cpu")

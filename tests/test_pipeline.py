@@ -91,7 +91,9 @@ def test_no_fallback_lists_what_is_left() -> None:
             "pipeline": "small",
             "summary": "relu alone",
             "targets": ["cpu"],
-            "stages": [{"phase": "torch", "rules": ["torch/to-linalg/elementwise/torch-relu-to-linalg"]}],
+            "stages": [
+                {"phase": "torch", "rules": ["torch/to-linalg/elementwise/torch-relu-to-linalg"]}
+            ],
         }
     )
     with pytest.raises(LeftoverError, match=r"1 x torch\.aten\.tanh"):

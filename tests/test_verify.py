@@ -40,52 +40,87 @@ ELEMENTWISE, REDUCTIONS, POOLING = (
 WRONG_RULES = [
     (
         "swapped operand",
-        ELEMENTWISE + "sub-tensor",
+        ELEMENTWISE + "torch-sub-tensor-to-linalg",
         "T(C(x[...]) - C(y[...])) if plain",
         "T(C(y[...]) - C(x[...])) if plain",
     ),
     (
         "swapped operand",
-        ELEMENTWISE + "div-tensor",
+        ELEMENTWISE + "torch-div-tensor-to-linalg",
         "T(x[...]) / T(y[...])",
         "T(y[...]) / T(x[...])",
     ),
-    ("swapped operand", ELEMENTWISE + "where-self", "T(x[...]), T(y[...])", "T(y[...]), T(x[...])"),
     (
         "swapped operand",
-        ELEMENTWISE + "rsub-scalar",
+        ELEMENTWISE + "torch-where-self-to-linalg",
+        "T(x[...]), T(y[...])",
+        "T(y[...]), T(x[...])",
+    ),
+    (
+        "swapped operand",
+        ELEMENTWISE + "torch-rsub-scalar-to-linalg",
         "T(C(y) - C(x[...])) if plain",
         "T(C(x[...]) - C(y)) if plain",
     ),
-    ("swapped operand", ELEMENTWISE + "leaky-relu", "C(x[...]) > 0", "0 > C(x[...])"),
+    (
+        "swapped operand",
+        ELEMENTWISE + "torch-leaky-relu-to-linalg",
+        "C(x[...]) > 0",
+        "0 > C(x[...])",
+    ),
     (
         "wrong axis",
-        REDUCTIONS + "max-dim",
+        REDUCTIONS + "torch-max-dim-to-linalg",
         "select(hit[I...], cast(I[d], si64)",
         "select(hit[I...], cast(I[0], si64)",
     ),
     (
         "wrong axis",
-        REDUCTIONS + "min-dim",
+        REDUCTIONS + "torch-min-dim-to-linalg",
         "select(hit[I...], cast(I[d], si64)",
         "select(hit[I...], cast(I[0], si64)",
     ),
-    ("wrong init", POOLING + "max-pool2d", "pad(x, low, high, lowest(T))", "pad(x, low, high, 0)"),
-    ("wrong init", POOLING + "avg-pool2d", "pad(x, low, high, 0)", "pad(x, low, high, 1)"),
-    ("wrong init", REDUCTIONS + "prod", "p[] *= cast", "p[] += cast"),
-    ("wrong rounding", ELEMENTWISE + "round", "round(x[...])", "floor(x[...])"),
-    ("wrong rounding", ELEMENTWISE + "floor", "floor(x[...])", "trunc(x[...])"),
+    (
+        "wrong init",
+        POOLING + "torch-max-pool2d-to-linalg",
+        "pad(x, low, high, lowest(T))",
+        "pad(x, low, high, 0)",
+    ),
+    (
+        "wrong init",
+        POOLING + "torch-avg-pool2d-to-linalg",
+        "pad(x, low, high, 0)",
+        "pad(x, low, high, 1)",
+    ),
+    ("wrong init", REDUCTIONS + "torch-prod-to-linalg", "p[] *= cast", "p[] += cast"),
+    ("wrong rounding", ELEMENTWISE + "torch-round-to-linalg", "round(x[...])", "floor(x[...])"),
+    ("wrong rounding", ELEMENTWISE + "torch-floor-to-linalg", "floor(x[...])", "trunc(x[...])"),
     (
         "wrong rounding",
-        ELEMENTWISE + "remainder-scalar",
+        ELEMENTWISE + "torch-remainder-scalar-to-linalg",
         "C(x[...]) % C(y)",
         "rem(C(x[...]), C(y))",
     ),
-    ("wrong rounding", ELEMENTWISE + "ceil", "ceil(x[...])", "trunc(x[...])"),
-    ("wrong rounding", ELEMENTWISE + "gelu", "0.7071067811865476", "0.707"),
-    ("dropped condition", ELEMENTWISE + "add-tensor", " and (alpha == 1 or alpha == 1.0)", ""),
-    ("dropped condition", ELEMENTWISE + "sub-tensor", " and (alpha == 1 or alpha == 1.0)", ""),
-    ("dropped condition", ELEMENTWISE + "relu", "max(x[...], 0)", "maxnum(x[...], 0)"),
+    ("wrong rounding", ELEMENTWISE + "torch-ceil-to-linalg", "ceil(x[...])", "trunc(x[...])"),
+    ("wrong rounding", ELEMENTWISE + "torch-gelu-to-linalg", "0.7071067811865476", "0.707"),
+    (
+        "dropped condition",
+        ELEMENTWISE + "torch-add-tensor-to-linalg",
+        " and (alpha == 1 or alpha == 1.0)",
+        "",
+    ),
+    (
+        "dropped condition",
+        ELEMENTWISE + "torch-sub-tensor-to-linalg",
+        " and (alpha == 1 or alpha == 1.0)",
+        "",
+    ),
+    (
+        "dropped condition",
+        ELEMENTWISE + "torch-relu-to-linalg",
+        "max(x[...], 0)",
+        "maxnum(x[...], 0)",
+    ),
     (
         "dropped condition",
         "torch/to-linalg/normalisation/torch-softmax-to-linalg",
@@ -94,7 +129,7 @@ WRONG_RULES = [
     ),
     (
         "dropped condition",
-        POOLING + "avg-pool2d",
+        POOLING + "torch-avg-pool2d-to-linalg",
         "n if even else product(min(o * s - p + k, S + e) - max(o * s - p, -e))",
         "n",
     ),
@@ -162,7 +197,9 @@ def _caught_and_found(case: tuple[str, str, str, str], folder: Path) -> None:
     (rule,) = rule_set((str(file),))
     example = result.counterexamples[0]
     program = _between_clones(example.text)
-    stages = [Stage(phase="torch", rules=[str(file), "torch/to-linalg/views/torch-clone-to-linalg"])]
+    stages = [
+        Stage(phase="torch", rules=[str(file), "torch/to-linalg/views/torch-clone-to-linalg"])
+    ]
     settings = Settings(
         [CPU], inputs=example.inputs, expect=example.expected, first="torch", stop=True
     )
@@ -250,8 +287,10 @@ func.func @main(%x: !torch.vtensor<[?,3],f32>) -> !torch.vtensor<[?,3],f32> {
 
 
 def _relu_is_wrong(folder: Path) -> list[Stage]:
-    file = _wrong(("", ELEMENTWISE + "relu", "max(x[...], 0)", "max(x[...], 1)"), folder)
-    rules = [str(file), ELEMENTWISE + "abs", ELEMENTWISE + "neg"]
+    file = _wrong(
+        ("", ELEMENTWISE + "torch-relu-to-linalg", "max(x[...], 0)", "max(x[...], 1)"), folder
+    )
+    rules = [str(file), ELEMENTWISE + "torch-abs-to-linalg", ELEMENTWISE + "torch-neg-to-linalg"]
     return [Stage(phase="torch", rules=rules)]
 
 
@@ -319,7 +358,7 @@ func.func @main(%q: {x}, %k: {x}, %v: {x}) -> {x} {{
 @pytest.mark.slow
 def test_bisection_by_time() -> None:
     """The fused attention op is several times as slow on the CPU as its parts."""
-    rules = ["torch/fusions/attention", ELEMENTWISE + "relu"]
+    rules = ["torch/fusions/attention", ELEMENTWISE + "torch-relu-to-linalg"]
     program = _attention(512)
     stages = [Stage(phase="torch", rules=rules)]
     culprit = bisecting.bisect(program, stages, bisecting.by_time(program, CPU, 1.5))

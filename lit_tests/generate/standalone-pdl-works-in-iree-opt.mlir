@@ -9,7 +9,7 @@
 // WROTE: standalone/relu-of-relu.pdl.mlir
 // CHECK-COUNT-2: torch.aten.relu %arg0
 // CHECK: return
-// REFUSED: standalone pdl: {{.*}}relu.yaml:{{[0-9]+:[0-9]+}}: error[not-in-pdl]: PDL has no native-free way to say a condition
+// REFUSED: standalone pdl: {{.*}}relu-to-linalg.yaml:{{[0-9]+:[0-9]+}}: error[not-in-pdl]: PDL has no native-free way to say a condition
 // TRANSFORM: error[not-in-transform]: a spec is applied when no torch op is left
 // FORM: --to: error[form]: there is no form 'pdal'
 // FORM: did you mean 'pdl'
