@@ -35,7 +35,10 @@ from pathlib import Path
 from typing import Literal
 
 DriverName = Literal["walk", "greedy", "conversion"]
-RULES = ["torch/to-linalg/matmul/torch-mm-to-linalg", "torch/to-linalg/elementwise/torch-relu-to-linalg"]
+RULES = [
+    "torch/to-linalg/matmul/torch-mm-to-linalg",
+    "torch/to-linalg/elementwise/torch-relu-to-linalg",
+]
 OPS = 40_000
 GROWTH = (40_000, 100_000, 200_000, 400_000)
 
