@@ -238,6 +238,43 @@ def test_generic_that_computes_something_else_is_left_alone() -> None:
     assert not configure(cubes, CPU, [squares()]).hits
 
 
+BYTES = """
+func.func @f(%x: tensor<64x256xi8>) -> tensor<64xi32> {
+  %z = arith.constant 0 : i32
+  %e = tensor.empty() : tensor<64xi32>
+  %i = linalg.fill ins(%z : i32) outs(%e : tensor<64xi32>) -> tensor<64xi32>
+  %r = linalg.generic {indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (i)>],
+      iterator_types = ["parallel", "reduction"]}
+      ins(%x : tensor<64x256xi8>) outs(%i : tensor<64xi32>) {
+  ^bb0(%a: i8, %acc: i32):
+    %w = CAST %a : i8 to i32
+    %t = arith.muli %w, %w : i32
+    %s = arith.addi %t, %acc : i32
+    linalg.yield %s : i32
+  } -> tensor<64xi32>
+  return %r : tensor<64xi32>
+}
+"""
+
+
+def of_bytes(element: str) -> ConfigRule:
+    rule = {
+        "match": squares().doc.match.model_dump(exclude_defaults=True),
+        "set": squares().doc.set.model_dump(exclude_defaults=True),
+    }
+    rule["match"]["types"] = {"x": element, "s": "i32"}
+    return made("mm", **rule)
+
+
+def test_a_generic_is_told_by_the_sign_that_its_types_say() -> None:
+    for element, cast in (("si8", "arith.extsi"), ("ui8", "arith.extui")):
+        rule = of_bytes(element)
+        for op in ("arith.extsi", "arith.extui"):
+            assert bool(configure(BYTES.replace("CAST", op), CPU, [rule]).hits) == (op == cast)
+    with pytest.raises(MlirulesError, match=r"do not say whether integers are signed"):
+        configure(BYTES.replace("CAST", "arith.extsi"), CPU, [of_bytes("i8")])
+
+
 def test_what_should_have_hit_and_did_not_is_a_fault(tmp_path: Path) -> None:
     rule = made("mm")
     compiler.lower_to(

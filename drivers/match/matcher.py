@@ -28,6 +28,7 @@ from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression
 from mlirules.language.rule import Line, OpPattern, Rule, nested_calls
+from mlirules.language.signs import said_by
 from mlirules.language.unify import NoMatch, bind
 from mlirules.language.values import Dyn, Opaque, Scalar, Tensor, dtype_named
 from mlirules.language.words import source, spelt
@@ -230,6 +231,7 @@ class Matcher:
         self.fast: dict[Any, _Verdict] = {}
         self.judged: dict[Any, _Judged] = {}
         self.parts = _parts(rule)
+        self.said = said_by(rule)
         self.last_verdict: _Verdict | None = None
         self.alternatives = any(p.op in self.commutative for p in rule.match)
 
@@ -372,7 +374,7 @@ class Matcher:
     def _diagnose_equation(
         self, line: Line, equation: ast.IndexEquation, op: Any, around: Around
     ) -> Diagnosis:
-        found = indexing.match_equation(equation, op)
+        found = indexing.match_equation(equation, op, said=self.said)
         if isinstance(found, indexing.Miss):
             lines: list[tuple[Line, bool | None]] = [(n, None) for n in _judged_lines(self.rule)]
             refusal = Refusal(
@@ -587,7 +589,7 @@ class Matcher:
                     Refusal(line, "two different ops where the rule has one", depth=state.depth)
                 )
             return
-        found = indexing.all_matches(equation, op)
+        found = indexing.all_matches(equation, op, said=self.said)
         if isinstance(found, indexing.Miss):
             refusals.append(
                 Refusal(

@@ -35,7 +35,7 @@ class ConfigDiagnosis:
 def _deeper(rule: ConfigRule, refused: Refusal, op: Any) -> str:
     """What differs, where the rule only says that something does."""
     if refused.because == "compute" and rule.equation is not None:
-        found = match_equation(rule.equation, op)
+        found = match_equation(rule.equation, op, said=rule.said)
         if isinstance(found, Miss):
             return found.message
     return refused.message

@@ -45,7 +45,7 @@ def refusal(rule: ConfigRule, op: Any) -> Refusal | None:
     if rule.match.op == "generic":
         assert rule.equation is not None
         # Where an accumulation starts is not part of what is configured.
-        found = match_equation(rule.equation, op, any_start=True)
+        found = match_equation(rule.equation, op, said=rule.said, any_start=True)
         if isinstance(found, Miss):
             return Refusal("compute", found.message)
     for i, operand in enumerate(rule.operands):

@@ -10,15 +10,20 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mlirules.language.config.op import ConfigRule, affine_map, element_bits
+from mlirules.language.config.op import ConfigRule, Operand, affine_map, element_bits
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation import ast
+from mlirules.language.signs import SIGNED, UNSIGNED
 
 #: More spellings than this are refused: each is a matcher that every op of a program is tried on.
 MAX_SPELLINGS = 32
 
 _FLOAT = {"+": "addf", "-": "subf", "*": "mulf", "/": "divf", "max": "maximumf", "min": "minimumf"}
-_INT = {"+": "addi", "-": "subi", "*": "muli", "max": "maxsi", "min": "minsi"}
+_INT = {"+": "addi", "-": "subi", "*": "muli"}
+_BY_SIGN = {
+    SIGNED: {"max": "maxsi", "min": "minsi"},
+    UNSIGNED: {"max": "maxui", "min": "minui"},
+}
 _COMMUTE = frozenset({"+", "*", "max", "min"})
 _UNARY = {
     "exp": "math.exp",
@@ -131,6 +136,41 @@ def _root(rule: ConfigRule, tree: _Node) -> list[str]:
     ]
 
 
+def _unsaid(rule: ConfigRule, what: str) -> MlirulesError:
+    span = rule.source.span_at(("match", "types"))
+    return MlirulesError(
+        Fault(
+            span,
+            "generic",
+            f"the types do not say whether integers are signed, and {what} depends on it",
+            "write si8 or ui8 in place of i8",
+        )
+    )
+
+
+def _widening(rule: ConfigRule, operand: Operand, floating: bool) -> str:
+    """The op that widens what is read of an operand to the type that is computed in."""
+    if "f" in operand.element:
+        return "arith.extf"
+    sign = rule.said.sign(operand.name)
+    if sign is None:
+        raise _unsaid(rule, f"widening {operand.name!r}")
+    if floating:
+        return "arith.sitofp" if sign == SIGNED else "arith.uitofp"
+    return "arith.extsi" if sign == SIGNED else "arith.extui"
+
+
+def _integer_ops(rule: ConfigRule, op: str) -> dict[str, str]:
+    """The ops of integers, with the sign that the equation says."""
+    assert rule.equation is not None
+    if op in _INT:
+        return _INT
+    sign = rule.said.sign(rule.operands[-1].name) or rule.said.signs(rule.equation.value)
+    if sign not in _BY_SIGN:
+        raise _unsaid(rule, op)
+    return _INT | _BY_SIGN[sign]
+
+
 def _emit(
     node: _Node,
     rule: ConfigRule,
@@ -149,11 +189,7 @@ def _emit(
             if element_bits(operand.element) > element_bits(element):
                 raise _refused(rule, f"{node.name!r} is wider than the result")
             wide[node.name] = f"%w{len(body)}"
-            cast = (
-                "arith.extf"
-                if floating and "f" in operand.element
-                else ("arith.sitofp" if floating else "arith.extsi")
-            )
+            cast = _widening(rule, operand, floating)
             body.append(
                 f"{wide[node.name]} = {cast} {names[node.name]} : {operand.element} to {element}"
             )
@@ -164,7 +200,7 @@ def _emit(
             raise _refused(rule, f"{node.op} of integers")
         op = _UNARY[node.op]
     else:
-        table = _FLOAT if floating else _INT
+        table = _FLOAT if floating else _integer_ops(rule, node.op)
         if node.op not in table:
             raise _refused(rule, f"{node.op} of integers")
         op = f"arith.{table[node.op]}"

@@ -120,6 +120,12 @@ def lower(
     return _Lowering(rule, env, results).run()
 
 
+def _as_bound(bound: Any, result: Any) -> Any:
+    if isinstance(bound, Tensor) and isinstance(result, Tensor) and not result.torch:
+        return replace(result, dtype=bound.dtype)
+    return result
+
+
 class _Lowering(Evaluator):
     def __init__(
         self, rule: Rule, env: dict[str, Any], results: Sequence[tuple[str | None, Any, str]]
@@ -127,8 +133,9 @@ class _Lowering(Evaluator):
         super().__init__(env)
         self.rule = rule
         self.env = env
-        self.results = results
-        self.result_names = {n: (v, t) for n, v, t in results if n}
+        # The sign of a result's integers is the declared one, which binding has put in.
+        self.results = [(n, _as_bound(env.get(n or ""), v), t) for n, v, t in results]
+        self.result_names = {n: (v, t) for n, v, t in self.results if n}
         self.lines: list[str] = []
         self.arguments: dict[tuple[str, str], Argument] = {}
         self.locals: dict[str, Any] = {}

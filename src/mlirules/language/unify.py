@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mlirules.language.evaluate import Evaluator, Refused, describe
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression
 from mlirules.language.rule import Line, Rule
-from mlirules.language.values import DType, Dyn, Opaque, Scalar, Tensor, dtype_named
+from mlirules.language.signs import builtin
+from mlirules.language.values import Dyn, Opaque, Scalar, Tensor, dtype_named
 
 
 class NoMatch(Exception):
@@ -86,7 +88,7 @@ def _unify(line: Line, decl: ast.TypeDecl, name: str, value: Any, env: dict[str,
         if decl.element is not None:
             if value.dtype is None:
                 raise refuse(f"the element type of {name} is not known")
-            _element(line, decl.element, name, value.dtype, env)
+            value = _element(line, decl.element, name, value, env)
         if decl.dims is not None:
             if value.dims is None:
                 raise refuse(f"the rank of {name} is not known")
@@ -133,25 +135,27 @@ def _scalar_is(kind: str, value: Any) -> bool:
     return False
 
 
-_SIGNLESS = ("i8", "i16", "i32", "i64")
-
-
 def _symbols(decl: ast.TypeDecl) -> list[str]:
     return [d.value for d in decl.dims or () if isinstance(d.value, str)]
 
 
-def _element(line: Line, element: str, name: str, found: DType, env: dict[str, Any]) -> None:
-    # linalg's integers carry no sign; they are computed with as signed ones.
-    literal = dtype_named("s" + element if element in _SIGNLESS else element)
+def _element(line: Line, element: str, name: str, value: Tensor, env: dict[str, Any]) -> Tensor:
+    """Unify an element type; the tensor, its integers unsigned where the declared type says so."""
+    found = value.dtype
+    assert found is not None
+    literal = builtin(element)
     if literal is not None:
-        if literal != found:
+        if not value.torch and literal != found and literal.mlir == found.mlir:
+            # linalg's integers carry no sign: they have the one that is declared.
+            value = env[name] = replace(value, dtype=literal)
+        elif literal != found:
             raise NoMatch(
                 line,
                 f"the element type of {name} is {found}, not {element}",
                 expected=element,
                 found=str(found),
             )
-        return
+        return value
     known = env.get(element)
     if known is None:
         env[element] = found
@@ -162,6 +166,7 @@ def _element(line: Line, element: str, name: str, found: DType, env: dict[str, A
             expected=f"{element} = {known}",
             found=str(found),
         )
+    return value
 
 
 def _dims(

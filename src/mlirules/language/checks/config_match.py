@@ -9,6 +9,7 @@ from mlirules.language.checks.config_findings import Findings
 from mlirules.language.config.model import DimRange, Match
 from mlirules.language.config.op import (
     ELEMENTS,
+    SIGNED_ELEMENTS,
     ConfigRule,
     Operand,
     accesses,
@@ -133,7 +134,8 @@ class MatchChecks(Findings):
                     key=bool(match.types),
                 )
                 element = ""
-            operands.append(Operand(operand.name, operand.indices, element))
+            signless = element.removeprefix("s").removeprefix("u")
+            operands.append(Operand(operand.name, operand.indices, signless, element))
         known = {o.name for o in operands}
         if match.op == "attention":
             known |= {"scale", "max", "sum"}
@@ -146,12 +148,13 @@ class MatchChecks(Findings):
                     did_you_mean(name, known) or "it has " + ", ".join(sorted(known)),
                     key=True,
                 )
-            if element not in ELEMENTS:
+            known_types = ELEMENTS + (SIGNED_ELEMENTS if match.op == "generic" else ())
+            if element not in known_types:
                 self.fault(
                     ("match", "types", name),
                     "types",
                     f"{element[:40]!r} is no element type",
-                    did_you_mean(element, ELEMENTS) or "known: " + ", ".join(ELEMENTS),
+                    did_you_mean(element, known_types) or "known: " + ", ".join(known_types),
                 )
         for name, size in match.dims.items():
             if name not in loops:

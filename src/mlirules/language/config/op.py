@@ -17,6 +17,7 @@ from mlirules.language.config.model import (
 )
 from mlirules.language.notation import ast
 from mlirules.language.rule import InFile
+from mlirules.language.signs import Said
 from mlirules.language.source import SourceFile
 
 #: Element types at the point where configurations are chosen: signless, without torch's.
@@ -37,6 +38,8 @@ ELEMENTS = (
     "i64",
     "index",
 )
+#: What says the sign of integers as well, where an op is matched by what it computes.
+SIGNED_ELEMENTS = tuple(f"{sign}{width}" for width in (4, 8, 16, 32, 64) for sign in ("si", "ui"))
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class Operand:
     name: str
     indices: tuple[ast.Expr, ...]
     element: str = ""
+    #: The element type as the rule spells it: ``si8`` where ``element`` is ``i8``.
+    said: str = ""
 
 
 @dataclass
@@ -90,6 +95,11 @@ class ConfigRule(InFile):
     def settings(self) -> Settings:
         """What it sets."""
         return self.doc.set
+
+    @cached_property
+    def said(self) -> Said:
+        """What the rule says of the operands' element types."""
+        return Said({o.name: o.said or o.element for o in self.operands})
 
     @property
     def as_product(self) -> bool:
