@@ -21,7 +21,7 @@ from typing import Any
 
 from mlirules.drivers.iree import program
 from mlirules.drivers.iree.compiler import ir, parse
-from mlirules.generator.lowering.lower import Lowered
+from mlirules.generator.lowering.values import Lowered
 from mlirules.language.faults import Span
 
 Block = ir.Block

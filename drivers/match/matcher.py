@@ -21,7 +21,8 @@ from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match import indexing
 from mlirules.drivers.match.liveness import is_dead
 from mlirules.generator.lowering.kernel import lower_kernel
-from mlirules.generator.lowering.lower import LoweringError, lower, tensor_of_type
+from mlirules.generator.lowering.lower import lower
+from mlirules.generator.lowering.values import LoweringError, tensor_of_type
 from mlirules.language import words
 from mlirules.language.evaluate import FUNCTIONS, Evaluator, Refused, truth
 from mlirules.language.faults import Fault, MlirulesError

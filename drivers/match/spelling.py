@@ -13,7 +13,8 @@ from typing import Any
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
-from mlirules.generator.lowering.lower import LoweringError, lower
+from mlirules.generator.lowering.lower import lower
+from mlirules.generator.lowering.values import LoweringError
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mlirules.generator.emit.pdll import identifier
-from mlirules.generator.lowering.lower import Argument, Lowered, LoweringError, float_text
+from mlirules.generator.lowering.spelling import float_text
+from mlirules.generator.lowering.values import Argument, Lowered, LoweringError
 from mlirules.generator.objects import ObjectError, object_of
 from mlirules.language.evaluate import Evaluator, Refused, describe, truth
 from mlirules.language.kernel import MAX_GRID, MAX_THREADS, PLACES, KernelDoc, Variant

@@ -1,0 +1,331 @@
+"""The text of a rewrite as it grows: values by name, constants shared, dims as SSA values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mlirules.generator.lowering.values import (
+    INDEX,
+    TORCH_SCALARS,
+    Affine,
+    Argument,
+    Local,
+    LoweringError,
+    Raw,
+    Val,
+    tensor_of_type,
+)
+from mlirules.language.evaluate import (
+    Evaluator,
+    Refused,
+    describe,
+    sequence,
+)
+from mlirules.language.notation import ast
+from mlirules.language.rule import Line, Rule
+from mlirules.language.unify import NoMatch
+from mlirules.language.values import DType, Dyn, Opaque, Scalar, Tensor, dtype_named
+
+
+@dataclass
+class Read:
+    """One operand of a structured op: a tensor read at linear combinations of loop indices."""
+
+    source: Local
+    items: list[Affine]
+    arg: str
+
+
+@dataclass
+class Part:
+    """The body of one op under construction."""
+
+    reads: list[Read] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    head: list[str] = field(default_factory=list)
+    constants: dict[Any, str] = field(default_factory=dict)
+    index_values: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Body(Part):
+    """The op whose body is being built: where scalar ops go while it is, and what indices mean."""
+
+    indices: dict[str, Any] = field(default_factory=dict)
+
+    def index_ssa(self, name: str) -> str:
+        """The SSA value of a loop index."""
+        raise NotImplementedError
+
+    def read(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Val:
+        """An element of a tensor that the equation names."""
+        raise NotImplementedError
+
+    def read_at(self, source: Local, values: list[Any]) -> Val:
+        """An element of a tensor, its indices evaluated."""
+        raise NotImplementedError
+
+
+def _as_bound(bound: Any, result: Any) -> Any:
+    if isinstance(bound, Tensor) and isinstance(result, Tensor) and not result.torch:
+        return replace(result, dtype=bound.dtype)
+    return result
+
+
+class Builder(Evaluator):
+    """A rewrite being lowered: its lines, arguments and named values."""
+
+    def __init__(
+        self, rule: Rule, env: dict[str, Any], results: Sequence[tuple[str | None, Any, str]]
+    ) -> None:
+        super().__init__(env)
+        self.rule = rule
+        self.env = env
+        # The sign of a result's integers is the declared one, which binding has put in.
+        self.results = [(n, _as_bound(env.get(n or ""), v), t) for n, v, t in results]
+        self.result_names = {n: (v, t) for n, v, t in self.results if n}
+        self.lines: list[str] = []
+        self.arguments: dict[tuple[str, str], Argument] = {}
+        self.locals: dict[str, Any] = {}
+        # Operands that a statement `y = x` passes on, by their SSA value.
+        self.forwarded: dict[str, Tensor] = {}
+        self.memo: dict[Any, str] = {}
+        self.counter = 0
+        self.slots: list[tuple[str, str]] = []
+        self.line: Line = rule.rewrite[0][0]
+        self.body: Body | None = None
+
+    def fresh(self, stem: str = "v") -> str:
+        """An SSA name not used before."""
+        self.counter += 1
+        return f"%{stem}_{self.counter}"
+
+    def emit(self, text: str) -> None:
+        """A line at function level."""
+        self.lines.append(text)
+
+    def scalar_emit(self, text: str) -> None:
+        """Emit an op on scalars: into the body being built, or at function level."""
+        (self.body.lines if self.body is not None else self.lines).append(text)
+
+    def argument(self, path: str, form: str, type_: str) -> str:
+        """A bound value as an argument of the rewrite, in one of its forms."""
+        key = (path, form)
+        if key not in self.arguments:
+            stem = re.sub(r"\W", "_", path)
+            suffix = "" if form == "raw" else "_" + form
+            self.arguments[key] = Argument(path, form, f"%arg_{stem}{suffix}", type_)
+        return self.arguments[key].ssa
+
+    def cast_shape(self, local: Local, dims: Sequence[Any]) -> str:
+        """``local`` with its type's static and dynamic dims as in ``dims``."""
+        have = local.tensor
+        assert have.dims is not None
+        if len(have.dims) != len(dims):
+            raise NoMatch(
+                self.line,
+                f"{have.name} has rank {len(have.dims)}, not {len(dims)}",
+                expected=f"rank {len(dims)}",
+                found=f"rank {len(have.dims)}",
+            )
+        wanted = Tensor(have.name, tuple(dims), have.dtype, False)
+        for a, b in zip(have.dims, dims, strict=True):
+            if isinstance(a, int) and isinstance(b, int) and a != b:
+                raise NoMatch(
+                    self.line,
+                    f"a dim of {have.name} is {a}, not {b}",
+                    expected=str(b),
+                    found=str(a),
+                )
+        if wanted.builtin_type() == have.builtin_type():
+            return local.ssa
+        out = self.fresh("c")
+        self.emit(
+            f"{out} = tensor.cast {local.ssa} : {have.builtin_type()} to {wanted.builtin_type()}"
+        )
+        return out
+
+    def name(self, node: ast.Name) -> Any:
+        """A name's value: what the rewrite made, a loop index, or a symbol of the match."""
+        if node.id in self.locals:
+            made = self.locals[node.id]
+            if isinstance(made, Raw):
+                return self.raw_to_local(node.id, made)
+            return made
+        if self.body is not None and node.id in self.body.indices:
+            return self.body.indices[node.id]
+        return super().name(node)
+
+    def raw_to_local(self, name: str, made: Raw) -> Any:
+        """A torch value that the rewrite made, usable in index equations."""
+        ssa, type_ = made.ssa, made.type
+        if ssa in self.forwarded:
+            return self.local(self.forwarded[ssa])
+        tensor = tensor_of_type(name, type_)
+        if tensor is None:
+            return Opaque(name, type_)
+        if not tensor.torch:
+            return Local(tensor, ssa)
+        out = self.fresh("b")
+        builtin = Tensor(name, tensor.dims, tensor.dtype, False)
+        self.emit(f"{out} = torch_c.to_builtin_tensor {ssa} : {type_} -> {builtin.builtin_type()}")
+        return Local(builtin, out)
+
+    def local(self, value: Any, what: str = "") -> Local:
+        """A tensor value in builtin form."""
+        if isinstance(value, Local):
+            return value
+        if isinstance(value, Tensor):
+            if value.name in self.result_names:
+                raise LoweringError(self.line, f"{value.name} is read before it is defined")
+            if value.dims is None or value.dtype is None:
+                raise Refused(f"the rank or element type of {value.name} is not known")
+            builtin = Tensor(value.name, value.dims, value.dtype, False)
+            form = "tensor" if value.torch else "raw"
+            return Local(builtin, self.argument(value.name, form, builtin.builtin_type()))
+        raise Refused(f"{what or describe(value)} is not a tensor")
+
+    def index(self, value: Any) -> str:
+        """An int or run-time integer as an SSA value of index type, at function level."""
+        if isinstance(value, bool):
+            value = int(value)
+        if value in self.memo:
+            return self.memo[value]
+        if isinstance(value, int):
+            out = self.fresh("i")
+            self.emit(f"{out} = arith.constant {value} : index")
+        elif isinstance(value, Val):
+            if value.dtype == INDEX:
+                return value.ssa
+            out = self.fresh("i")
+            self.emit(f"{out} = arith.index_cast {value.ssa} : {value.dtype.mlir} to index")
+        elif isinstance(value, Dyn):
+            out = self.dyn(value)
+        else:
+            raise Refused(f"{describe(value)} is not an integer")
+        self.memo[value] = out
+        return out
+
+    def dyn(self, value: Dyn) -> str:
+        """A size known at run time as a value of index type."""
+        if value.op == "dim":
+            name, axis = value.args
+            source = self.env.get(str(name))
+            if source is None:
+                source = self.element_of(str(name))
+            held = self.local(source)
+            at = self.index(int(str(axis)))
+            out = self.fresh("d")
+            self.emit(f"{out} = tensor.dim {held.ssa}, {at} : {held.tensor.builtin_type()}")
+            return out
+        if value.op == "local":
+            return str(value.args[0])
+        if value.op == "int":
+            ssa = self.argument(str(value.args[0]), "i64", "i64")
+            out = self.fresh("i")
+            self.emit(f"{out} = arith.index_cast {ssa} : i64 to index")
+            return out
+        if value.op == "result":
+            raise Refused(
+                f"dim {value.args[1]} of the result {value.args[0]} is dynamic and nothing in the "
+                "match gives its size"
+            )
+        if value.op == "?":
+            raise Refused("a dynamic dim has no known source")
+        op = {
+            "+": "addi",
+            "-": "subi",
+            "*": "muli",
+            "//": "floordivsi",
+            "%": "remsi",
+            "max": "maxsi",
+            "min": "minsi",
+        }[value.op]
+        a, b = (self.index(v) for v in value.args)
+        out = self.fresh("i")
+        self.emit(f"{out} = arith.{op} {a}, {b} : index")
+        return out
+
+    def element_of(self, path: str) -> Any:
+        """A bound list's element, by the name it goes by in templates (``xs#0``)."""
+        if "#" in path:
+            base, at = path.rsplit("#", 1)
+            return sequence(self.env[base])[int(at)]
+        raise Refused(f"{path} has no value")
+
+    def raw(self, value: Any) -> Raw:
+        """A bound value as it stands in the IR."""
+        if isinstance(value, Tensor):
+            type_ = value.torch_type() if value.torch else value.builtin_type()
+            return Raw(self.argument(value.name, "raw", type_), type_)
+        if isinstance(value, Opaque):
+            return Raw(self.argument(value.name, "raw", value.type), value.type)
+        if isinstance(value, Scalar):
+            type_ = TORCH_SCALARS[value.kind][1]
+            return Raw(self.argument(value.name, "raw", type_), type_)
+        if isinstance(value, Dyn) and value.op == "int":
+            return Raw(self.argument(str(value.args[0]), "raw", "!torch.int"), "!torch.int")
+        raise Refused(f"{describe(value)} is not a value of the program")
+
+    def declared_type(self, name: str, node: ast.Node) -> str:
+        """The MLIR type that `types:` gives a value that the rewrite makes."""
+        if name in self.result_names:
+            return self.result_names[name][1]
+        declared = self.rule.types.get(name)
+        if declared is None:
+            raise LoweringError(self.line, f"declare the type of {name!r} in `types:`", node)
+        decl = declared[1]
+        if decl.kind in TORCH_SCALARS:
+            return TORCH_SCALARS[decl.kind][1]
+        if decl.kind == "list" and decl.of is not None and decl.of.kind in TORCH_SCALARS:
+            return f"!torch.list<{decl.of.kind}>"
+        if decl.dims is None or decl.element is None:
+            raise LoweringError(declared[0], f"the type of {name!r} must be written out")
+        dims: list[Any] = []
+        for dim in decl.dims:
+            if isinstance(dim.value, int):
+                dims.append(dim.value)
+            elif dim.value is None:
+                dims.append(Dyn("?", ()))
+            elif dim.pack:
+                dims.extend(sequence(self.env[dim.value]))
+            else:
+                dims.append(self.env[dim.value])
+        element = dtype_named(decl.element) or self.env.get(decl.element)
+        if not isinstance(element, DType):
+            raise LoweringError(declared[0], f"the element type of {name!r} has no value")
+        if decl.kind == "vtensor":
+            return Tensor(name, tuple(dims), element).torch_type()
+        return Tensor(name, tuple(dims), element, False).builtin_type()
+
+    def target_dims(self, target: str) -> list[Any]:
+        """The dims of a result, from the matched program."""
+        if target in self.result_names and isinstance(self.result_names[target][0], Tensor):
+            dims = self.result_names[target][0].dims
+            if dims is not None:
+                return self.unified_dims(target, list(dims))
+        raise Refused(f"the shape of {target} is not known: write it out")
+
+    def unified_dims(self, target: str, dims: list[Any]) -> list[Any]:
+        """A result's dims with the sources that unification found for its dynamic ones."""
+        declared = self.rule.types.get(target)
+        if declared is None or declared[1].dims is None:
+            return dims
+        decls = list(declared[1].dims)
+        spread: list[Any] = []
+        for d in decls:
+            value = self.env.get(d.value) if isinstance(d.value, str) else d.value
+            if d.pack:
+                size = len(dims) - (len(decls) - 1)
+                spread.extend(value if isinstance(value, list) else [None] * size)
+            else:
+                spread.append(value)
+        if len(spread) != len(dims):
+            return dims
+        return [
+            s if isinstance(d, Dyn) and isinstance(s, (int, Dyn)) else d
+            for d, s in zip(dims, spread, strict=True)
+        ]

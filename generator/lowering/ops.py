@@ -1,0 +1,147 @@
+"""Op equations: new ops of any dialect, their operands, types and attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlirules.generator.lowering.functions import Functions
+from mlirules.generator.lowering.spelling import float_text, quoted
+from mlirules.generator.lowering.values import (
+    Local,
+    LoweringError,
+    Raw,
+    Val,
+)
+from mlirules.language.evaluate import (
+    Refused,
+    describe,
+)
+from mlirules.language.notation import ast
+from mlirules.language.values import Dyn, Opaque, Scalar, Tensor
+
+
+class Ops(Functions):
+    """Ops that a rewrite names."""
+
+    def op_equation(self, statement: ast.OpEquation) -> None:
+        """Lower `y = op(x)` for an op of any dialect."""
+        names = statement.results
+        types = []
+        for name in names:
+            if name is None:
+                raise LoweringError(self.line, "give every result of a new op a name")
+            types.append(self.declared_type(name, statement))
+        values = self.op(statement.call, types)
+        for name, value in zip(names, values, strict=True):
+            assert name is not None
+            self.locals[name] = value
+
+    def op(self, call: ast.Call, types: list[str]) -> list[Raw]:
+        """A new op; its results."""
+        torch = call.fn.startswith(("torch.", "torch_c."))
+        operands: list[Raw] = []
+        for arg in call.args:
+            if isinstance(arg, ast.Pack):
+                operands.extend(self.operand(v, torch) for v in self.pack(arg))
+            else:
+                operands.append(self.operand_expr(arg, torch))
+        attrs = [f"{key} = {self.attribute(self.eval(expr))}" for key, expr in call.attrs]
+        out = [self.fresh("t") for _ in types]
+        text = f'"{call.fn}"({", ".join(o.ssa for o in operands)})'
+        if attrs:
+            text += " {" + ", ".join(attrs) + "}"
+        text += f" : ({', '.join(o.type for o in operands)}) -> ({', '.join(types)})"
+        # One group of results, so that every op can be written the same way.
+        self.emit(f"{', '.join(out)} = {text}")
+        return [Raw(ssa, type_) for ssa, type_ in zip(out, types, strict=True)]
+
+    def operand_expr(self, arg: ast.Expr, torch: bool) -> Raw:
+        """An operand as written."""
+        made = self.locals.get(arg.id) if isinstance(arg, ast.Name) else None
+        if isinstance(made, Raw) and (torch or not made.type.startswith("!torch.vtensor")):
+            return made
+        return self.operand(self.eval(arg), torch)
+
+    def operand(self, value: Any, torch: bool) -> Raw:
+        """A value as an operand of a torch op or another."""
+        if isinstance(value, (Tensor, Local)):
+            if not torch:
+                held = self.local(value)
+                return Raw(held.ssa, held.tensor.builtin_type())
+            if isinstance(value, Tensor):
+                return self.raw(value)
+            as_torch = Tensor(value.tensor.name, value.tensor.dims, value.tensor.dtype, True)
+            out = self.fresh("t")
+            self.emit(
+                f"{out} = torch_c.from_builtin_tensor {value.ssa} : "
+                f"{value.tensor.builtin_type()} -> {as_torch.torch_type()}"
+            )
+            return Raw(out, as_torch.torch_type())
+        if not torch:
+            if isinstance(value, Val):
+                return Raw(value.ssa, value.dtype.mlir)
+            if isinstance(value, (int, Dyn)) and not isinstance(value, bool):
+                return Raw(self.index(value), "index")
+            raise Refused(f"{describe(value)} cannot be an operand of this op")
+        return self.torch_constant(value)
+
+    def torch_constant(self, value: Any) -> Raw:
+        """A value known now as a torch constant or list."""
+        if isinstance(value, (Scalar, Opaque)) or (isinstance(value, Dyn) and value.op == "int"):
+            return self.raw(value)
+        if isinstance(value, Dyn):
+            ssa = self.index(value)
+            i64, out = self.fresh("i"), self.fresh("k")
+            self.emit(f"{i64} = arith.index_cast {ssa} : index to i64")
+            self.emit(f"{out} = torch_c.from_i64 {i64}")
+            return Raw(out, "!torch.int")
+        if isinstance(value, list):
+            items = [
+                self.torch_constant(v)
+                if not isinstance(v, (Tensor, Local))
+                else self.operand(v, True)
+                for v in value
+            ]
+            kinds = {item.type for item in items}
+            if not kinds:
+                of = "int"
+            elif all(t.startswith("!torch.vtensor") for t in kinds):
+                of = "vtensor"
+            elif len(kinds) == 1:
+                of = kinds.pop().removeprefix("!torch.")
+            else:
+                raise Refused(f"a list of different types: {', '.join(sorted(kinds))}")
+            out = self.fresh("k")
+            args, types = ", ".join(i.ssa for i in items), ", ".join(i.type for i in items)
+            made = f"!torch.list<{of}>"
+            self.emit(f'{out} = "torch.prim.ListConstruct"({args}) : ({types}) -> {made}')
+            return Raw(out, made)
+        key = ("torch", type(value).__name__, repr(value))
+        kind, attr = {
+            type(None): ("none", ""),
+            bool: ("bool", str(value).lower()),
+            int: ("int", str(value)),
+            float: ("float", float_text(value) if isinstance(value, float) else ""),
+            str: ("str", quoted(value) if isinstance(value, str) else ""),
+        }.get(type(value), ("", ""))
+        if not kind:
+            raise Refused(f"{describe(value)} cannot be a torch constant")
+        if key not in self.memo:
+            out = self.fresh("k")
+            self.emit(f"{out} = torch.constant.{kind} {attr}".rstrip())
+            self.memo[key] = out
+        return Raw(self.memo[key], f"!torch.{kind}")
+
+    def attribute(self, value: Any) -> str:
+        """A value known now as an attribute."""
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, int):
+            return f"{value} : i64"
+        if isinstance(value, float):
+            return f"{float_text(value)} : f64"
+        if isinstance(value, str):
+            return quoted(value)
+        if isinstance(value, list) and all(type(v) is int for v in value):
+            return "[" + ", ".join(f"{v} : i64" for v in value) + "]"
+        raise Refused(f"{describe(value)} cannot be an attribute")

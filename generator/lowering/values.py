@@ -1,0 +1,126 @@
+"""What a lowering computes with: values of the rewrite, typed, and what they are in MLIR."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from mlirules.language.notation import ast
+from mlirules.language.rule import Line
+from mlirules.language.values import DType, Dyn, Tensor, dtype_named
+
+INDEX = DType("index")
+#: A torch scalar's builtin type and its own.
+TORCH_SCALARS = {
+    "int": ("i64", "!torch.int"),
+    "float": ("f64", "!torch.float"),
+    "bool": ("i1", "!torch.bool"),
+}
+
+
+class LoweringError(Exception):
+    """A rewrite that makes no sense for a match that it accepted: the rule is at fault."""
+
+    def __init__(self, line: Line, message: str, node: ast.Node | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+        self.message = message
+        self.node = node
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One value that a lowered rewrite takes: which bound value, and in which form.
+
+    ``form`` is ``raw`` (as matched), ``tensor`` (a builtin tensor), ``i64``, ``f64`` or ``i1``.
+    """
+
+    path: str
+    form: str
+    ssa: str
+    type: str
+
+
+@dataclass
+class Lowered:
+    """A rewrite as a function: ``text`` is a module that holds one ``func.func @rewrite``."""
+
+    text: str
+    arguments: list[Argument]
+    # Ops of the text that take an attribute of the match: (slot name, bound name).
+    slots: list[tuple[str, str]]
+    env: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Val:
+    """A run-time scalar: an SSA value with its element type (in PyTorch's sense)."""
+
+    ssa: str
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A linear combination of loop indices."""
+
+    terms: tuple[tuple[str, int], ...]
+    offset: Any = 0  # int or Dyn
+
+    @property
+    def plain(self) -> str | None:
+        """The loop index that this is, when it is just one."""
+        if len(self.terms) == 1 and self.terms[0][1] == 1 and self.offset == 0:
+            return self.terms[0][0]
+        return None
+
+
+@dataclass(frozen=True)
+class Local:
+    """A tensor that the rewrite made: its type and its SSA value (a builtin tensor)."""
+
+    tensor: Tensor
+    ssa: str
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A value as it stands in the program, not yet read as a tensor or scalar: SSA and type."""
+
+    ssa: str
+    type: str
+
+
+def wide(t: DType) -> DType:
+    """The type to accumulate in, as PyTorch does on CPU."""
+    if t.is_float:
+        return DType("f32") if t.width < 32 else t
+    if t.is_complex:
+        return t
+    return DType("si64")
+
+
+def tensor_of_type(name: str, type_: str) -> Tensor | None:
+    """A tensor from its MLIR type text, or None. Dynamic dims get a source of their own."""
+    found = re.fullmatch(r"!torch\.vtensor<\[(.*)\],(.+)>", type_)
+    if found:
+        dims = [d for d in found.group(1).split(",") if d]
+        element = dtype_named(found.group(2))
+        torch = True
+    else:
+        found = re.fullmatch(r"tensor<((?:[0-9?]+x)*)([^x].*)>", type_)
+        if not found:
+            return None
+        dims = [d for d in found.group(1).split("x") if d]
+        text = found.group(2)
+        element = dtype_named("s" + text if re.fullmatch(r"i(8|16|32|64)", text) else text)
+        torch = False
+    if element is None:
+        return None
+    return Tensor(
+        name,
+        tuple(int(d) if d != "?" else Dyn("dim", (name, i)) for i, d in enumerate(dims)),
+        element,
+        torch,
+    )
