@@ -9,7 +9,7 @@ from typing import Any
 
 from mlirules.generator.emit import pdll
 from mlirules.language import schema as rule_schema
-from mlirules.language.evaluate import FUNCTIONS
+from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.functions import SIMPLE
 from mlirules.language.source import SourceFile
 

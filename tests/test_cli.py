@@ -210,7 +210,7 @@ def test_the_shipped_schema_is_the_models() -> None:
 
 def test_docs_list_the_functions() -> None:
     done = mlirules("docs", "--functions", "--json")
-    from mlirules.language.evaluate import FUNCTIONS
+    from mlirules.language.builtins import FUNCTIONS
     from mlirules.language.functions import SIMPLE
 
     assert len(json.loads(done.stdout)) == len(FUNCTIONS) + len(SIMPLE)

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlirules.language import functions as scalars
-from mlirules.language.evaluate import FUNCTIONS, Evaluator
+from mlirules.language.builtins import FUNCTIONS
+from mlirules.language.evaluate import Evaluator
 from mlirules.language.loader import RUNTIME_ARITY, RUNTIME_FUNCTIONS
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression

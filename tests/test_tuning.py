@@ -45,9 +45,10 @@ from mlirules.drivers.tuning.workers import workers
 from mlirules.drivers.tuning_specs import compile as configs
 from mlirules.language.config.model import Settings
 from mlirules.language.config.rule import load_config
-from mlirules.language.evaluate import Evaluator, truth
+from mlirules.language.evaluate import Evaluator
 from mlirules.language.faults import MlirulesError
 from mlirules.language.notation.parser import parse_expression
+from mlirules.language.operands import truth
 from mlirules.language.pipeline import Pipeline
 
 CPU = Target.parse("cpu")

@@ -26,8 +26,8 @@ from mlirules.drivers.match.liveness import Marks
 from mlirules.drivers.match.matcher import ANYWHERE, ONLY_TENSORS, Around, Match, Matcher, Refusal
 from mlirules.generator.emit import pdll
 from mlirules.language.config.rule import ConfigRule
-from mlirules.language.evaluate import describe
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
+from mlirules.language.operands import describe
 from mlirules.language.rule import Rule
 
 DriverName = Literal["greedy", "walk", "conversion", "cost"]

@@ -24,10 +24,12 @@ from mlirules.generator.lowering.kernel import lower_kernel
 from mlirules.generator.lowering.lower import lower
 from mlirules.generator.lowering.values import LoweringError, tensor_of_type
 from mlirules.language import words
-from mlirules.language.evaluate import FUNCTIONS, Evaluator, Refused, truth
+from mlirules.language.builtins import FUNCTIONS
+from mlirules.language.evaluate import Evaluator
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression
+from mlirules.language.operands import Refused, truth
 from mlirules.language.rule import Line, OpPattern, Rule, nested_calls
 from mlirules.language.signs import said_by
 from mlirules.language.unify import NoMatch, bind

@@ -31,7 +31,7 @@ from mlirules.drivers.pipelines.transform import read_program
 from mlirules.generator.emit.artefacts import Artefacts, flags_file
 from mlirules.generator.emit.transform_spec import ANY, VALUE, Entry, spec_text
 from mlirules.generator.lowering.kernel import targets_of
-from mlirules.language.evaluate import FUNCTIONS
+from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression

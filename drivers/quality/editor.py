@@ -13,7 +13,7 @@ from pathlib import Path
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.quality.check import check_rule
 from mlirules.generator.emit import pdll
-from mlirules.language.evaluate import FUNCTIONS
+from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.loader import load_rule
 

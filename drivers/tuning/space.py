@@ -23,10 +23,11 @@ from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning.dispatches import Root
 from mlirules.generator.emit import tuning_spec as tuning
 from mlirules.language.config.model import PIPELINES, Settings, levels_of
-from mlirules.language.evaluate import Evaluator, Refused, truth
+from mlirules.language.evaluate import Evaluator
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import NotationError, parse_expression
+from mlirules.language.operands import Refused, truth
 from mlirules.language.source import SourceFile, load_yaml
 from mlirules.support import package
 

@@ -16,19 +16,12 @@ from mlirules.generator.lowering.values import (
     Val,
     wide,
 )
-from mlirules.language.evaluate import (
-    FUNCTIONS,
-    Refused,
-    advanced,
-    aligned,
-    arith,
-    describe,
-    dtype,
-    extremum,
-    sequence,
-)
+from mlirules.language.builtins import FUNCTIONS
+from mlirules.language.builtins.lists import extremum
+from mlirules.language.builtins.shapes import advanced, aligned
 from mlirules.language.functions import SIMPLE, SPECIAL, TENSOR
 from mlirules.language.notation import ast
+from mlirules.language.operands import Refused, arith, describe, dtype, sequence
 from mlirules.language.values import DType, Dyn, Scalar, Tensor, dtype_named
 
 

@@ -12,12 +12,9 @@ from mlirules.generator.lowering.values import (
     Val,
     tensor_of_type,
 )
-from mlirules.language.evaluate import (
-    Refused,
-    describe,
-)
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
+from mlirules.language.operands import Refused, describe
 from mlirules.language.values import DType, Dyn, Scalar, Tensor
 
 

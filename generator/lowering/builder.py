@@ -18,13 +18,9 @@ from mlirules.generator.lowering.values import (
     Val,
     tensor_of_type,
 )
-from mlirules.language.evaluate import (
-    Evaluator,
-    Refused,
-    describe,
-    sequence,
-)
+from mlirules.language.evaluate import Evaluator
 from mlirules.language.notation import ast
+from mlirules.language.operands import Refused, describe, sequence
 from mlirules.language.rule import Line, Rule
 from mlirules.language.unify import NoMatch
 from mlirules.language.values import DType, Dyn, Opaque, Scalar, Tensor, dtype_named

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mlirules.language.evaluate import arith
+from mlirules.language.operands import arith
 from mlirules.language.values import Dyn
 
 

@@ -12,16 +12,10 @@ from mlirules.generator.lowering.values import (
     LoweringError,
     wide,
 )
-from mlirules.language.evaluate import (
-    Refused,
-    describe,
-    dtype,
-    integer,
-    sequence,
-)
 from mlirules.language.functions import TENSOR
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_statement
+from mlirules.language.operands import Refused, describe, dtype, integer, sequence
 from mlirules.language.values import DType, Tensor
 
 

@@ -16,15 +16,11 @@ from mlirules.generator.lowering.values import (
     Val,
     tensor_of_type,
 )
-from mlirules.language.evaluate import (
-    FUNCTIONS,
-    Evaluator,
-    Refused,
-    arith,
-    sequence,
-)
+from mlirules.language.builtins import FUNCTIONS
+from mlirules.language.evaluate import Evaluator
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression as walk
+from mlirules.language.operands import Refused, arith, sequence
 from mlirules.language.values import Dyn, Tensor, dtype_named
 
 

@@ -20,12 +20,9 @@ from mlirules.generator.lowering.values import (
     Raw,
     Val,
 )
-from mlirules.language.evaluate import (
-    Refused,
-    sequence,
-)
 from mlirules.language.functions import TENSOR
 from mlirules.language.notation import ast
+from mlirules.language.operands import Refused, sequence
 from mlirules.language.rule import BodyText, Rule
 from mlirules.language.unify import NoMatch
 from mlirules.language.values import DType, Dyn, Opaque, Scalar, Tensor

@@ -12,11 +12,8 @@ from mlirules.generator.lowering.values import (
     Raw,
     Val,
 )
-from mlirules.language.evaluate import (
-    Refused,
-    describe,
-)
 from mlirules.language.notation import ast
+from mlirules.language.operands import Refused, describe
 from mlirules.language.values import Dyn, Opaque, Scalar, Tensor
 
 

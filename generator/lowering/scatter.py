@@ -15,10 +15,8 @@ from mlirules.generator.lowering.values import (
     LoweringError,
     Val,
 )
-from mlirules.language.evaluate import (
-    Refused,
-)
 from mlirules.language.notation import ast
+from mlirules.language.operands import Refused
 from mlirules.language.values import DType, Dyn, Scalar, Tensor
 
 

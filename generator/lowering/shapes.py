@@ -13,13 +13,8 @@ from mlirules.generator.lowering.values import (
     Local,
     Val,
 )
-from mlirules.language.evaluate import (
-    Refused,
-    arith,
-    describe,
-    extremum,
-    sequence,
-)
+from mlirules.language.builtins.lists import extremum
+from mlirules.language.operands import Refused, arith, describe, sequence
 from mlirules.language.values import Dyn, Tensor
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mlirules.language.evaluate import Refused
+from mlirules.language.operands import Refused
 from mlirules.language.values import DType
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pydantic
 
 from mlirules.language import functions as scalars
-from mlirules.language.evaluate import FUNCTIONS
+from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.kernel import Kernel, KernelDoc, KernelObject, KernelVariant
 from mlirules.language.model import Body, RuleDoc, RunSpec, Test

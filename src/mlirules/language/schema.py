@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
+from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.config.model import ConfigDoc
-from mlirules.language.evaluate import FUNCTIONS
 from mlirules.language.kernel import KernelDoc
 from mlirules.language.model import RuleDoc
 from mlirules.language.notation.parser import ELEMENT_TYPES, SCALAR_KINDS

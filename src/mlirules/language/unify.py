@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mlirules.language.evaluate import Evaluator, Refused, describe
+from mlirules.language.evaluate import Evaluator
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression
+from mlirules.language.operands import Refused, describe
 from mlirules.language.rule import Line, Rule
 from mlirules.language.signs import builtin
 from mlirules.language.values import Dyn, Opaque, Scalar, Tensor, dtype_named

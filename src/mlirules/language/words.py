@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mlirules.language.evaluate import Evaluator, Refused, describe, truth
+from mlirules.language.evaluate import Evaluator
 from mlirules.language.notation import ast
+from mlirules.language.operands import Refused, describe, truth
 from mlirules.language.values import DType, Dyn, Scalar, Tensor
 
 
