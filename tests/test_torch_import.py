@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlirules.drivers.frontend.torch import DynamicDim, import_file, import_model, split_spec
+from mlirules.drivers.frontend.named import Name
+from mlirules.drivers.frontend.torch import DynamicDim, import_file, import_model
 from mlirules.drivers.iree.compiler import compile_module, parse
 from mlirules.drivers.iree.runtime import load_npz, run
 from mlirules.drivers.iree.targets import Target
@@ -331,7 +332,7 @@ def test_without_torch_the_fault_names_the_extra(
 @pytest.mark.parametrize("spec", ["model.py", "model.py:", ":Net", "model.py:a b"])
 def test_spec_that_names_no_model(spec: str) -> None:
     with pytest.raises(MlirulesError, match=re.escape("write FILE.py:MODEL")):
-        split_spec(spec)
+        Name.parse(spec)
 
 
 def test_missing_file(tmp_path: Path) -> None:
@@ -356,9 +357,9 @@ def test_misspelt_model(tmp_path: Path) -> None:
         ("def Net():\n    return 3\n", "model.py", "neither an nn.Module nor"),
         ("import torch\nNet = torch.nn.ReLU()\n", "model.py", "define example_inputs()"),
         (
-            "import torch\nNet = torch.nn.ReLU()\ndef example_inputs(): return (1.0,)\n",
-            "model.py",
-            "example input 0 is not a tensor: 1.0",
+            "import torch\nNet = torch.nn.ReLU()\ndef example_inputs(): return ({2},)\n",
+            "model.py:Net",
+            "input [0][0] is not a tensor: {2}",
         ),
         (
             "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n"

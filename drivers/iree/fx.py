@@ -9,52 +9,172 @@ stands.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from mlirules.drivers.iree.compiler import context
+from mlirules.drivers.iree.compiler import context, ir
 
-__all__ = ["fx_import"]
+__all__ = ["SCOPE", "Program", "fx_import"]
+
+#: What the names of values outside a program are said to be of.
+SCOPE = "model"
+
+#: Bytes from which on a value is worth leaving the program.
+_LARGE = 1024
 
 
-def fx_import(exported: Any, function: str = "main") -> str:
-    """The torch-dialect MLIR text of a ``torch.export.ExportedProgram``, which is used up.
+@dataclass(frozen=True)
+class Program:
+    """A module in the torch dialect.
 
-    ``function`` names the entry. Needs torch. Raises what the importer raises for a program it
-    does not understand.
+    ``parameters`` are the values that it does not hold but loads by name, from an archive
+    (:mod:`mlirules.drivers.iree.parameters`): numpy arrays over the model's own memory. bfloat16 is
+    held as ml_dtypes' type.
+    """
+
+    module: ir.Module
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ops(self) -> Counter[str]:
+        """How often each torch op occurs; what the dialect has no op for by its name, too."""
+        found: Counter[str] = Counter()
+        blocks = [self.module.body]
+        while blocks:
+            for op in blocks.pop().operations:
+                inner = op.operation
+                if inner.name == "torch.operator":
+                    found[ir.StringAttr(inner.attributes["name"]).value] += 1
+                elif inner.name.startswith("torch."):
+                    found[inner.name] += 1
+                blocks += [block for region in inner.regions for block in region.blocks]
+        return found
+
+
+def fx_import(
+    exported: Any, function: str = "main", external: bool = False, prefix: str = ""
+) -> Program:
+    """The torch-dialect program of a ``torch.export.ExportedProgram``, which is used up.
+
+    ``function`` names the entry. With ``external``, values of 1 KiB and more stay outside, under
+    the names that the model gives them, without ``prefix``. Arguments and results that are no
+    tensors (they are constants of the program) are left out. Needs torch. Raises what the importer
+    raises for a program it does not understand.
     """
     from iree.compiler.extras.fx_importer import FxImporter  # imports torch
 
-    _freeze(exported)
-    importer = FxImporter(context=context())
+    names = _freeze(exported, prefix)
+    _tensors_only(exported)
+    hooks = _external_values(names) if external else None
+    importer = FxImporter(context=context(), hooks=hooks)
     importer.import_graph_module(exported.graph_module, func_name=function)
-    return str(importer.module.operation.get_asm())
+    return Program(importer.module, hooks.parameters if hooks is not None else {})
 
 
-def _freeze(exported: Any) -> None:
-    """Replace the placeholders of parameters, buffers and constants by attributes of the graph."""
-    values = frozen_values(exported)
-    module, graph = exported.graph_module, exported.graph
-    for number, node in enumerate(list(graph.find_nodes(op="placeholder"))):
-        if node.name not in values:
-            continue
-        name = f"_frozen_{number}"
-        module.register_buffer(name, values[node.name][1])
-        with graph.inserting_before(node):
-            constant = graph.get_attr(name)
-        constant.meta.update(node.meta)
-        node.replace_all_uses_with(constant)
-        graph.erase_node(node)
+def _freeze(exported: Any, prefix: str) -> dict[int, str]:
+    """Replace the placeholders of parameters, buffers and constants by attributes of the graph.
 
-
-def frozen_values(exported: Any) -> dict[str, tuple[str, Any]]:
-    """For each placeholder that is no argument: the name of its value, and the value."""
+    The result names the values, by their identity.
+    """
     from torch.export.graph_signature import InputKind
 
     kinds = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
     # A buffer that is not persistent is among the constants, a persistent one in the state dict.
     held = {**exported.constants, **exported.state_dict}
-    return {
-        spec.arg.name: (spec.target, held[spec.target])
+    targets = {
+        spec.arg.name: spec.target
         for spec in exported.graph_signature.input_specs
         if spec.kind in kinds
     }
+    module, graph = exported.graph_module, exported.graph
+    names: dict[int, str] = {}
+    for number, node in enumerate(list(graph.find_nodes(op="placeholder"))):
+        if node.name not in targets:
+            continue
+        target = targets[node.name]
+        value = held[target]
+        names.setdefault(id(value), target.removeprefix(prefix))
+        module.register_buffer(f"_frozen_{number}", value)
+        with graph.inserting_before(node):
+            constant = graph.get_attr(f"_frozen_{number}")
+        constant.meta.update(node.meta)
+        node.replace_all_uses_with(constant)
+        graph.erase_node(node)
+    return names
+
+
+def _tensors_only(exported: Any) -> None:
+    """Drop arguments and results that are constants of the program."""
+    import torch
+
+    graph = exported.graph
+    for node in list(graph.find_nodes(op="placeholder")):
+        if not isinstance(node.meta.get("val"), torch.Tensor) and not node.users:
+            graph.erase_node(node)
+    output = graph.output_node()
+    results = output.args[0]
+    kept = tuple(
+        result
+        for result in (results if isinstance(results, list | tuple) else (results,))
+        if isinstance(result, torch.fx.Node) and isinstance(result.meta.get("val"), torch.Tensor)
+    )
+    output.args = (kept,)
+
+
+def _external_values(names: Mapping[int, str]) -> Any:
+    """Importer hooks that load large values by name."""
+    import ml_dtypes
+    import torch
+    from iree.compiler.extras.fx_importer import FxImporterHooks, create_mlir_tensor_type
+
+    class External(FxImporterHooks):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.parameters: dict[str, Any] = {}
+            self._symbols: dict[int, tuple[str, Any]] = {}
+
+        def resolve_literal(self, gni: Any, literal: Any, info: Any) -> Any:  # noqa: ARG002
+            if not isinstance(literal, torch.Tensor) or id(literal) not in names:
+                return None
+            if literal.nbytes < _LARGE or not (literal.is_floating_point() or literal.is_complex()):
+                return None
+            if id(literal) not in self._symbols:
+                self._symbols[id(literal)] = self._declare(gni, literal)
+            symbol, type_ = self._symbols[id(literal)]
+            load = ir.Operation.create(
+                "util.global.load",
+                results=[type_],
+                attributes={"global": ir.FlatSymbolRefAttr.get(symbol)},
+            )
+            return ir.Operation.create(
+                "torch_c.from_builtin_tensor",
+                results=[gni._cc.tensor_to_vtensor_type(literal)],
+                operands=[load.result],
+            ).result
+
+        def _declare(self, gni: Any, tensor: Any) -> tuple[str, Any]:
+            name, symbol = names[id(tensor)], f"parameter_{len(self._symbols)}"
+            type_ = create_mlir_tensor_type(tensor)
+            # Written as text: the bindings know nothing of the util and stream dialects.
+            alone = ir.Module.parse(
+                f"util.global private @{symbol} = "
+                f'#stream.parameter.named<"{SCOPE}"::"{name}"> : {type_}',
+                gni.fx_importer.module.context,
+            )
+            alone.body.operations[0].operation.clone(
+                ir.InsertionPoint.at_block_begin(gni.fx_importer.module.body)
+            )
+            plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+            if plain.dtype == torch.bfloat16:
+                self.parameters[name] = plain.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+            elif plain.element_size() == 1:
+                kind = str(plain.dtype).removeprefix("torch.")
+                self.parameters[name] = (
+                    plain.view(torch.uint8).numpy().view(getattr(ml_dtypes, kind))
+                )
+            else:
+                self.parameters[name] = plain.numpy()
+            return symbol, type_
+
+    return External()

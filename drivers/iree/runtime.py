@@ -49,6 +49,7 @@ __all__ = [
     "load_arrays",
     "load_npz",
     "parse_input",
+    "parse_type",
     "run",
     "run_each",
     "store_arrays",
@@ -566,8 +567,7 @@ def _parse_input(text: str) -> Array:
     if not equals:
         scalar = {"true": True, "false": False}.get(text)
         return np.asarray(json.loads(text) if scalar is None else scalar)
-    *sizes, element = re.split(r"x(?=\d|[a-z])", head) if "complex" not in head else _complex(head)
-    shape, dtype = tuple(int(size) for size in sizes), dtype_of(element)
+    shape, dtype = parse_type(head)
     if values.startswith("@"):
         return np.fromfile(values[1:], dtype).reshape(shape)
     words = re.sub(r"[\[\],]", " ", values).split()
@@ -581,6 +581,12 @@ def _parse_input(text: str) -> Array:
             dtype
         )
     return np.full(shape, array[0]) if array.size == 1 else array.reshape(shape)
+
+
+def parse_type(text: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """``2x3xf32`` as shape and dtype. Raises ValueError, for the element type MlirulesError."""
+    *sizes, element = re.split(r"x(?=\d|[a-z])", text) if "complex" not in text else _complex(text)
+    return tuple(int(size) for size in sizes), dtype_of(element)
 
 
 def _complex(head: str) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,13 +15,36 @@ EXAMPLE = "mlirules import model.py:Net -o net.mlir --golden net.npz"
 
 
 def command(
-    model: Annotated[str, typer.Argument(metavar="FILE.py:MODEL", help="The module to import.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The MLIR file to write.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="FILE.py:MODEL, PACKAGE.MODULE:MODEL, or a FILE.pt2 of torch.export.save.",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="The MLIR file to write; .mlirbc: as bytecode."),
+    ],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            "-i",
+            help="An example input, [NAME=]VALUE: 1x3x224x224xf32 (random), 1x16xsi64=1, "
+            "@file.npy, true, 3. In order, those with names last.",
+        ),
+    ] = None,
     golden: Annotated[
         Path | None, typer.Option(help="Write PyTorch's inputs and results to this .npz.")
     ] = None,
+    externalize: Annotated[
+        Path | None,
+        typer.Option(help="Write the weights to this .safetensors or .irpa, not into the program."),
+    ] = None,
     arg: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE for the class or factory function.")
+        list[str] | None,
+        typer.Option(help="NAME=VALUE for the class or function; VALUE is JSON, else a string."),
     ] = None,
     dynamic: Annotated[
         list[str] | None, typer.Option(help="A dimension that varies: a0[0]=N or a0[0]=N:2..64.")
@@ -33,15 +57,10 @@ def command(
     seed: Annotated[int, typer.Option(help="Seeds torch: weights and inputs repeat.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Import a PyTorch module (extra `torch`): FILE.py is executed, MODEL is exported."""
+    """Import a PyTorch module (extra `torch`): its code is executed, it is exported."""
     from mlirules.drivers.frontend.torch import DynamicDim, import_file
 
-    arguments = {}
-    for text in arg or []:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise MlirulesError.at("--arg", f"{text!r} is not NAME=VALUE", code="arg")
-        arguments[name] = value
+    arguments = dict(_argument(text) for text in arg or [])
     dims = [DynamicDim.parse(text) for text in dynamic or []]
     with working(f"importing {model}"):
         done = import_file(
@@ -49,11 +68,13 @@ def command(
             output,
             golden=golden,
             arguments=arguments,
+            inputs=inputs or (),
             function=function,
             decompose=not no_decompose,
             dynamic=dims,
             train=train,
             seed=seed,
+            externalize=externalize,
         )
     if as_json:
         say_json(
@@ -62,9 +83,26 @@ def command(
                 "golden": str(golden) if golden else None,
                 "ops": dict(done.ops),
                 "foreign": dict(done.foreign),
+                "notes": list(done.notes),
+                "parameters": len(done.program.parameters),
             }
         )
         return
     note(f"{output}: {sum(done.ops.values())} torch ops of {len(done.ops)} kinds")
+    if externalize:
+        size = sum(value.nbytes for value in done.program.parameters.values())
+        note(f"{externalize}: {len(done.program.parameters)} weights, {size / 1e6:.1f} MB")
+    for said in done.notes:
+        note(said)
     for name, count in done.foreign.items():
         note(f"the torch dialect has no op for {name} ({count} times)")
+
+
+def _argument(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise MlirulesError.at("--arg", f"{text!r} is not NAME=VALUE", code="arg")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value

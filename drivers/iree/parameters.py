@@ -1,0 +1,97 @@
+"""Archives of weights that compiled programs map: ``.safetensors`` and IREE's ``.irpa``."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlirules.language.faults import MlirulesError
+
+__all__ = ["SUFFIXES", "write_archive"]
+
+SUFFIXES = (".safetensors", ".irpa")
+
+#: What the runtime wants addresses to be multiples of, to use mapped memory as it is.
+_ALIGNMENT = 64
+
+_SAFETENSORS = {
+    "bool": "BOOL",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
+    "complex64": "C64",
+}
+
+
+def write_archive(path: str | Path, values: Mapping[str, Any]) -> None:
+    """Write numpy arrays under their names, whole or not at all, without a copy in memory.
+
+    The suffix of ``path`` says the format. Raises MlirulesError.
+    """
+    target = Path(path)
+    if target.suffix not in SUFFIXES:
+        raise MlirulesError.at(
+            str(path),
+            "is no name for an archive of weights",
+            code="archive",
+            suggestion="let it end in " + " or ".join(SUFFIXES),
+        )
+    try:
+        handle, temporary = tempfile.mkstemp(
+            dir=target.parent, prefix=f".{target.stem}.", suffix=target.suffix
+        )
+        os.close(handle)
+        try:
+            if target.suffix == ".irpa":
+                _write_irpa(temporary, values)
+            else:
+                _write_safetensors(temporary, values)
+            umask = os.umask(0)
+            os.umask(umask)
+            Path(temporary).chmod(0o666 & ~umask)
+            Path(temporary).replace(target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise MlirulesError.at(
+            str(path), f"cannot be written: {error.strerror or error}", code="file"
+        ) from None
+
+
+def _write_safetensors(path: str, values: Mapping[str, Any]) -> None:
+    header: dict[str, Any] = {}
+    # The format allows no gaps: what has a size of whole lines comes first, aligned.
+    ordered = sorted(values.items(), key=lambda item: item[1].nbytes % _ALIGNMENT != 0)
+    end = 0
+    for name, array in ordered:
+        start, end = end, end + array.nbytes
+        header[name] = {
+            "dtype": _SAFETENSORS[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % _ALIGNMENT)
+    with Path(path).open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, array in ordered:
+            array.reshape(-1).view(np.uint8).tofile(file)
+
+
+def _write_irpa(path: str, values: Mapping[str, Any]) -> None:
+    from iree.runtime import ParameterIndex
+
+    index = ParameterIndex()
+    for name, array in values.items():
+        index.add_buffer(name, array.reshape(-1).view(np.uint8))
+    index.create_archive_file(path)
