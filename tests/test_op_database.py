@@ -1,0 +1,98 @@
+"""The benchmark over PyTorch's op database: what it keeps, leaves out and reports."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def database(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("op_database")
+
+
+@pytest.fixture
+def exporting(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("op_database_export")
+
+
+def test_each_op_left_out_has_its_reason(exporting: Any) -> None:
+    assert "random" in exporting.left_out("bernoulli")
+    assert "random" in exporting.left_out("nn.functional.dropout2d")
+    assert "factorises" in exporting.left_out("linalg.svdvals")
+    for kept in ("normalize", "nn.functional.normalize", "fft.rfft", "linalg.norm", "matmul"):
+        assert not exporting.left_out(kept)
+
+
+def test_exports_go_on_where_they_ended(database: Any, tmp_path: Path) -> None:
+    log = tmp_path / "exports.jsonl"
+    said = [
+        {"begun": "abs"},
+        {"entry": {"name": "abs-0"}},
+        {"ended": "abs"},
+        {"begun": "item"},
+        {"refused": "item-0", "why": "ValueError: no result is a tensor"},
+        {"ended": "item"},
+        {"begun": "crashes"},
+    ]
+    log.write_text("\n".join(map(json.dumps, said)) + '\n{"entry": {"na', encoding="utf-8")
+    exports = database.Exports.read(log)
+    assert list(exports.entries) == ["abs-0"]
+    assert exports.refused == {"item-0": "ValueError: no result is a tensor"}
+    assert exports.ended == {"abs", "item"}
+    assert exports.begun == "crashes"
+
+
+def test_the_section_is_renewed_in_its_place(database: Any, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n\nBefore.\n", encoding="utf-8")
+    first = database.section([database.Measured("f32", database.Exports(), [])], "a CPU")
+    database.renew(page, first)
+    page.write_text(page.read_text() + "\nAfter.\n", encoding="utf-8")
+    second = first.replace("a CPU", "another CPU")
+    database.renew(page, second)
+    text = page.read_text()
+    assert text.count(database.BEGIN) == text.count(database.END) == 1
+    assert "another CPU" in text
+    assert text.startswith("# Page\n\nBefore.\n")
+    assert text.endswith("After.\n")
+    page.write_text(text.replace(database.END, ""), encoding="utf-8")
+    with pytest.raises(Exception, match="one of the marks"):
+        database.renew(page, second)
+
+
+def test_a_wrong_element_type_is_told(database: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        database.parse_arguments(["--dtype", "f31"])
+    assert stopped.value.code == 2
+    assert "f31" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_programs_are_exported_compiled_and_compared(database: Any, tmp_path: Path) -> None:
+    for needed in ("torch", "scipy", "expecttest"):
+        pytest.importorskip(needed)
+    folder = tmp_path / "f32"
+    (folder / "core").mkdir(parents=True)
+    (folder / "data").mkdir()
+    assert not database._export_some(folder, "f32", {"item", "special.i0e"})
+    exports = database.Exports.read(folder / "exports.jsonl")
+    assert set(exports.entries) == {"special.i0e-0", "special.i0e-1"}
+    assert set(exports.refused) == {"item-0", "item-1"}
+    with (folder / "exports.jsonl").open("a", encoding="utf-8") as log:
+        for name in database.op_database_export.names("f32"):
+            log.write(json.dumps({"ended": name}) + "\n")
+    figures = tmp_path / "figures.json"
+    arguments = ["--cache", str(tmp_path), "--jobs", "1", "--json", str(figures)]
+    assert database.main(arguments) == 0
+    rows = json.loads(figures.read_text())["rows"]
+    outcomes = {(row["program"], row["mode"]): row["outcome"] for row in rows}
+    assert outcomes["special.i0e-0", "rules"] == "pass"
+    assert outcomes["special.i0e-0", "fallback"] == "pass"
+    assert outcomes["special.i0e-0", "builtin"] != "pass"
