@@ -189,8 +189,7 @@ def _decomposable(graph: Any) -> bool:
     ops = {node.target for node in graph.nodes if node.op == "call_function"}
     overloads = {op for op in ops if isinstance(op, torch._ops.OpOverload)}
     return ops != overloads or any(
-        op in _decomposed_ops() or op._can_decompose() or op._schema.is_mutable
-        for op in overloads
+        op in _decomposed_ops() or op._can_decompose() or op._schema.is_mutable for op in overloads
     )
 
 
