@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 from mlirules.cli import app
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.tuning_specs.check import Source, check_spec, link, linked_text, load_source
+from mlirules.drivers.tuning_specs.check import Source, check_spec, load_source
 from mlirules.drivers.tuning_specs.compile import configure
 from mlirules.drivers.tuning_specs.examples import example_tests
+from mlirules.drivers.tuning_specs.link import link, linked_text
 from mlirules.drivers.tuning_specs.overlap import overlaps, relation
 from mlirules.drivers.tuning_specs.reader import read_spec
 from mlirules.language.config.rule import ConfigRule, load_config, write_config
@@ -201,11 +202,16 @@ def test_an_entry_that_is_not_understood_is_never_lost(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     (fault,) = json.loads(done.stdout)["faults"]
     assert (fault["severity"], fault["code"]) == ("warning", "spec-op")
-    for command in ("link", "import"):
-        out = tmp_path / command
-        done = run("spec", command, tmp_path / "odd.mlir", "-o", out)
-        assert done.exit_code in (1, 2), command
-        assert not out.is_file()
+    out = tmp_path / "linked.mlir"
+    done = run("spec", "link", tmp_path / "odd.mlir", "-o", out)
+    assert done.exit_code == 0, done.output
+    assert "transform.match.operation_empty" in out.read_text()
+    compiler.run_tool("iree-opt", [str(out)])
+    done = run("spec", "import", tmp_path / "odd.mlir", "-o", tmp_path / "rules")
+    assert done.exit_code == 2, done.output
+    assert "0 rules of" in done.stderr
+    assert "1 entries refused" in done.stderr
+    assert not list((tmp_path / "rules").iterdir())
 
 
 def test_coverage_tells_default_entry_and_what_hits_nothing(tmp_path: Path) -> None:

@@ -54,9 +54,11 @@ class Attr:
 
     def walk(self) -> Iterator[Attr]:
         """This attribute and all its parts."""
-        yield self
-        for part in (*self.items, *(a for _, a in self.keys.values())):
-            yield from part.walk()
+        waiting = [self]
+        while waiting:
+            part = waiting.pop()
+            yield part
+            waiting += reversed([*part.items, *(a for _, a in part.keys.values())])
 
 
 def aliases_of(text: str) -> dict[str, int]:
@@ -67,6 +69,15 @@ def aliases_of(text: str) -> dict[str, int]:
 def read(text: str, pos: int, aliases: dict[str, int] | None = None) -> Attr:
     """The attribute that stands at ``pos``. Raises :class:`AttrError`."""
     return _Reader(text, aliases or {}).value(pos, 0)[0]
+
+
+def read_at(text: str, pos: int) -> Attr:
+    """The attribute that ``text`` spells, every part of it placed at ``pos`` of another text."""
+    made = read(text, 0)
+    for part in made.walk():
+        part.pos = part.end = pos
+        part.keys = {key: (pos, value) for key, (_, value) in part.keys.items()}
+    return made
 
 
 class _Reader:

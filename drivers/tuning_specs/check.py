@@ -1,4 +1,4 @@
-"""Checking tuning specs beyond what the compiler does, and linking several into one.
+"""Checking tuning specs beyond what the compiler does.
 
 The compiler accepts many specs that do nothing or the wrong thing. A spec is therefore read back
 into config rules, whose checks find its faults at their places in the file.
@@ -15,12 +15,32 @@ from mlirules.drivers.iree import target_facts as targetfacts
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning_specs.compile import config_set
 from mlirules.drivers.tuning_specs.importer import Imported, import_entries
-from mlirules.drivers.tuning_specs.overlap import Overlap, overlaps, relation
-from mlirules.drivers.tuning_specs.reader import DEFAULT_ENTRY, ENTRY, Spec, read_spec
+from mlirules.drivers.tuning_specs.overlap import overlaps, relation
+from mlirules.drivers.tuning_specs.reader import (
+    DEFAULT_ENTRY,
+    ENTRY,
+    Part,
+    Spec,
+    SpecEntry,
+    nested,
+    read_spec,
+)
+from mlirules.drivers.tuning_specs.settings import UPGRADE
+from mlirules.drivers.tuning_specs.upgrade import needs_upgrade
 from mlirules.generator.emit import tuning_spec as tuning
 from mlirules.language.config.rule import ConfigRule
-from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
+from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.loader import rule_files
+
+
+@dataclass
+class Kept:
+    """What no rule can say: an entry, or a part of a spec whose entry point does more."""
+
+    part: Part
+    entry: SpecEntry | None  # None: the whole part
+    before: int  # how many rules of the source stand before it
+    span: Span
 
 
 @dataclass
@@ -30,8 +50,14 @@ class Source:
     path: str
     rules: list[ConfigRule] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
-    #: Why entries could not be read, where that is no fault of theirs.
+    #: Why entries could not be read, where that is no fault of theirs; `link` keeps them.
     unread: list[Fault] = field(default_factory=list)
+    #: What is kept as it stands.
+    kept: list[Kept] = field(default_factory=list)
+    #: How many entries there are, those that are no rules among them.
+    entries: int = 0
+    #: What the spec was read from; None for rules.
+    spec: Spec | None = field(default=None, repr=False)
 
     @property
     def errors(self) -> list[Fault]:
@@ -39,19 +65,25 @@ class Source:
         return [f for f in self.faults if f.severity == "error"]
 
 
-@dataclass
-class Linked:
-    """Several sources as one list of rules, in the order in which they are tried."""
-
-    rules: list[ConfigRule]
-    overlaps: list[Overlap]
-    #: Rules left out because an earlier one takes every op they are for.
-    dropped: list[tuple[ConfigRule, ConfigRule]] = field(default_factory=list)
-
-
 def is_spec(path: str | Path) -> bool:
     """Whether a path names a spec in MLIR rather than config rules in YAML."""
     return Path(path).suffix in (".mlir", ".mlirbc")
+
+
+def spec_files(path: str) -> list[str]:
+    """The spec files that a path names: itself, or those of a folder without rules; else none."""
+    if is_spec(path):
+        return [path]
+    folder = Path(path)
+    if not folder.is_dir() or any(folder.rglob("*.yaml")):
+        return []
+    return sorted(str(file) for file in folder.rglob("*.mlir*") if is_spec(file))
+
+
+def load_sources(path: str, *, target: str | None = None) -> list[Source]:
+    """What a path names, a folder of specs one by one."""
+    files = spec_files(path)
+    return [load_source(file, target=target) for file in files or [path]]
 
 
 def load_source(path: str, *, target: str | None = None) -> Source:
@@ -78,7 +110,27 @@ def load_source(path: str, *, target: str | None = None) -> Source:
                 )
             )
         made.rules = kept
+    made.entries = len(made.rules)
     return made
+
+
+def spec_text(path: str) -> str:
+    """The text of a spec; bytecode as the compiler spells it.
+
+    Raises :class:`MlirulesError` for a file that cannot be read.
+    """
+    try:
+        data = Path(path).read_bytes()
+        if data.startswith(BYTECODE):
+            return str(compiler.ir.Module.parse(data, compiler.context())) + "\n"
+        return data.decode("utf-8")
+    except (OSError, UnicodeDecodeError, compiler.ir.MLIRError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "neither UTF-8 text nor bytecode"
+        raise MlirulesError(Fault(Span(path), "file", f"cannot be read: {reason}")) from None
+
+
+#: What MLIR bytecode begins with.
+BYTECODE = b"ML\xefR"
 
 
 def check_spec(path: str, text: str | None = None, *, target: str | None = None) -> Source:
@@ -88,28 +140,50 @@ def check_spec(path: str, text: str | None = None, *, target: str | None = None)
     """
     made = Source(path)
     try:
-        text = text if text is not None else Path(path).read_text(encoding="utf-8")
+        text = text if text is not None else spec_text(path)
         spec = read_spec(text, path)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        made.faults = [Fault(Span(path), "file", f"cannot be read: {reason}")]
-        return made
     except MlirulesError as error:
         made.faults = [_explained(f) for f in error.faults]
+        if text is not None and not made.faults[0].suggestion and needs_upgrade(text):
+            made.faults[0] = replace(made.faults[0], suggestion=UPGRADE)
         return made
+    made.spec = spec
+    made.entries = len(spec.entries)
     made.faults += _structure(spec)
-    imported = import_entries(spec, target=target, facts=targetfacts.facts)
-    for one in imported:
-        for fault in _entry_faults(spec, one):
-            if fault.code == "spec-op":  # the compiler may well understand it
-                made.unread.append(fault)
-                fault = replace(
-                    fault, severity="warning", message=fault.message + "; the entry is not checked"
-                )
-            made.faults.append(fault)
-        if one.rule is not None:
-            made.rules.append(one.rule)
-    uses = {one.rule.name: one.entry.use for one in imported if one.rule is not None}
+    imported = {
+        id(one.entry): one for one in import_entries(spec, target=target, facts=targetfacts.facts)
+    }
+    for part in spec.parts:
+        for unread in part.whole:
+            fault = Fault(
+                spec.span(unread.offset),
+                "spec-entry",
+                f"{unread.what}: the entry point does more than try entries",
+                "`spec link` keeps the whole spec as it stands",
+            )
+            made.unread.append(fault)
+            made.faults.append(replace(fault, severity="warning"))
+        if part.whole:
+            made.kept.append(Kept(part, None, len(made.rules), spec.span(part.offset)))
+        for entry in part.entries:
+            one = imported[id(entry)]
+            found = list(_entry_faults(spec, one, target))
+            kept = bool(found) and all(map(_is_unread, (f for f in found if f.severity == "error")))
+            for fault in found:
+                if _is_unread(fault):
+                    made.unread.append(fault)
+                    fault = replace(
+                        fault,
+                        severity="warning",
+                        message=fault.message + "; the entry is not checked",
+                    )
+                made.faults.append(fault)
+            if one.rule is not None:
+                if not part.whole:
+                    made.rules.append(one.rule)
+            elif kept and not part.whole:
+                made.kept.append(Kept(part, entry, len(made.rules), spec.span(entry.offset)))
+    uses = {one.rule.name: one.entry.use for one in imported.values() if one.rule is not None}
     for overlap in overlaps(made.rules):
         made.faults.append(
             Fault(
@@ -130,6 +204,13 @@ def check_spec(path: str, text: str | None = None, *, target: str | None = None)
         dict.fromkeys(made.faults), key=lambda f: (f.span.line, f.span.column, f.code)
     )
     return made
+
+
+def _is_unread(fault: Fault) -> bool:
+    """Whether a fault says that an entry cannot be a rule, not that it is wrong."""
+    return fault.code in ("spec-op", "round-trip") or (
+        fault.code == "no-config" and not fault.suggestion.startswith("did you mean")
+    )
 
 
 #: What the compiler says of a spec's form, and what to do about it.
@@ -158,37 +239,71 @@ def _explained(fault: Fault) -> Fault:
 
 
 def _structure(spec: Spec) -> list[Fault]:
+    if not spec.parts:
+        return [_no_entry(spec)]
     faults = []
-    if not spec.entry_points:
-        at = spec.text.find("@__kernel_config")
-        line = spec.span(max(at, 0))
-        faults.append(
-            Fault(
-                line,
-                "no-entry",
-                f"no named sequence has the attribute {ENTRY}: as a tuning "
-                "spec it would be refused; only as a transform library it is run",
-                f"write `attributes {{ {ENTRY} }}` on the entry sequence",
-                "error" if spec.strict or at < 0 else "warning",
+    for part in spec.parts:
+        if not part.declared:
+            faults.append(
+                Fault(
+                    spec.span(part.offset),
+                    "no-entry",
+                    f"@{part.entry} has no attribute {ENTRY}: as a tuning "
+                    "spec it would be refused; only as a transform library it is run",
+                    f"write `attributes {{ {ENTRY} }}` on the entry sequence",
+                    "error" if part.strict else "warning",
+                )
             )
-        )
-    elif not spec.strict:
-        name, at = spec.entry_points[0]
-        faults.append(
-            Fault(
-                spec.span(at),
-                "not-strict",
-                f"the module has no {DEFAULT_ENTRY}, so the form of @{name} is not verified",
-                f"add {DEFAULT_ENTRY} to the module's attributes",
-                "warning",
+        elif not part.strict and not part.empty:
+            faults.append(
+                Fault(
+                    spec.span(part.offset),
+                    "not-strict",
+                    f"the module has no {DEFAULT_ENTRY}, so the form of @{part.entry} is not "
+                    "verified",
+                    f"add {DEFAULT_ENTRY} to the module's attributes",
+                    "warning",
+                )
             )
-        )
-    if not spec.entries and not faults:
-        faults.append(Fault(Span(spec.path, 1, 1), "no-entries", "no foreach_match has an entry"))
+        if part.empty:
+            faults.append(
+                Fault(
+                    spec.span(part.offset),
+                    "no-entries",
+                    f"@{part.entry} tries no entry: this changes nothing",
+                    "a placeholder; leave it out",
+                    "warning",
+                )
+            )
     return faults
 
 
-def _entry_faults(spec: Spec, one: Imported) -> list[Fault]:
+def _no_entry(spec: Spec) -> Fault:
+    held = {op.name for op in nested(spec.module.operation)}
+    if any(name.startswith("pdl.") for name in held):
+        return Fault(
+            Span(spec.path, 1, 1),
+            "no-spec",
+            "it holds PDL patterns, which are no tuning spec",
+            "iree-compile takes them by --iree-preprocessing-pdl-spec-filename",
+        )
+    if "transform.named_sequence" in held:
+        return Fault(
+            Span(spec.path, 1, 1),
+            "no-entry",
+            f"no named sequence has the attribute {ENTRY}, and none tries entries: as a tuning "
+            "spec it would be refused",
+            f"write `attributes {{ {ENTRY} }}` on the entry sequence",
+        )
+    return Fault(
+        Span(spec.path, 1, 1),
+        "no-spec",
+        "it holds no named sequence: this is no tuning spec",
+        "a program is what `spec coverage` and `spec diff` take",
+    )
+
+
+def _entry_faults(spec: Spec, one: Imported, target: str | None) -> list[Fault]:
     entry = one.entry
     faults = list(one.faults)
     if entry.consumes:
@@ -200,7 +315,7 @@ def _entry_faults(spec: Spec, one: Imported) -> list[Fault]:
                 "write {transform.readonly}",
             )
         )
-    if not entry.guarded:
+    if not entry.asks.guarded:
         faults.append(
             Fault(
                 spec.span(entry.offset),
@@ -212,11 +327,11 @@ def _entry_faults(spec: Spec, one: Imported) -> list[Fault]:
                 "warning",
             )
         )
-    for name in entry.names:
+    for name in entry.asks.names:
         if not compiler.is_registered_op(name):
             faults.append(
                 Fault(
-                    spec.span(entry.root),
+                    spec.span(entry.asks.root),
                     "never-matches",
                     f"there is no op {name!r}",
                     compiler.op_suggestion(name),
@@ -225,17 +340,17 @@ def _entry_faults(spec: Spec, one: Imported) -> list[Fault]:
         elif name == "iree_linalg_ext.attention":
             faults.append(
                 Fault(
-                    spec.span(entry.root),
+                    spec.span(entry.asks.root),
                     "never-matches",
                     "attention is iree_linalg_ext.online_attention by the time configurations "
                     "are chosen: this can never match",
                     "name that op",
                 )
             )
-        elif name.startswith("linalg.") and name != "linalg.generic" and not _for_cpu(one):
+        elif name.startswith("linalg.") and name != "linalg.generic" and _for_gpu(one, target):
             faults.append(
                 Fault(
-                    spec.span(entry.root),
+                    spec.span(entry.asks.root),
                     "never-matches",
                     f"on this target a {name} is a linalg.generic by the time configurations "
                     "are chosen: this can never match",
@@ -245,10 +360,16 @@ def _entry_faults(spec: Spec, one: Imported) -> list[Fault]:
     return faults
 
 
-def _for_cpu(one: Imported) -> bool:
+def _for_gpu(one: Imported, target: str | None) -> bool:
+    """Whether an entry is for a target on which products are generics by then."""
+    if target is not None:
+        return target.partition(":")[0] != "cpu"
     config = one.entry.config
     lowering = config.get("lowering_config") if config is not None else None
-    return lowering is not None and lowering.tag == "iree_cpu.lowering_config"
+    return lowering is not None and lowering.tag in (
+        "iree_gpu.lowering_config",
+        "iree_codegen.lowering_config",
+    )
 
 
 def round_trip(rules: Sequence[ConfigRule]) -> list[Fault]:
@@ -279,105 +400,3 @@ def round_trip(rules: Sequence[ConfigRule]) -> list[Fault]:
                     )
                 )
     return faults
-
-
-def link(
-    sources: Sequence[Source],
-    *,
-    precedence: str | None = None,
-    prefer: Sequence[str] = (),
-) -> Linked:
-    """Rules of several sources in one order.
-
-    ``precedence`` is ``first`` or ``last``: whose rule wins where two are for the same op.
-    ``prefer`` names rules that win over all others, in order. Without either, rules that are for
-    the same op and set different configurations are refused, unless they stand in one spec, the
-    special case before the general one.
-
-    Raises :class:`MlirulesError` with every such pair.
-    """
-    rules = _named_apart(sources)
-    if precedence == "last":
-        rules = [r for source in reversed(_grouped(sources, rules)) for r in source]
-    known = [rule.name for rule in rules]
-    for name in prefer:
-        if name not in known:
-            raise MlirulesError.at(
-                "--prefer",
-                f"there is no rule {name!r}",
-                code="prefer",
-                suggestion=did_you_mean(name, known),
-            )
-    rules = sorted(rules, key=lambda r: prefer.index(r.name) if r.name in prefer else len(prefer))
-    found = overlaps(rules)
-    open_ones = [
-        o
-        for o in found
-        if not o.agrees
-        and precedence is None
-        and o.first.name not in prefer
-        and (o.dead or o.first.path != o.second.path)  # in one spec their order is said
-    ]
-    if open_ones:
-        raise MlirulesError(
-            [
-                Fault(
-                    o.second.span,
-                    "overlap",
-                    f"{o.message}; they set different configurations",
-                    f"say which wins: --precedence first (or last), or --prefer {o.first.name}",
-                )
-                for o in open_ones
-            ]
-        )
-    dropped: dict[str, tuple[ConfigRule, ConfigRule]] = {}
-    for overlap in found:
-        if overlap.dead and overlap.first.name not in dropped:
-            dropped.setdefault(overlap.second.name, (overlap.second, overlap.first))
-    kept = [r for r in rules if r.name not in dropped]
-    return Linked(kept, [o for o in found if o.second.name not in dropped], [*dropped.values()])
-
-
-def _grouped(sources: Sequence[Source], rules: Sequence[ConfigRule]) -> list[list[ConfigRule]]:
-    out, at = [], 0
-    for source in sources:
-        out.append(list(rules[at : at + len(source.rules)]))
-        at += len(source.rules)
-    return out
-
-
-def _named_apart(sources: Sequence[Source]) -> list[ConfigRule]:
-    """All rules; where two have one name, the later one gets its number: entries need their own."""
-    taken: dict[str, int] = {}
-    out = []
-    for source in sources:
-        for rule in source.rules:
-            count = taken[rule.name] = taken.get(rule.name, 0) + 1
-            if count > 1:
-                doc = rule.doc.model_copy(update={"rule": f"{rule.name}-{count}"})
-                rule = replace(rule, doc=doc)
-            out.append(rule)
-    return out
-
-
-def linked_text(linked: Linked, target: str | None, name: str = "linked_configs") -> str:
-    """The linked spec. Raises :class:`MlirulesError` when its rules are for several kinds."""
-    kinds = sorted(set().union(*(rule.kinds for rule in linked.rules)))
-    kind = target.partition(":")[0] if target else kinds[0]
-    if target is None and len(kinds) > 1:
-        raise MlirulesError.at(
-            "--target",
-            f"the rules are for {', '.join(kinds)}; a spec is for one kind",
-            code="target",
-            suggestion=f"for example --target {kinds[0]}",
-        )
-    text = tuning.tuning_spec(linked.rules, name=name, kind=kind)
-    notes = [
-        f"// {o.first.name} wins over {o.second.name} where both match: {o.example}"
-        for o in linked.overlaps
-    ]
-    notes += [
-        f"// {lost.name} is left out: {won.name} takes every op that it is for"
-        for lost, won in linked.dropped
-    ]
-    return "".join(note + "\n" for note in notes) + text

@@ -99,13 +99,8 @@ def unmatchable(rule: ConfigRule) -> list[Fault]:
 
 
 def hook(target: Target, spec: str | Path) -> str:
-    """The flag by which a spec takes effect on a target.
-
-    On vulkan and cuda the tuning-spec flag is ignored; there, a transform library is what works.
-    """
-    if target.reads_tuning_spec:
-        return f"--iree-codegen-tuning-spec-path={spec}"
-    return f"--iree-codegen-transform-dialect-library={spec}"
+    """The flag by which a spec takes effect on a target."""
+    return tuning.hook(target.kind, spec)
 
 
 def for_target(rules: Sequence[ConfigRule], target: Target) -> list[ConfigRule]:
@@ -320,6 +315,8 @@ def _differences(rule: ConfigRule, op: ConfiguredOp, target: Target, context: An
             op.translation_info,
         ),
     ]
+    for name, text in tuning.extra_attributes(rule).items():
+        wanted.append((name, text or "unit", _text(op.operation, name)))
     parts = tuning.decomposition_config(rule, target.kind)
     if parts:
         wanted.append(("decomposition config", parts, op.decomposition_config))

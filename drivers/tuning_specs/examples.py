@@ -9,7 +9,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
+
+from mlirules.drivers.tuning_specs.named import named_tests
+from mlirules.language.config.model import ConfigTest, plain
+from mlirules.language.config.rule import ConfigRule
 
 #: The size of a dim that a rule does not limit.
 FREE = 32
@@ -20,8 +25,10 @@ ATTENTION = "iree_linalg_ext.online_attention"
 def example_tests(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A positive and a negative test of a rule that is given as plain data; empty when none fit."""
     match = data["match"]
+    if match["op"] == "generic":
+        return []
     if match["op"] == "operation":
-        return _named_tests(match)
+        return _attention_tests(match) if match["name"] == ATTENTION else named_tests(match)
     loops = _loops(match)
     dims = {loop: _size(match.get("dims", {}).get(loop)) for loop in loops}
     tests = [{"name": "an op that the entry is for", "input": program(match, dims)}]
@@ -50,6 +57,14 @@ def example_tests(data: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
     )
     return tests
+
+
+def with_examples(rule: ConfigRule) -> ConfigRule:
+    """A rule with example tests where it has none; with none where no program is known."""
+    if rule.tests:
+        return rule
+    tests = [ConfigTest.model_validate(test) for test in example_tests(plain(rule.doc))]
+    return replace(rule, doc=rule.doc.model_copy(update={"tests": tests}))
 
 
 def _size(limit: Any) -> int:
@@ -267,11 +282,11 @@ def _dispatch(lines: Sequence[str], inputs: Mapping[str, str], result: str) -> l
     ]
 
 
-def _named_tests(match: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Tests of a rule that goes by an op's name: for attention, whose programs are known."""
+def _attention_tests(match: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Tests of a rule that goes by the name of attention."""
     given = list(match.get("operands") or [])
     first = re.fullmatch(r"tensor<((?:(?:\?|\d+)x)+)(\w+)>", given[0] or "") if given else None
-    if match["name"] != ATTENTION or first is None:
+    if first is None:
         return []
     sizes = [int(d) if d != "?" else 0 for d in first[1].split("x")[:-1]]
     batch = [f"b{i}" for i in range(len(sizes) - 2)]

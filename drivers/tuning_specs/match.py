@@ -7,17 +7,18 @@ the same ops, is what its result is held against, and it names the part of `matc
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.match.indexing import Miss, match_equation
+from mlirules.drivers.tuning_specs import dag
 from mlirules.generator.emit.tuning_spec import position_of
 from mlirules.language.config.model import DimRange
 from mlirules.language.config.op import ConfigRule, Operand, affine_map
 from mlirules.language.notation import ast
 
+_SIZES = {"min", "max", "multiple_of"}
 ATTENTION = "iree_linalg_ext.online_attention"
 
 
@@ -36,6 +37,8 @@ def refusal(rule: ConfigRule, op: Any) -> Refusal | None:
     refused = _is_class(rule, op)
     if refused is not None:
         return refused
+    if rule.match.name is not None and op.name != rule.match.name:
+        return Refusal("name", f"it is {op.name}")
     maps = _maps_of(op)
     if maps is None:
         return Refusal("op", f"{op.name} has no indexing maps")
@@ -135,9 +138,6 @@ def _element(type_: Any) -> str:
     return str(getattr(type_, "element_type", type_))
 
 
-_TENSOR = re.compile(r"tensor<((?:(?:\?|\d+)x)*)(\w+)>")
-
-
 def _by_name(rule: ConfigRule, op: Any) -> Refusal | None:
     if op.name != rule.match.name:
         return Refusal("name", f"it is {op.name}")
@@ -145,17 +145,20 @@ def _by_name(rule: ConfigRule, op: Any) -> Refusal | None:
         if wanted is None:
             continue
         have = str(op.operands[i].type) if i < len(op.operands) else "nothing"
-        if not _castable(have, wanted):
+        if not dag.castable(have, wanted):
             return Refusal(f"operands.{i}", f"operand {i} is {have}, not {wanted}")
+    for i, limit in enumerate(rule.match.limits):
+        type_ = op.operands[limit.operand].type if limit.operand < len(op.operands) else None
+        if limit.dim >= getattr(type_, "rank", 0):
+            return Refusal(f"limits.{i}", f"operand {limit.operand} has no dim {limit.dim}")
+        assert type_ is not None
+        size = None if type_.is_dynamic_dim(limit.dim) else int(type_.get_dim_size(limit.dim))
+        problem = outside(size, DimRange(**limit.model_dump(include=_SIZES)))
+        if problem:
+            where = f"dim {limit.dim} of operand {limit.operand}"
+            return Refusal(f"limits.{i}", f"{where} is {'?' if size is None else size}, {problem}")
+    if rule.match.program is not None:
+        problem = dag.difference(rule.match.program, op, frozenset(rule.settings.annotations))
+        if problem:
+            return Refusal("program", problem)
     return None
-
-
-def _castable(have: str, wanted: str) -> bool:
-    """Whether a tensor type can be cast to another: `?` in the wanted one stands for any size."""
-    a, b = _TENSOR.fullmatch(have), _TENSOR.fullmatch(wanted)
-    if a is None or b is None or a[2] != b[2]:
-        return False
-    left, right = a[1].split("x"), b[1].split("x")
-    return len(left) == len(right) and all(
-        w == "?" or h == w for h, w in zip(left, right, strict=True)
-    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,15 +52,157 @@ class Overlap:
         return f"{self.first.name} {how} {self.second.name} matches: {self.example}"
 
 
+_Relate = Callable[[ConfigRule, ConfigRule], "Relation | None"]
+
+
 def overlaps(rules: Sequence[ConfigRule]) -> list[Overlap]:
-    """All pairs of rules that are for some op in common, in order."""
+    """Pairs of rules that are for some op in common, in order.
+
+    A rule that can never hit is told once, with the first that takes all its ops. Rules are held
+    only against those that ask for the same computation and whose exact sizes and ranges can meet,
+    so that many rules for different ops cost no more than each by itself.
+    """
+    order = {id(rule): number for number, rule in enumerate(rules)}
+    candidates: list[list[tuple[ConfigRule, _Relate]]] = [[] for _ in rules]
+    for one, other, relate in _candidates(rules):
+        first, second = sorted((one, other), key=lambda r: order[id(r)])
+        candidates[order[id(second)]].append((first, relate))
     found = []
-    for j, second in enumerate(rules):
-        for first in rules[:j]:
-            related = relation(first, second)
-            if related is not None:
-                found.append(Overlap(first, second, related, _example(first, second)))
+    dead: set[int] = set()
+    for number, second in enumerate(rules):
+        mine: list[Overlap] = []
+        for first, related_by in sorted(candidates[number], key=lambda c: order[id(c[0])]):
+            if id(first) in dead:
+                continue
+            related = related_by(first, second)
+            if related is None:
+                continue
+            mine.append(Overlap(first, second, related, _example(first, second)))
+            if mine[-1].dead:
+                dead.add(id(second))
+                mine = mine[-1:] if mine[-1].agrees else mine
+                break
+        found += mine
     return found
+
+
+def _candidates(
+    rules: Sequence[ConfigRule],
+) -> Iterator[tuple[ConfigRule, ConfigRule, _Relate]]:
+    """Pairs that may be for one op, each once, and what tells whether they are."""
+    named = [rule for rule in rules if rule.match.op == "operation"]
+    shaped = [rule for rule in rules if rule.match.op != "operation"]
+    groups: dict[tuple[object, ...], list[ConfigRule]] = {}
+    for rule in shaped:
+        key = (_meaning(rule), _types(rule), tuple(rule.doc.targets))
+        groups.setdefault(key, []).append(rule)
+    for group in groups.values():
+        for one, other in _meeting(group, [_box(rule) for rule in group]):
+            yield one, other, _by_sizes
+    yield from _across_targets(groups)
+    by_name: dict[object, list[ConfigRule]] = {}
+    for rule in named:
+        by_name.setdefault(rule.match.name, []).append(rule)
+    for group in by_name.values():
+        for one, other in _meeting(group, [_operand_box(rule) for rule in group]):
+            yield one, other, relation
+    for one in named:
+        classes = _NAMED.get(one.match.name or "", ())
+        if classes and one.match.program is None:
+            yield from ((one, other, relation) for other in shaped if other.match.op in classes)
+
+
+def _across_targets(
+    groups: dict[tuple[object, ...], list[ConfigRule]],
+) -> Iterator[tuple[ConfigRule, ConfigRule, _Relate]]:
+    """Pairs for one computation whose targets are not spelt alike: `hip` and `hip:gfx942`."""
+    alike: dict[object, list[list[ConfigRule]]] = {}
+    for key, group in groups.items():
+        alike.setdefault(key[:2], []).append(group)
+    for several in alike.values():
+        if len(several) < 2:
+            continue
+        together = [rule for group in several for rule in group]
+        for one, other in _meeting(together, [_box(rule) for rule in together]):
+            if one.doc.targets != other.doc.targets and _targets_meet(one, other):
+                yield one, other, _by_sizes
+
+
+#: Sizes by dim, each from and to; a dim that is not limited is missing.
+_Box = dict[object, tuple[int, int]]
+_LARGEST = 1 << 62
+
+
+def _box(rule: ConfigRule) -> _Box:
+    return {
+        number: (rule.dims[loop].min or 1, rule.dims[loop].max or _LARGEST)
+        for number, loop in enumerate(rule.loops)
+        if loop in rule.dims
+    }
+
+
+def _operand_box(rule: ConfigRule) -> _Box:
+    box: _Box = {}
+    if rule.match.program is not None:
+        # Another computation is another place along one more dim.
+        spelt, types = _spelt(rule.match.program)
+        place = zlib.crc32(spelt.encode()) + 1
+        box["program"] = (place, place)
+        for i, text in enumerate(types):
+            for j, size in enumerate(text[len("tensor<") :].split("x")[:-1]):
+                if size != "?":
+                    box["program", i, j] = (int(size), int(size))
+    for i, asked in enumerate(rule.match.operands):
+        found = _TENSOR.fullmatch(asked or "")
+        for j, size in enumerate(found[1].split("x")[:-1] if found else ()):
+            if size != "?":
+                box[i, j] = (int(size), int(size))
+    for limit in rule.match.limits:
+        box.setdefault((limit.operand, limit.dim), (limit.min or 1, limit.max or _LARGEST))
+    return box
+
+
+def _meeting(
+    rules: Sequence[ConfigRule], boxes: Sequence[_Box]
+) -> Iterator[tuple[ConfigRule, ConfigRule]]:
+    """Pairs whose boxes meet, found dim by dim: exact sizes by value, ranges by a sweep."""
+    waiting: list[tuple[list[int], int]] = [(list(range(len(rules))), 0)]
+    dims = sorted({dim for box in boxes for dim in box}, key=str)
+    met: set[tuple[int, int]] = set()
+    while waiting:
+        group, depth = waiting.pop()
+        if len(group) < 2:
+            continue
+        if depth == len(dims) or len(group) == 2:
+            for j, second in enumerate(group):
+                for first in group[:j]:
+                    pair = (min(first, second), max(first, second))
+                    if pair not in met:
+                        met.add(pair)
+                        yield rules[pair[0]], rules[pair[1]]
+            continue
+        dim = dims[depth]
+        anything = (1, _LARGEST)
+        waiting += ((part, depth + 1) for part in _swept(group, boxes, dim, anything))
+
+
+def _swept(
+    group: Sequence[int], boxes: Sequence[_Box], dim: object, anything: tuple[int, int]
+) -> Iterator[list[int]]:
+    """The largest sets of a group whose sizes of a dim have one in common."""
+    ranges = sorted((boxes[i].get(dim, anything), i) for i in group)
+    open_ones: list[tuple[int, int]] = []  # (end, rule)
+    grown = False
+    for (low, high), i in ranges:
+        if any(end < low for end, _ in open_ones):
+            if grown:
+                yield [rule for _, rule in open_ones]
+                grown = False
+            open_ones = [(end, rule) for end, rule in open_ones if end >= low]
+        open_ones.append((high, i))
+        grown = True
+    if grown:
+        yield [rule for _, rule in open_ones]
 
 
 def relation(a: ConfigRule, b: ConfigRule) -> Relation | None:
@@ -70,7 +213,18 @@ def relation(a: ConfigRule, b: ConfigRule) -> Relation | None:
         return _by_name(a, b)
     if _meaning(a) != _meaning(b) or _types(a) != _types(b):
         return None
-    forward = backward = True
+    return _by_sizes(a, b)
+
+
+def _by_sizes(a: ConfigRule, b: ConfigRule) -> Relation | None:
+    """Relations of rules for one computation."""
+    one, other = a.match.name, b.match.name
+    if one is not None and other is not None and one != other:
+        return None
+    forward, backward = one in (None, other), other in (None, one)
+    # One that takes configured ops as well takes more; before it, the other takes its part.
+    forward &= a.match.configured or not b.match.configured
+    backward &= b.match.configured or not a.match.configured
     for x, y in zip(a.loops, b.loops, strict=True):
         left, right = a.dims.get(x, _ANY), b.dims.get(y, _ANY)
         if not _meet(left, right):
@@ -177,6 +331,25 @@ def _by_name(a: ConfigRule, b: ConfigRule) -> Relation | None:
             return None
         forward = all(_type_within(y, x) for x, y in zip(left, right, strict=True))
         backward = all(_type_within(x, y) for x, y in zip(left, right, strict=True))
+        if a.match.limits != b.match.limits:
+            related = _limits_relate(a, b)
+            if related is None:
+                return None
+            forward, backward = forward and related[0], backward and related[1]
+        if a.match.program != b.match.program:
+            if a.match.program is not None and b.match.program is not None:
+                text_a, types_a = _spelt(a.match.program)
+                text_b, types_b = _spelt(b.match.program)
+                # Compared exactly by the compiler: what is spelt otherwise is another op.
+                if text_a != text_b or not all(map(_types_meet, types_a, types_b)):
+                    return None
+                forward &= all(map(_type_within, types_b, types_a))
+                backward &= all(map(_type_within, types_a, types_b))
+            else:
+                forward &= a.match.program is None
+                backward &= b.match.program is None
+        forward &= a.match.configured or not b.match.configured
+        backward &= b.match.configured or not a.match.configured
         return _relation(forward, backward)
     named, other = (a, b) if a.match.op == "operation" else (b, a)
     if other.match.op not in _NAMED.get(named.match.name or "", ()):
@@ -194,6 +367,28 @@ def _by_name(a: ConfigRule, b: ConfigRule) -> Relation | None:
     if not covers:
         return "overlaps"
     return "covers" if named is a else "covered"
+
+
+def _spelt(program: str) -> tuple[str, list[str]]:
+    """A program without the sizes of its types, and its types in order."""
+    types = [m[0] for m in _TENSOR.finditer(program)]
+    return _TENSOR.sub(lambda m: re.sub(r"\d+x", "?x", m[0]), program), types
+
+
+def _limits_relate(a: ConfigRule, b: ConfigRule) -> tuple[bool, bool] | None:
+    """Whether the limits of the one take in the other's, both ways; None: no op has both."""
+    forward = backward = True
+    sides = [{(x.operand, x.dim): x for x in rule.match.limits} for rule in (a, b)]
+    for place in {*sides[0], *sides[1]}:
+        left, right = (
+            DimRange(min=x.min, max=x.max, multiple_of=x.multiple_of) if x else _ANY
+            for x in (side.get(place) for side in sides)
+        )
+        if not _meet(left, right):
+            return None
+        forward &= _within(right, left)
+        backward &= _within(left, right)
+    return forward, backward
 
 
 def _type_of(rule: ConfigRule, position: int) -> str:

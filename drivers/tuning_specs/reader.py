@@ -1,44 +1,50 @@
-"""Reading a tuning spec: each entry of its ``foreach_match`` as what it asks and what it sets."""
+"""Reading a tuning spec: what each entry asks and sets, as far as rules can say it.
+
+A spec is a program of the transform dialect, so an entry may hold anything. What is read here is
+followed value by value, through includes; the rest is not passed over: an entry that holds it is
+kept as it stands (:attr:`SpecEntry.kept` says why), and so is a whole spec whose entry point does
+more than try entries (:attr:`Part.whole`).
+"""
 
 from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.tuning_specs import attributes as attrtext
 from mlirules.drivers.tuning_specs.attributes import Attr, AttrError
-from mlirules.generator.emit.tuning_spec import MARKER
+from mlirules.drivers.tuning_specs.steps import (
+    Action,
+    Limit,
+    Matcher,
+    Symbols,
+    Unread,
+    propagates,
+    read_action,
+    read_matcher,
+    symbol_of,
+)
 from mlirules.language.faults import Fault, MlirulesError, Span
+from mlirules.language.source import SourceFile
+
+__all__ = [
+    "DEFAULT_ENTRY",
+    "ENTRY",
+    "Limit",
+    "Part",
+    "Spec",
+    "SpecEntry",
+    "read_spec",
+]
 
 DEFAULT_ENTRY = "iree_codegen.tuning_spec_with_default_entrypoint"
 ENTRY = "iree_codegen.tuning_spec_entrypoint"
-
-_TYPED = {
-    "transform.iree.match.contraction": ("contraction", ("lhs", "rhs", "output")),
-    "transform.iree.match.convolution": ("convolution", ("lhs", "rhs", "output")),
-    "transform.iree.match.attention": ("plain-attention", ("query", "key", "value", "output")),
-    "transform.iree.match.online_attention": (
-        "attention",
-        ("query", "key", "value", "scale", "output", "max", "sum"),
-    ),
-}
-
-
-@dataclass
-class Limit:
-    """A condition on an operand: its type, or the size of one of its dims."""
-
-    operand: int
-    offset: int
-    dim: int | None = None
-    type: str = ""
-    low: int | None = None
-    high: int | None = None
-    multiple: int | None = None
+KERNEL_CONFIG = "__kernel_config"
 
 
 @dataclass
@@ -49,24 +55,50 @@ class SpecEntry:
     action: str
     offset: int  # of the matcher
     use: int  # of its mention in the entry point
-    guarded: bool = False
-    op_class: str = ""
-    names: list[str] = field(default_factory=list)
-    root: int = 0  # where the op is asked for
-    types: dict[str, str] = field(default_factory=dict)
-    maps: list[Any] = field(default_factory=list)
-    sizes: list[tuple[int, list[int], int]] = field(default_factory=list)  # group, sizes, offset
-    limits: list[Limit] = field(default_factory=list)
-    #: Ops that are not understood here.
-    strange: list[tuple[str, int]] = field(default_factory=list)
+    #: What the matcher asks and the action does; where they hold more, ``kept`` says what.
+    asks: Matcher
+    does: Action
+    symbols: Symbols = field(repr=False)
+    kept: list[Unread] = field(default_factory=list)
     config: Attr | None = None
     decomposition: Attr | None = None
-    marks: list[str] = field(default_factory=list)  # attributes set without a value
     consumes: bool = False  # the matcher takes its operand away
-    rule: str = ""  # the config rule it was generated from
-    #: The attributes themselves, beside their text.
-    config_value: Any = field(default=None, repr=False)
-    decomposition_value: Any = field(default=None, repr=False)
+
+    @property
+    def rule(self) -> str:
+        """The config rule it was generated from; empty: none."""
+        return self.does.rule
+
+    @property
+    def config_value(self) -> Any:
+        """The compilation info itself, beside its text."""
+        return self.does.config.attributes["value"] if self.does.config is not None else None
+
+    @property
+    def decomposition_value(self) -> Any:
+        """The decomposition config itself."""
+        parts = self.does.decomposition
+        return parts.attributes["value"] if parts is not None else None
+
+
+@dataclass
+class Part:
+    """A module with an entry point: the file's own, or one nested in it."""
+
+    name: str
+    module: Any = field(repr=False)
+    entry: str  # the entry point's name
+    offset: int
+    strict: bool  # the module says that it has the default entry point
+    declared: bool  # the entry point has its attribute
+    entries: list[SpecEntry] = field(default_factory=list)
+    #: What the entry point does beside trying entries; then it can only be kept as a whole.
+    whole: list[Unread] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        """Whether it changes nothing: what a tuner writes before it has found anything."""
+        return not self.entries and not self.whole
 
 
 @dataclass
@@ -75,26 +107,38 @@ class Spec:
 
     path: str
     text: str
-    entries: list[SpecEntry]
-    entry_points: list[tuple[str, int]]
-    strict: bool  # the module says that it has the default entry point
+    parts: list[Part]
     module: Any = field(repr=False)
+
+    @property
+    def entries(self) -> list[SpecEntry]:
+        """The entries of all parts, in the order in which they are tried."""
+        return [entry for part in self.parts for entry in part.entries]
+
+    @cached_property
+    def source(self) -> SourceFile:
+        """The file, for marks of what stands in it."""
+        return SourceFile(self.path, self.text)
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return _line_starts(self.text)
 
     def span(self, offset: int, length: int | None = None) -> Span:
         """A place in the file; by default the word that stands there."""
-        line, column, source_line = place(self.text, offset)
+        line = bisect.bisect_right(self._starts, offset)
+        start = self._starts[line - 1]
+        end = self.text.find("\n", start)
+        source_line = self.text[start : end if end >= 0 else len(self.text)]
+        column = offset - start + 1
         if length is None:
             word = re.match(r"[\w.!%@#$-]+|[^\s]", source_line[column - 1 :])
             length = len(word[0]) if word else 1
         return Span(self.path, line, column, length, source_line)
 
 
-def place(text: str, offset: int) -> tuple[int, int, str]:
-    """Line and column, from 1, of a character, and its line."""
-    starts = [0, *(m.end() for m in re.finditer("\n", text))]
-    line = bisect.bisect_right(starts, offset)
-    start = starts[line - 1]
-    return line, offset - start + 1, text[start:].split("\n", 1)[0]
+def _line_starts(text: str) -> list[int]:
+    return [0, *(m.end() for m in re.finditer("\n", text))]
 
 
 def read_spec(text: str, path: str) -> Spec:
@@ -110,35 +154,56 @@ def read_spec(text: str, path: str) -> Spec:
 class _Reader:
     def __init__(self, text: str, path: str, module: Any) -> None:
         self.text = text
-        self.path = path
-        self.starts = [0, *(m.end() for m in re.finditer("\n", text))]
+        self.starts = _line_starts(text)
         self.aliases = attrtext.aliases_of(text)
         self.faults: list[Fault] = []
-        self.sequences: dict[str, Any] = {}
-        strict = DEFAULT_ENTRY in module.operation.attributes
-        self.spec = Spec(path, text, [], [], strict, module)
+        self.spec = Spec(path, text, [], module)
+        self.constants: dict[int, Attr | None] = {}
 
     def run(self) -> None:
-        entry_points = []
-        for op in _nested(self.spec.module.operation):
-            if op.name == "transform.named_sequence":
-                name = _name(op.attributes["sym_name"])
-                self.sequences[name] = op
-                if ENTRY in op.attributes:
-                    self.spec.entry_points.append((name, self.offset(op)))
-                    entry_points.append(op)
-        if not entry_points and "__kernel_config" in self.sequences:
-            entry_points.append(self.sequences["__kernel_config"])
-        if not entry_points:  # what a library is run by, when it has no entry attribute
-            entry_points = [
-                op
-                for op in self.sequences.values()
-                if any(o.name == "transform.foreach_match" for o in _nested(op))
-            ]
-        for entry in entry_points:
-            for op in _nested(entry):
-                if op.name == "transform.foreach_match":
-                    self.foreach(op)
+        found = list(self.parts(self.spec.module.operation))
+        # A module that holds other specs is what the compiler's linker takes: those count.
+        self.spec.parts = [p for p in found if p.module != self.spec.module.operation] or found
+        own = [p for p in found if p.module == self.spec.module.operation]
+        if own and len(found) > 1 and own[0].declared:
+            self.spec.parts = own  # it reaches the others by include, or not at all
+        for part in self.spec.parts:
+            self.entry_point(part)
+
+    def parts(self, top: Any) -> Iterator[Part]:
+        """Modules with an entry point, outermost first."""
+        waiting = [top]
+        while waiting:
+            module = waiting.pop(0)
+            sequences: list[Any] = []
+            for region in module.regions:
+                for block in region.blocks:
+                    for view in block.operations:
+                        op = view.operation
+                        if op.name == "builtin.module":
+                            waiting.append(op)
+                        elif op.name == "transform.named_sequence" and op.regions[0].blocks:
+                            sequences.append(op)
+            marked = [s for s in sequences if ENTRY in s.attributes]
+            # Without the attribute it is a library, which is run by its sequence's name.
+            chosen = (
+                marked
+                or [s for s in sequences if symbol_of(s) == KERNEL_CONFIG]
+                or [s for s in sequences if any(o.name == FOREACH for o in nested(s))]
+            )
+            name = symbol_of(module)
+            for sequence in chosen:
+                part = Part(
+                    name,
+                    module,
+                    symbol_of(sequence),
+                    self.offset(sequence),
+                    DEFAULT_ENTRY in module.attributes,
+                    bool(marked),
+                )
+                if len(chosen) > 1:
+                    part.whole.append(Unread("several entry points", part.offset))
+                yield part
 
     def offset(self, op: Any) -> int:
         """Where an op's name stands."""
@@ -150,162 +215,152 @@ class _Reader:
             return 0
         return self.starts[line - 1] + column - 1
 
-    def fault(self, offset: int, code: str, message: str) -> None:
-        self.faults.append(Fault(self.spec.span(offset), code, message))
+    def entry_point(self, part: Part) -> None:
+        symbols = Symbols(part.module, self.offset)
+        reached: list[list[SpecEntry]] = []
+        self.walk(part, symbols, symbols.get("@" + part.entry), reached)
+        if len(reached) > 1 and not part.whole:
+            # One after the other they are as one only if each leaves alone what has a config.
+            loose = [e for group in reached[1:] for e in group if e.kept or not e.asks.guarded]
+            if loose:
+                at = loose[0].use
+                part.whole.append(
+                    Unread("a later foreach_match may replace what an earlier one has set", at)
+                )
+        part.entries = [entry for group in reached for entry in group]
 
-    def foreach(self, op: Any) -> None:
-        matchers = [_name(a) for a in op.attributes["matchers"]]
-        actions = [_name(a) for a in op.attributes["actions"]]
-        at = self.offset(op)
-        for matcher, action in zip(matchers, actions, strict=True):
-            mention = re.compile(rf"@{re.escape(matcher)}\b\s*->").search(self.text, at)
-            use = mention.start() if mention else at
-            if matcher not in self.sequences or action not in self.sequences:
-                self.fault(use, "symbol", f"@{matcher} or @{action} is no named sequence")
-                continue
-            self.spec.entries.append(self.entry(matcher, action, use))
-
-    def entry(self, matcher: str, action: str, use: int) -> SpecEntry:
-        sequence = self.sequences[matcher]
-        made = SpecEntry(matcher, action, self.offset(sequence), use)
-        if "arg_attrs" in sequence.attributes:
-            made.consumes = "transform.consumed" in str(sequence.attributes["arg_attrs"])
-        block = sequence.regions[0].blocks[0]
-        operands: dict[Any, int] = {}  # value handles of the op's operands
-        groups: dict[Any, int] = {}  # parameters that hold the sizes of a group of dims
-        yielded: list[Any] = []
-        for view in block.operations:
-            op = view.operation
-            self.matched(op, made, operands, groups)
-            if op.name == "transform.yield":
-                yielded = list(op.operands)
-        self.action(made, self.sequences[action], yielded)
-        return made
-
-    def matched(
-        self, op: Any, made: SpecEntry, operands: dict[Any, int], groups: dict[Any, int]
+    def walk(
+        self, part: Part, symbols: Symbols, sequence: Any, reached: list[list[SpecEntry]]
     ) -> None:
-        attributes = op.attributes
-        at = self.offset(op)
-        match op.name:
-            case "transform.iree.match.has_no_lowering_config":
-                made.guarded = True
-            case "transform.match.operation_name":
-                made.op_class = made.op_class or "operation"
-                made.names = [_name(a) for a in attributes["op_names"]]
-                made.root = at
-            case name if name in _TYPED:
-                made.op_class, roles = _TYPED[name]
-                made.root = at
-                made.types = {role: str(attributes[f"{role}_type"]) for role in roles}
-                if "indexing_maps" in attributes:
-                    made.maps = [
-                        compiler.ir.AffineMapAttr(m).value for m in attributes["indexing_maps"]
+        """The foreach_match ops that an entry point comes to, includes followed."""
+        waiting: list[tuple[Any, Symbols]] = [(sequence, symbols)]
+        seen = 0
+        lenient = False  # what fails inside an include ends it, and no more
+        while waiting:
+            sequence, scope = waiting.pop()
+            seen += 1
+            if seen > 10_000:
+                part.whole.append(Unread("includes without end", part.offset))
+                return
+            block = sequence.regions[0].blocks[0]
+            carried = set(block.arguments)
+            inner: list[tuple[Any, Symbols]] = []
+            for view in block.operations:
+                op = view.operation
+                at = self.offset(op)
+                operands, results = list(op.operands), list(op.results)
+                threaded = len(operands) == 1 and operands[0] in carried and len(results) <= 1
+                if op.name == FOREACH and threaded:
+                    options = [
+                        k for k in ("restrict_root", "flatten_results") if k in op.attributes
                     ]
-                groups.update((result, i) for i, result in enumerate(op.results))
-            case "transform.iree.match.dims_equal":
-                group = groups.get(op.operands[0])
-                sizes = (
-                    [int(str(n).split(":")[0]) for n in attributes["expected_values"]]
-                    if ("expected_values" in attributes)
-                    else self.sizes(op)
-                )
-                if group is None:
-                    made.strange.append((op.name, at))
+                    if options:
+                        part.whole.append(Unread(f"foreach_match with {options[0]}", at))
+                    if inner:
+                        part.whole.append(Unread("entries after an include", at))
+                    reached.append(list(self.foreach(op, scope, at)))
+                elif op.name == "transform.include" and threaded:
+                    called = scope.get(str(op.attributes["target"]))
+                    if called is None:
+                        part.whole.append(Unread("an include of what is not here", at))
+                    else:
+                        lenient |= not propagates(op)
+                        inner.append((called, scope.of(called)))
+                elif op.name == "transform.yield" and set(operands) <= carried:
+                    continue
                 else:
-                    made.sizes.append((group, sizes, at))
-            case "transform.get_operand":
-                position = re.search(r"-?\d+", self.text[self.text.find("[", at) :])
-                operands[op.results[0]] = int(position[0]) if position else 0
-            case "transform.iree.match.cast_compatible_type":
-                made.limits.append(
-                    Limit(operands[op.operands[0]], at, type=str(attributes["target_type"]))
-                )
-            case "transform.iree.match.dim_bounds":
-                limit = Limit(operands[op.operands[0]], at, dim=_int(attributes["dim"]))
-                limit.low = _int(attributes["lower_bound"]) if "lower_bound" in attributes else None
-                limit.high = (
-                    _int(attributes["upper_bound"]) if "upper_bound" in attributes else None
-                )
-                made.limits.append(limit)
-            case "transform.iree.match.dim_is_multiple_of":
-                made.limits.append(
-                    Limit(
-                        operands[op.operands[0]],
-                        at,
-                        dim=_int(attributes["dim"]),
-                        multiple=_int(attributes["size"]),
+                    part.whole.append(Unread(f"{op.name} in the entry point", at))
+                carried.update(results)
+            waiting += reversed(inner)
+        if lenient and not part.whole:
+            loose = [e for group in reached for e in group if e.kept]
+            if loose:
+                part.whole.append(Unread("an include that may fail in silence", loose[0].use))
+
+    def foreach(self, op: Any, symbols: Symbols, at: int) -> Iterator[SpecEntry]:
+        matchers = [str(a) for a in op.attributes["matchers"]]
+        actions = [str(a) for a in op.attributes["actions"]]
+        pos = at
+        for matcher, action in zip(matchers, actions, strict=True):
+            mention = self.mention(matcher, pos)
+            use = at if mention < 0 else mention
+            pos = max(pos, mention + 1)
+            found, done = symbols.get(matcher), symbols.get(action)
+            if found is None or done is None:
+                self.faults.append(
+                    Fault(
+                        self.spec.span(use),
+                        "symbol",
+                        f"{matcher} or {action} is no named sequence",
                     )
                 )
-            case "transform.param.constant" | "transform.yield" | "transform.print":
-                pass
-            case _:
-                made.strange.append((op.name, at))
-
-    def sizes(self, op: Any) -> list[int]:
-        """The sizes of a ``dims_equal``, from its text."""
-        found = re.search(r"\[([-\d,\s]*)\]", self.text[self.offset(op) :])
-        return [int(n) for n in found[1].split(",") if n.strip()] if found else []
-
-    def action(self, made: SpecEntry, sequence: Any, yielded: list[Any]) -> None:
-        block = sequence.regions[0].blocks[0]
-        arguments = {argument: i for i, argument in enumerate(block.arguments)}
-        for view in block.operations:
-            op = view.operation
-            if op.name != "transform.annotate":
                 continue
-            name = _name(op.attributes["name"])
-            if len(op.operands) < 2:
-                made.marks.append(name)
-                continue
-            position = arguments.get(op.operands[1])
-            value = yielded[position] if position is not None and position < len(yielded) else None
-            constant = _defining(value)
-            if name in ("compilation_info", "decomposition_config") and constant is not None:
-                read = self.constant(constant)
-                if name == "compilation_info":
-                    made.config, made.config_value = read, constant.attributes["value"]
-                else:
-                    made.decomposition = read
-                    made.decomposition_value = constant.attributes["value"]
-            else:
-                made.marks.append(name)
-                if name == MARKER and constant is not None:
-                    made.rule = _name(constant.attributes["value"])
+            yield self.entry(found, done, use, symbols)
+
+    def mention(self, reference: str, pos: int) -> int:
+        """Where an entry point names a matcher, from ``pos`` on; -1: nowhere."""
+        while (pos := self.text.find(reference, pos)) >= 0:
+            if _ARROW.match(self.text, pos + len(reference)):
+                return pos
+            pos += 1
+        return -1
+
+    def entry(self, matcher: Any, action: Any, use: int, symbols: Symbols) -> SpecEntry:
+        asks = read_matcher(matcher, symbols.of(matcher))
+        does = read_action(action, symbols.of(action), asks.yielded)
+        made = SpecEntry(
+            symbol_of(matcher), symbol_of(action), self.offset(matcher), use, asks, does, symbols
+        )
+        made.kept = [*asks.unread, *does.unread]
+        if "arg_attrs" in matcher.attributes:
+            made.consumes = "transform.consumed" in str(matcher.attributes["arg_attrs"])
+        if does.config is not None:
+            made.config = self.constant(does.config)
+        if does.decomposition is not None:
+            made.decomposition = self.constant(does.decomposition)
+        return made
 
     def constant(self, op: Any) -> Attr | None:
+        """The value of a constant, with the place of each of its parts."""
         at = self.offset(op)
-        found = re.compile(r"transform\.param\.constant").match(self.text, at)
+        if at in self.constants:
+            return self.constants[at]
+        found = _CONSTANT.match(self.text, at)
+        made = None
         try:
-            return attrtext.read(self.text, found.end() if found else at, self.aliases)
+            if found:
+                made = attrtext.read(self.text, found.end(), self.aliases)
+            else:  # the generic form: its parts have no place of their own
+                made = attrtext.read_at(str(op.attributes["value"]), at)
         except AttrError as error:
-            self.fault(error.pos, "attribute", f"cannot be read: {error}")
-            return None
+            self.faults.append(
+                Fault(self.spec.span(error.pos), "attribute", f"cannot be read: {error}")
+            )
+        self.constants[at] = made
+        return made
 
 
-def _nested(operation: Any) -> Iterator[Any]:
-    for region in operation.regions:
-        for block in region.blocks:
-            for view in block.operations:
-                yield view.operation
-                yield from _nested(view.operation)
+FOREACH = "transform.foreach_match"
+_ARROW = re.compile(r"\s*->")
+_CONSTANT = re.compile(r"transform\.param\.constant\s")
 
 
-def _name(attribute: Any) -> str:
-    return str(attribute).strip('@"')
+def nested(operation: Any) -> Iterator[Any]:
+    """All ops inside an op, each before what it holds."""
+    waiting = [operation]
+    while waiting:
+        op = waiting.pop()
+        if op is not operation:
+            yield op
+        inner = [
+            view.operation
+            for region in op.regions
+            for block in region.blocks
+            for view in block.operations
+        ]
+        waiting += reversed(inner)
 
 
-def _int(attribute: Any) -> int:
-    return int(str(attribute).split(":")[0])
-
-
-def _defining(value: Any) -> Any:
-    if value is None:
-        return None
-    owner = value.owner
-    operation = getattr(owner, "operation", None)
-    return (
-        operation
-        if operation is not None and (operation.name == "transform.param.constant")
-        else None
-    )
+def places(spec: Spec, found: Sequence[Unread]) -> list[str]:
+    """What was not read, with its lines, for people."""
+    return [f"{one.what} (line {spec.span(one.offset).line})" for one in found]

@@ -9,11 +9,14 @@ several linked specs would win in some include chains, and the first in others.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mlirules.generator.emit import generic, pdll
 from mlirules.language.config.model import (
     Basis,
+    DimRange,
     MmaKind,
+    OperandLimit,
     Settings,
     SubConfig,
     basis_counts,
@@ -29,28 +32,73 @@ MARKER = "__mlirules_config__"
 ENTRY = "__kernel_config"
 
 
+@dataclass(frozen=True)
+class Verbatim:
+    """An entry that is written as it stands: its sequences as text, and the two to be tried."""
+
+    matcher: str
+    action: str
+    text: str
+    origin: str  # the file and line it comes from
+
+
 def tuning_spec(
-    rules: Sequence[ConfigRule], *, name: str = "mlirules_configs", kind: str | None = None
+    entries: Sequence[ConfigRule | Verbatim],
+    *,
+    name: str = "mlirules_configs",
+    kind: str | None = None,
 ) -> str:
     """The spec of config rules, in their order: of two that match, the first wins.
 
     ``kind`` is the kind of target (cpu, cuda, hip, vulkan); default: that of the first rule.
+    Without any entry it is a spec that changes nothing.
     """
-    kind = kind or min(rules[0].kinds)
+    rules = [entry for entry in entries if isinstance(entry, ConfigRule)]
+    kind = kind or (min(rules[0].kinds) if rules else "cpu")
+    actions: dict[tuple[str, ...], str] = {}
+    body: list[str] = []
+    tried: list[tuple[str, str, ConfigRule | None]] = []
+    for entry in entries:
+        if isinstance(entry, Verbatim):
+            body += ["", f"  // As it stands in {entry.origin}.", *entry.text.rstrip().split("\n")]
+            tried.append((entry.matcher, entry.action, None))
+            continue
+        params = _params(entry, kind)
+        action = _action(actions, params)
+        for matcher, text in matchers(entry, kind):
+            body += ["", *_indented(text, 2)]
+            tried.append((matcher, action, entry))
+    strict = "" if not tried else ", iree_codegen.tuning_spec_with_default_entrypoint"
     lines = [
         "// A tuning spec. Do not edit: change the rules and generate again.",
+        *_usage(kind),
         *(f"// {rule.name}: generated from {pdll.location(rule)}" for rule in rules),
-        f"module @{name} attributes {{ transform.with_named_sequence, "
-        "iree_codegen.tuning_spec_with_default_entrypoint } {",
-        *_actions(rules),
+        f"module @{name} attributes {{ transform.with_named_sequence{strict} }} {{",
+        *_actions(actions),
+        *body,
+        "",
+        *_entry_point(tried),
+        "}",
+        "",
     ]
-    entries: list[tuple[str, ConfigRule]] = []
-    for rule in rules:
-        for name, text in matchers(rule, kind):
-            lines += ["", *_indented(text, 2)]
-            entries.append((name, rule))
-    lines += ["", *_entry_point(entries), "}", ""]
     return "\n".join(lines)
+
+
+def hook(kind: str, spec: object) -> str:
+    """The flag by which a spec takes effect on a kind of target.
+
+    Where the tuning-spec flag is ignored without a word, a transform library is what works.
+    """
+    if kind in ("cpu", "hip"):
+        return f"--iree-codegen-tuning-spec-path={spec}"
+    return f"--iree-codegen-transform-dialect-library={spec}"
+
+
+def _usage(kind: str) -> list[str]:
+    lines = [f"// Given to the compiler by {hook(kind, 'THIS-FILE')}"]
+    if kind in ("vulkan", "cuda"):
+        lines.append(f"// On {kind} --iree-codegen-tuning-spec-path is ignored without a word.")
+    return lines
 
 
 def compilation_info(rule: ConfigRule, kind: str) -> str:
@@ -140,6 +188,10 @@ def sub_config(
             items.append(f"padding = {tile_list(loops, part.padding)}")
         if part.padding_conv:
             items.append(f"padding_conv = {tile_list(own or loops, part.padding_conv)}")
+        if part.workgroup_reordering:
+            first, second = part.workgroup_reordering
+            way = f"#iree_gpu.conditional_transpose<{first}, {second}>"
+            items.append(f"workgroup_reordering_strategy = {way}")
     if isinstance(part, Settings) and part.convert_acc_gemm:
         items.append("convert_acc_gemm")
     return f"#iree_gpu.lowering_config<{{{', '.join(items)}}}>"
@@ -217,43 +269,77 @@ def _indented(lines: Sequence[str], by: int) -> list[str]:
     return [" " * by + line if line else line for line in lines]
 
 
-def _actions(rules: Sequence[ConfigRule]) -> list[str]:
-    """The sequences that set a configuration; the one for decompositions only where needed."""
-    param = "!transform.any_param {transform.readonly}"
-    to = "!transform.any_op, !transform.any_param"
-    out = []
-    for name, decomposed in (("apply_config", False), ("apply_decomposed_config", True)):
-        if not any((r.settings.decomposition is not None) == decomposed for r in rules):
-            continue
-        extra = f", %decomposition: {param}" if decomposed else ""
-        out += [
-            f"  transform.named_sequence @{name}(",
-            f"      {_OP}, %config: {param}, %rule: {param}{extra}) {{",
-            f'    transform.annotate %op "compilation_info" = %config : {to}',
-        ]
-        if decomposed:
-            out.append(f'    transform.annotate %op "decomposition_config" = %decomposition : {to}')
-        out += [
-            f'    transform.annotate %op "{MARKER}" = %rule : {to}',
-            "    transform.yield",
-            "  }",
-        ]
+def _params(rule: ConfigRule, kind: str) -> list[tuple[str, str]]:
+    """The attributes that a rule's op gets, with their values; empty for those without."""
+    settings = rule.settings
+    out = [("compilation_info", compilation_info(rule, kind))]
+    if settings.decomposition is not None:
+        out.append(("decomposition_config", decomposition_config(rule, kind)))
+    out += extra_attributes(rule).items()
+    out.append((MARKER, f'"{rule.name}"'))
     return out
 
 
-def _action_of(rule: ConfigRule) -> str:
-    return "apply_config" if rule.settings.decomposition is None else "apply_decomposed_config"
+def extra_attributes(rule: ConfigRule) -> dict[str, str]:
+    """What an op gets beside its configuration; empty: an attribute without a value."""
+    kernel = rule.settings.ukernel
+    if kernel is None:
+        return dict(rule.settings.annotations)
+    text = f'#iree_codegen.ukernel_descriptor<"{kernel.name}", {kernel.kind}>'
+    return {"iree_codegen.ukernel": text, **rule.settings.annotations}
 
 
-def _entry_point(entries: Sequence[tuple[str, ConfigRule]]) -> list[str]:
+_NAMES = {"compilation_info": "config", "decomposition_config": "decomposition", MARKER: "rule"}
+
+
+def _param_names(params: Sequence[tuple[str, str]]) -> list[str]:
+    """Names of the parameters that have a value."""
+    return [_NAMES.get(name, f"value{i}") for i, (name, text) in enumerate(params) if text]
+
+
+def _action(actions: dict[tuple[str, ...], str], params: Sequence[tuple[str, str]]) -> str:
+    """The action that sets these attributes; rules that set the same ones share it."""
+    key = tuple(name if text else name + "!" for name, text in params)
+    if key not in actions:
+        plain = {
+            ("compilation_info", MARKER): "apply_config",
+            ("compilation_info", "decomposition_config", MARKER): "apply_decomposed_config",
+        }
+        actions[key] = plain.get(key, f"apply_config_and_more_{len(actions)}")
+    return actions[key]
+
+
+def _actions(actions: dict[tuple[str, ...], str]) -> list[str]:
+    """The sequences that set attributes."""
+    param = "!transform.any_param {transform.readonly}"
+    to = "!transform.any_op, !transform.any_param"
+    out = []
+    for key, name in actions.items():
+        params = [(n.removesuffix("!"), "" if n.endswith("!") else "value") for n in key]
+        names = iter(_param_names(params))
+        shown = ", ".join(f"%{n}: {param}" for n in _param_names(params))
+        out += [f"  transform.named_sequence @{name}(", f"      {_OP}, {shown}) {{"]
+        out += [
+            f'    transform.annotate %op "{attribute}" = %{next(names)} : {to}'
+            if text
+            else f'    transform.annotate %op "{attribute}" : !transform.any_op'
+            for attribute, text in params
+        ]
+        out += ["    transform.yield", "  }"]
+    return out
+
+
+def _entry_point(entries: Sequence[tuple[str, str, ConfigRule | None]]) -> list[str]:
     out = [
-        f"  transform.named_sequence @{ENTRY}(%variant: !transform.any_op {{transform.consumed}})"
-        " -> !transform.any_op",
+        f"  transform.named_sequence @{ENTRY}(%variant: !transform.any_op "
+        f"{{transform.{'consumed' if entries else 'readonly'}}}) -> !transform.any_op",
         "      attributes { iree_codegen.tuning_spec_entrypoint } {",
-        "    %done = transform.foreach_match in %variant",
     ]
-    for i, (name, rule) in enumerate(entries):
-        if rule.doc.measured is not None:
+    if not entries:
+        return [*out, "    transform.yield %variant : !transform.any_op", "  }"]
+    out.append("    %done = transform.foreach_match in %variant")
+    for i, (name, action, rule) in enumerate(entries):
+        if rule is not None and rule.doc.measured is not None:
             measured = rule.doc.measured
             out.append(
                 f"      // {measured.speedup:.2f} times as fast as the default: "
@@ -262,7 +348,7 @@ def _entry_point(entries: Sequence[tuple[str, ConfigRule]]) -> list[str]:
                 f"compiler {measured.compiler}."
             )
         comma = "," if i + 1 < len(entries) else ""
-        out.append(f"      @{name} -> @{_action_of(rule)}{comma}")
+        out.append(f"      @{name} -> @{action}{comma}")
     return [
         *out,
         "      : (!transform.any_op) -> !transform.any_op",
@@ -285,35 +371,35 @@ def matchers(rule: ConfigRule, kind: str) -> list[tuple[str, list[str]]]:
     return out
 
 
+_UNCONFIGURED = "transform.iree.match.has_no_lowering_config %op : !transform.any_op"
+
+
+def _name(rule: ConfigRule) -> list[str]:
+    if rule.match.op == "operation" or rule.match.name is None:
+        return []
+    return [f'transform.match.operation_name %op ["{rule.match.name}"] : !transform.any_op']
+
+
 def _matcher(rule: ConfigRule, kind: str, name: str, root: Sequence[str]) -> list[str]:
     """A named sequence that finds ops and yields what the rule sets."""
-    decomposition = rule.settings.decomposition
-    types = ["!transform.any_op", "!transform.any_param", "!transform.any_param"]
-    yields = ["%op", "%config", "%rule"]
-    if decomposition is not None:
-        types.append("!transform.any_param")
-        yields.append("%decomposition")
-    info = compilation_info(rule, kind).split("\n")
+    params = _params(rule, kind)
+    names = _param_names(params)
     body = [
-        "transform.iree.match.has_no_lowering_config %op : !transform.any_op",
+        *([] if rule.match.configured else [_UNCONFIGURED]),
+        *_name(rule),
         *root,
         *_limits(rule),
-        f"%config = transform.param.constant {info[0]}",
-        *info[1:-1],
-        f"{info[-1]} -> !transform.any_param",
-        f'%rule = transform.param.constant "{rule.name}" -> !transform.any_param',
     ]
-    if decomposition is not None:
-        parts = decomposition_config(rule, kind).split("\n")
-        body += [
-            f"%decomposition = transform.param.constant {parts[0]}",
-            *parts[1:-1],
-            f"{parts[-1]} -> !transform.any_param",
-        ]
-    body.append(f"transform.yield {', '.join(yields)} : {', '.join(types)}")
+    for param, text in zip(names, (text for _, text in params if text), strict=True):
+        first, *more = f"%{param} = transform.param.constant {text} -> !transform.any_param".split(
+            "\n"
+        )
+        body += [first, *more]
+    types = ", ".join(["!transform.any_op"] + ["!transform.any_param"] * len(names))
+    body.append(f"transform.yield {', '.join(['%op', *('%' + n for n in names)])} : {types}")
     return [
         f"transform.named_sequence @{name}({_OP})",
-        f"    -> ({', '.join(types)}) {{",
+        f"    -> ({types}) {{",
         *_indented(body, 2),
         "}",
     ]
@@ -451,10 +537,27 @@ def _operand_types(types: dict[int, str]) -> list[str]:
 
 def _operation(rule: ConfigRule) -> list[str]:
     named = {i: text for i, text in enumerate(rule.match.operands) if text is not None}
-    return [
+    lines = [
         f'transform.match.operation_name %op ["{rule.match.name}"] : !transform.any_op',
         *_operand_types(named),
     ]
+    given: set[int] = set(named)
+    for limit in rule.match.limits:
+        if limit.operand not in given:
+            given.add(limit.operand)
+            lines.append(
+                f"%operand{limit.operand} = transform.get_operand %op[{limit.operand}] : "
+                "(!transform.any_op) -> !transform.any_value"
+            )
+        lines += _bounds(f"%operand{limit.operand}[{limit.dim}]", limit)
+    if rule.match.program is not None:
+        handles = "(!transform.any_op) -> (!transform.any_value, !transform.any_value)"
+        lines += [
+            "%inputs, %outputs = transform.iree.match.cast_compatible_dag_from_root %op {",
+            *rule.match.program.rstrip().split("\n"),
+            f"}} : {handles}",
+        ]
+    return lines
 
 
 def _joined(lines: list[str]) -> list[str]:
@@ -489,6 +592,20 @@ def position_of(rule: ConfigRule, operand: int) -> int:
     return operand + 1
 
 
+def _bounds(dim: str, limits: DimRange | OperandLimit) -> list[str]:
+    lines = []
+    if limits.min is not None or limits.max is not None:
+        low = "none" if limits.min is None else f"umin = {limits.min}"
+        high = "none" if limits.max is None else f"umax = {limits.max}"
+        lines.append(f"transform.iree.match.dim_bounds {dim}, {low}, {high} : !transform.any_value")
+    if limits.multiple_of is not None:
+        lines.append(
+            f"transform.iree.match.dim_is_multiple_of {dim}, {limits.multiple_of} "
+            ": !transform.any_value"
+        )
+    return lines
+
+
 def _limits(rule: ConfigRule) -> list[str]:
     """Sizes of the dims, asked of the operands that have them."""
     exact = rule.match.op == "contraction"  # where dims_equal has asked for exact sizes
@@ -499,18 +616,7 @@ def _limits(rule: ConfigRule) -> list[str]:
         if place is None or (exact and rule.exact(loop)):
             continue
         values.setdefault(place[0])
-        dim = f"%value{place[0]}[{place[1]}]"
-        if limits.min is not None or limits.max is not None:
-            low = "none" if limits.min is None else f"umin = {limits.min}"
-            high = "none" if limits.max is None else f"umax = {limits.max}"
-            lines.append(
-                f"transform.iree.match.dim_bounds {dim}, {low}, {high} : !transform.any_value"
-            )
-        if limits.multiple_of is not None:
-            lines.append(
-                f"transform.iree.match.dim_is_multiple_of {dim}, {limits.multiple_of} "
-                ": !transform.any_value"
-            )
+        lines += _bounds(f"%value{place[0]}[{place[1]}]", limits)
     got = [
         f"%value{i} = transform.get_operand %op[{i}] : (!transform.any_op) -> !transform.any_value"
         for i in values

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from mlirules.commands import spec_models
 from mlirules.commands.common import (
     Json,
     note,
@@ -15,55 +16,30 @@ from mlirules.commands.common import (
     say,
     say_json,
     split,
-    table,
     warn,
-    working,
     write_bytes,
 )
+from mlirules.commands.spec_models import Sources, TargetOption, load, refuse_errors
 from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_INPUT_WRONG, Fault, MlirulesError
 
 if TYPE_CHECKING:
     from mlirules.drivers.tuning_specs.check import Source
-    from mlirules.drivers.tuning_specs.compile import ConfigReport, ConfiguredOp
-    from mlirules.language.config.rule import ConfigRule
 
 EXAMPLE = "mlirules spec check my-spec.mlir configs --target hip:gfx942"
 
 app = typer.Typer(
     name="spec",
-    help="Tuning specs and config rules: link, check, coverage of a model, import.",
+    help="Tuning specs and config rules: check, link, import, upgrade, and what they do to models.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Sources = Annotated[
-    list[str],
-    typer.Argument(help="Specs (.mlir) and config rules: files, folders or shipped names."),
-]
-TargetOption = Annotated[
-    str | None,
-    typer.Option(
-        "--target", "-t", help="The target they are for: cpu, vulkan, cuda:sm_80, hip:gfx942, ..."
-    ),
-]
-
-
-def _load(paths: list[str], target: str | None) -> list[Source]:
-    from mlirules.drivers.tuning_specs.check import load_source
-
-    sources = []
-    with progress("reading", len(paths)) as step:
-        for path in paths:
-            step(path)
-            sources.append(load_source(path, target=target))
-    return sources
-
-
-def _refuse_errors(sources: list[Source]) -> None:
-    """Stop where something is wrong, or where an entry would be lost."""
-    errors = [fault for source in sources for fault in (*source.errors, *source.unread)]
-    if errors:
-        raise MlirulesError(errors)
+app.command("coverage", epilog="Example: mlirules spec coverage models configs --target cpu")(
+    spec_models.coverage
+)
+app.command("diff", epilog="Example: mlirules spec diff old.mlir new.mlir model.mlir -t cpu")(
+    spec_models.diff
+)
 
 
 @app.command(
@@ -82,14 +58,21 @@ def check(
     Exits with 2 when there is an error, and with 1 when --prove finds an entry that does not hit.
     Warnings leave the exit code alone.
     """
-    loaded = _load(sources, target)
+    loaded = load(sources, target)
     faults = [fault for source in loaded for fault in source.faults] + _across(loaded)
     errors = [fault for fault in faults if fault.severity == "error"]
     problems = _proof(loaded) if prove and not errors else []
     if as_json:
         say_json(
             {
-                "sources": [{"path": s.path, "entries": [r.name for r in s.rules]} for s in loaded],
+                "sources": [
+                    {
+                        "path": s.path,
+                        "entries": [r.name for r in s.rules],
+                        "kept": [k.entry.matcher if k.entry else k.part.entry for k in s.kept],
+                    }
+                    for s in loaded
+                ],
                 "faults": [fault.as_json() for fault in faults],
                 "not_proven": problems,
             }
@@ -99,19 +82,34 @@ def check(
             out.print(fault.render() + "\n", markup=False, highlight=False, soft_wrap=True)
         for problem in problems:
             out.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
-        entries = sum(len(s.rules) for s in loaded)
+        read = sum(len(s.rules) for s in loaded)
+        entries = sum(s.entries for s in loaded)
         style = "red" if errors or problems else "green"
-        proven = f", {entries - len(problems)} proven" if prove and not errors else ""
+        proven = f", {read - len(problems)} proven" if prove and not errors else ""
         out.print(
             f"{entries} entries in {len(loaded)} sources, {len(errors)} errors, "
             f"{len(faults) - len(errors)} warnings{proven}",
             style=style,
             highlight=False,
         )
+        if target is not None:
+            _how_it_goes_in(target)
     if errors:
         raise typer.Exit(EXIT_INPUT_WRONG)
     if problems:
         raise typer.Exit(EXIT_CHECK_FAILED)
+
+
+def _how_it_goes_in(target: str) -> None:
+    """Say by which flag the compiler takes a spec, where the usual one does nothing."""
+    from mlirules.generator.emit.tuning_spec import hook
+
+    kind = target.partition(":")[0]
+    if kind in ("cuda", "vulkan"):
+        note(
+            f"on {kind} the compiler takes a spec by {hook(kind, 'SPEC')}; "
+            "--iree-codegen-tuning-spec-path is ignored there without a word"
+        )
 
 
 def _across(loaded: list[Source]) -> list[Fault]:
@@ -138,12 +136,14 @@ def _across(loaded: list[Source]) -> list[Fault]:
 
 def _proof(loaded: list[Source]) -> list[str]:
     from mlirules.drivers.quality.config_test import run_config_test
+    from mlirules.drivers.tuning_specs.examples import with_examples
 
     rules = [rule for s in loaded for rule in s.rules]
     problems = []
     with progress("proving", len(rules)) as step:
         for rule in rules:
             step(rule.name)
+            rule = with_examples(rule)
             shown = [test for test in rule.tests if test.input is not None]
             if not shown:
                 problems.append(f"{rule.span}: {rule.name}: no program shows it")
@@ -174,14 +174,15 @@ def link_command(
 
     Entries that are for the same op and set different configurations are refused (exit code 2)
     unless --precedence or --prefer says which wins. An entry that can never hit is left out.
+    Entries that no rule can say are carried through as they stand, with all that they use.
     """
-    from mlirules.drivers.tuning_specs.check import link, linked_text
+    from mlirules.drivers.tuning_specs.link import link, linked_text
 
-    loaded = _load(sources, target)
+    loaded = load(sources, target)
     inner = {"overlap"} if precedence or prefer else set()
     for source in loaded:
         source.faults = [f for f in source.faults if f.code not in inner]
-    _refuse_errors(loaded)
+    refuse_errors(loaded)
     linked = link(loaded, precedence=precedence, prefer=split(prefer))
     text = linked_text(linked, target)
     write_bytes(output, text.encode())
@@ -201,6 +202,8 @@ def link_command(
                     for o in linked.overlaps
                 ],
                 "dropped": [{"entry": a.name, "for": b.name} for a, b in linked.dropped],
+                "kept": [str(k.span) for k in linked.kept],
+                "empty": linked.empty,
             }
         )
         return
@@ -208,129 +211,61 @@ def link_command(
         warn(f"{overlap.first.name} wins over {overlap.second.name}: {overlap.message}")
     for lost, won in linked.dropped:
         note(f"left out {lost.name} ({lost.span}): {won.name} takes every op that it is for")
-    note(f"{output}: {len(linked.rules)} entries of {len(loaded)} sources")
-
-
-@app.command("coverage", epilog="Example: mlirules spec coverage model.mlir configs --target cpu")
-def coverage(
-    model: Annotated[Path, typer.Argument(help="The program, MLIR text.")],
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(help="Specs and config rules; none: only the default configurations."),
-    ] = None,
-    target: Annotated[str, typer.Option("--target", "-t", help="The target.")] = "cpu",
-    pipeline: Annotated[
-        str | None, typer.Option("--pipeline", "-p", help="The pipeline that rewrites first.")
-    ] = None,
-    precedence: Annotated[
-        Literal["first", "last"] | None, typer.Option(help="Which source wins on overlap.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Say of each dispatch of a model how it is configured by default, and which entry hits it.
-
-    Exits with 1 when an entry hits no op, or when one that should hit does not.
-    """
-    from mlirules.drivers.iree.targets import Target
-    from mlirules.drivers.pipelines.transform import Pipeline, default_for, program_at, read_program
-    from mlirules.drivers.tuning_specs.check import link
-    from mlirules.drivers.tuning_specs.compile import configure, packs
-
-    chosen = Target.parse(target)
-    loaded = _load(sources or [], target)
-    for source in loaded:
-        source.faults = [f for f in source.faults if f.code != "overlap" or not precedence]
-    _refuse_errors(loaded)
-    linked = link(loaded, precedence=precedence) if loaded else None
-    unused: list[str] = []
-    kept: list[ConfigReport] = []  # what the ops live in
-    line = Pipeline.load(pipeline) if pipeline else default_for(chosen.kind)
-    # As `compile` does it: packed products take no configuration.
-    left_out = packs(linked.rules if linked else [], chosen, line.flags)
-    if left_out:
-        line = line.model_copy(update={"flags": [f for f in line.flags if f not in left_out]})
-        warn(f"compiled without {', '.join(left_out)}: packed products take no configuration")
-    with working(f"configuring {model} for {chosen}"):
-        reached = "preprocessing"
-        text = program_at(read_program(model), chosen, reached, line, path=str(model))
-
-        def configured(rules: list[ConfigRule]) -> list[ConfiguredOp]:
-            report = configure(
-                text, chosen, rules, flags=line.flags, path=str(model), compile_from=reached
-            )
-            unused.extend(rule.name for rule in report.unused)
-            kept.append(report)
-            return report.ops
-
-        rows = _rows(configured([]), configured(linked.rules if linked else []))
-    if as_json:
-        say_json(
-            {"model": str(model), "target": chosen.name, "dispatches": rows, "hit_nothing": unused}
-        )
-    else:
-        shown = [(r["dispatch"], r["op"], r["entry"] or "-", r["default"]) for r in rows]
-        out.print(table(["dispatch", "op", "entry", "default configuration"], shown))
-        hit = sum(bool(r["entry"]) for r in rows)
-        say(f"{len(rows)} configured ops, {hit} hit by entries")
-        for name in unused:
-            warn(f"the entry {name} hits no op of {model}")
-    if unused:
-        raise typer.Exit(EXIT_CHECK_FAILED)
-
-
-def _rows(before: list[ConfiguredOp], after: list[ConfiguredOp]) -> list[dict[str, Any]]:
-    """Each op that has a configuration, by default or by an entry."""
-    rows = []
-    entries = _by_place(after)
-    for place, op in _by_place(before).items():
-        now = entries.get(place)
-        entry = now.marker if now is not None else ""
-        if op.lowering_config or entry:
-            rows.append(
-                {
-                    "dispatch": op.dispatch,
-                    "op": op.op,
-                    "operands": op.shape,
-                    "entry": entry,
-                    "default": op.lowering_config,
-                    "default_translation": op.translation_info,
-                    "configuration": now.lowering_config if now is not None else "",
-                }
-            )
-    return rows
-
-
-def _by_place(ops: list[ConfiguredOp]) -> dict[tuple[str, int], ConfiguredOp]:
-    """Ops by dispatch and number: configuring does not change which there are."""
-    counts: dict[str, int] = {}
-    placed = {}
-    for op in ops:
-        number = counts[op.dispatch] = counts.get(op.dispatch, 0) + 1
-        placed[op.dispatch, number] = op
-    return placed
+    for path in linked.empty:
+        note(f"{path} changes nothing")
+    for kept in linked.kept:
+        note(f"kept as it stands, and not compared with the others: {kept.span}")
+    entries = len(linked.rules) + sum(
+        1 if k.entry is not None else len(k.part.entries) for k in linked.kept
+    )
+    note(f"{output}: {entries} entries of {len(loaded)} sources")
 
 
 @app.command(
     "import", epilog="Example: mlirules spec import spec.mlir --target hip:gfx942 -o my-configs"
 )
 def import_command(
-    spec: Annotated[Path, typer.Argument(help="The tuning spec, MLIR text.")],
+    spec: Annotated[Path, typer.Argument(help="The tuning spec, MLIR text or bytecode.")],
     folder: Annotated[Path, typer.Option("--output", "-o", help="The folder.")] = Path("configs"),
     target: TargetOption = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    prove: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--prove",
+            help="A program, or a folder of them: compile each with the spec and with what is "
+            "made of the rules, and compare the configurations.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Read a tuning spec back into config rules, one file an entry, with tests made for each.
 
     What is written matches the same ops and sets the same attributes, which is checked. Exits with
-    2 when an entry cannot be said as a rule; the others are written all the same.
+    2 when an entry cannot be said as a rule; the others are written all the same. Exits with 1 when
+    --prove finds an op that gets another configuration.
     """
     from mlirules.drivers.tuning_specs.check import load_source, round_trip
+    from mlirules.drivers.tuning_specs.examples import with_examples
     from mlirules.language.config.rule import write_config
+    from mlirules.language.faults import Fault
 
     source = load_source(str(spec), target=target)
     source.faults += round_trip(source.rules)
-    files = {folder / f"{rule.name}.yaml": rule for rule in source.rules}
+    exampled = [with_examples(rule) for rule in source.rules]
+    bare = [
+        Fault(
+            rule.span,
+            "no-example",
+            f"no program is known that shows {rule.match.name or rule.match.op}: without tests it "
+            "is no rule",
+            "`spec link` keeps the entry",
+        )
+        for rule in exampled
+        if not rule.tests
+    ]
+    source.faults += bare
+    files = {folder / f"{rule.name}.yaml": rule for rule in exampled if rule.tests}
     there = [path for path in files if path.exists()]
     if there and not force:
         raise MlirulesError.at(
@@ -340,11 +275,13 @@ def import_command(
     for path, rule in files.items():
         write_bytes(path, write_config(rule.doc).encode())
     errors = [*(f for f in source.errors if f.code != "overlap"), *source.unread]
+    proofs = spec_models.prove(source, prove, target) if prove and not source.errors else []
     if as_json:
         say_json(
             {
                 "written": [str(path) for path in files],
                 "faults": [fault.as_json() for fault in source.faults],
+                "proofs": proofs,
             }
         )
     else:
@@ -352,6 +289,40 @@ def import_command(
             out.print(fault.render() + "\n", markup=False, highlight=False, soft_wrap=True)
         for path in files:
             say(f"wrote {path}")
-        note(f"{len(files)} rules of {spec}, {len(errors)} entries refused")
+        for proof in proofs:
+            say(f"{proof['model']}: {proof['configured']} configured ops, {proof['same']} alike")
+            for line in proof["differences"]:
+                warn(line)
+        refused = max(source.entries - len(files), 0)
+        note(f"{len(files)} rules of {spec}, {refused} entries refused")
     if errors:
         raise typer.Exit(EXIT_INPUT_WRONG)
+    if any(proof["differences"] for proof in proofs):
+        raise typer.Exit(EXIT_CHECK_FAILED)
+
+
+@app.command("upgrade", epilog="Example: mlirules spec upgrade old.mlir -o new.mlir")
+def upgrade_command(
+    spec: Annotated[Path, typer.Argument(help="The tuning spec, MLIR text.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The new file; default: nothing is written."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Rewrite a spec of an older release in the spelling of this one, and list what changed.
+
+    What has no counterpart is said, and left as it is. Exits with 2 when the new text does not
+    parse.
+    """
+    from mlirules.drivers.tuning_specs.upgrade import upgrade
+
+    text, changes = upgrade(spec_models.text_of(spec), str(spec))
+    if output is not None:
+        write_bytes(output, text.encode())
+    if as_json:
+        say_json({"output": str(output or ""), "changes": [c.as_json() for c in changes]})
+        return
+    for change in changes:
+        say(str(change))
+    note(f"{len(changes)} changes" + (f", written to {output}" if output else ", nothing written"))

@@ -81,6 +81,12 @@ class SourceFile:
         line = bisect.bisect_right(self._starts, offset)
         return line, offset - self._starts[line - 1] + 1
 
+    def another(self) -> SourceFile:
+        """The same file without data and marks; its lines are split only once."""
+        made = SourceFile(self.path, self.text)
+        vars(made)["_lines"] = self._lines
+        return made
+
     @cached_property
     def _lines(self) -> list[str]:
         # Not splitlines(): editors count only line feeds (and YAML's others are faults).

@@ -14,8 +14,8 @@ from mlirules.language.source import Path_
 class Checker(MatchChecks, TileChecks, GpuChecks):
     """Checks a rule; ``faults`` holds what is wrong."""
 
-    def run(self) -> ConfigRule | None:
-        """The rule, or None where it is too wrong to be one."""
+    def run(self, *, tests: bool = True) -> ConfigRule | None:
+        """The rule, or None where it is too wrong to be one; without ``tests`` it may have none."""
         self.targets()
         rule = self.matched()
         self.vocabulary()
@@ -23,7 +23,7 @@ class Checker(MatchChecks, TileChecks, GpuChecks):
             self.tiles(rule)
             self.gpu(rule)
             self.decomposition(rule)
-        if rule is not None:
+        if rule is not None and tests:
             self.tests(rule)
         return rule
 
@@ -114,6 +114,9 @@ class Checker(MatchChecks, TileChecks, GpuChecks):
         """What a `because:` may name."""
         match = rule.match
         if match.op == "operation":
-            return ["name", *(f"operands.{i}" for i, t in enumerate(match.operands) if t)]
+            types = [f"operands.{i}" for i, t in enumerate(match.operands) if t]
+            program = ["program"] if match.program is not None else []
+            return ["name", *types, *program, *(f"limits.{i}" for i in range(len(match.limits)))]
         types = [f"types.{n}" for n in match.types]
-        return ["op", "compute", *types, *(f"dims.{n}" for n in match.dims)]
+        name = ["name"] if match.name is not None else []
+        return ["op", *name, "compute", *types, *(f"dims.{n}" for n in match.dims)]

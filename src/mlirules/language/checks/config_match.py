@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -31,6 +32,12 @@ _EXAMPLES = {
 }
 
 
+@functools.lru_cache(maxsize=512)
+def _parsed(compute: str) -> ast.Statement:
+    # The entries of a spec are mostly of few computations.
+    return parse_statement(compute)
+
+
 class MatchChecks(Findings):
     """Checks of ``match``."""
 
@@ -39,7 +46,11 @@ class MatchChecks(Findings):
         match = self.doc.match
         if match.op == "operation":
             return self.by_name(match)
-        for key, given in (("name", match.name), ("operands", match.operands)):
+        for key, given in (
+            ("operands", match.operands),
+            ("limits", match.limits),
+            ("program", match.program),
+        ):
             if given:
                 self.fault(
                     ("match", key),
@@ -58,7 +69,7 @@ class MatchChecks(Findings):
             return None
         text = self.source.text_at(("match", "compute"))
         try:
-            statement = parse_statement(match.compute)
+            statement = _parsed(match.compute)
         except NotationError as error:
             self.faults.append(
                 Fault(text.span(error.pos, error.length), "syntax", error.message, error.suggestion)

@@ -53,8 +53,10 @@ __all__ = [
     "Match",
     "Measured",
     "MmaKind",
+    "OperandLimit",
     "Settings",
     "SubConfig",
+    "Ukernel",
     "levels_of",
 ]
 
@@ -118,10 +120,12 @@ SPIRV_LEVELS: dict[str, tuple[str, ...]] = {
     "WinogradVectorize": ("workgroup", "thread"),
 }
 
+_EVERYWHERE = frozenset({"ukernel", "annotations"})
 #: Keys of ``set`` that each kind of target knows, besides ``pipeline`` and ``tiles``.
 KEYS: dict[str, frozenset[str]] = {
-    "cpu": frozenset({"decomposition"}),
-    "vulkan": frozenset({"workgroup_size", "subgroup_size", "pipeline_depth", "store_stage"}),
+    "cpu": frozenset({"decomposition"}) | _EVERYWHERE,
+    "vulkan": frozenset({"workgroup_size", "subgroup_size", "pipeline_depth", "store_stage"})
+    | _EVERYWHERE,
     "cuda": frozenset(
         {
             "workgroup_size",
@@ -139,8 +143,10 @@ KEYS: dict[str, frozenset[str]] = {
             "padding",
             "padding_conv",
             "promotion_types",
+            "workgroup_reordering",
         }
-    ),
+    )
+    | _EVERYWHERE,
 }
 KEYS["hip"] = KEYS["cuda"]
 
@@ -181,6 +187,18 @@ class DimRange(_Strict):
     max: Extent | None = Field(default=None, description="The largest size.", examples=[8192])
     multiple_of: Extent | None = Field(
         default=None, description="What divides the size; the dim must be static.", examples=[64]
+    )
+
+
+class OperandLimit(_Strict):
+    """Sizes that one dim of an operand may have."""
+
+    operand: int = Field(ge=0, le=64, description="The operand, by position.")
+    dim: int = Field(ge=0, le=64, description="Its dim, by position.")
+    min: Extent | None = Field(default=None, description="The smallest size.")
+    max: Extent | None = Field(default=None, description="The largest size.")
+    multiple_of: Extent | None = Field(
+        default=None, description="What divides the size; the dim must be static."
     )
 
 
@@ -227,7 +245,8 @@ class Match(_Strict):
     name: str | None = Field(
         default=None,
         max_length=100,
-        description="`op: operation`: the op's name.",
+        description="The op's name: what `op: operation` goes by. Beside `compute:` it leaves out "
+        "ops of the class that have another name.",
         examples=["iree_linalg_ext.online_attention"],
     )
     operands: list[str | None] = Field(
@@ -235,6 +254,24 @@ class Match(_Strict):
         max_length=24,
         description="`op: operation`: operand types by position; `?` is any size, null any type.",
         examples=[["tensor<?x?x?x?xf16>"]],
+    )
+    limits: list[OperandLimit] = Field(
+        default=[],
+        max_length=64,
+        description="`op: operation`: sizes that single dims of the operands may have.",
+        examples=[[{"operand": 0, "dim": 1, "multiple_of": 64}]],
+    )
+    program: str | None = Field(
+        default=None,
+        max_length=100_000,
+        description="`op: operation`: the ops that lead to this one, which is the last, as the "
+        "body of a block in MLIR. Attributes and bodies are compared exactly; of types, `?` is any "
+        "size.",
+        examples=["^bb0(%a: tensor<?x64xf16>, %b: tensor<64x?xf16>):\n  ..."],
+    )
+    configured: bool = Field(
+        default=False,
+        description="Take also ops that have a configuration already, and replace it.",
     )
 
 
@@ -285,6 +322,22 @@ class Decomposition(_Strict):
 
     qk: SubConfig | None = Field(default=None, description="Queries times keys.")
     pv: SubConfig | None = Field(default=None, description="Weights times values.")
+
+
+class Ukernel(_Strict):
+    """A kernel written by hand that computes the op."""
+
+    name: str = Field(
+        min_length=1,
+        max_length=200,
+        pattern=r'^[^"\\\n]*$',
+        description="Its name.",
+        examples=["pingpong_large_f16"],
+    )
+    kind: Literal["tensor", "bitcode"] = Field(
+        description="tensor: a function over tensors, as the ping-pong kernels are; bitcode: one "
+        "that is linked in."
+    )
 
 
 class PipelineOptions(_Strict):
@@ -391,6 +444,26 @@ class Settings(_Strict):
     decomposition: Decomposition | None = Field(
         default=None, description="Attention: how its two products are compiled."
     )
+    workgroup_reordering: list[Extent] | None = Field(
+        default=None,
+        min_length=2,
+        max_length=2,
+        description="cuda, hip: transpose the order of the workgroups, from these counts on.",
+        examples=[[8, 38]],
+    )
+    ukernel: Ukernel | None = Field(
+        default=None, description="The kernel that computes the op, a ping-pong kernel for example."
+    )
+    annotations: dict[
+        Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.$-]*$", max_length=100)],
+        Annotated[str, StringConstraints(max_length=10_000)],
+    ] = Field(
+        default={},
+        max_length=20,
+        description="Further attributes that the op gets, as the compiler spells them; empty for "
+        "one without a value.",
+        examples=[{"__tuning_spec_applied__": ""}],
+    )
 
 
 class Measured(_Strict):
@@ -467,7 +540,7 @@ class ConfigDoc(_Strict):
         default=None, description="What was measured when the rule was made."
     )
     tests: list[ConfigTest] = Field(
-        min_length=1, max_length=200, description="At least one positive and one negative."
+        max_length=200, description="At least one positive and one negative."
     )
     notes: str = Field(default="", description="Anything else worth knowing (Markdown).")
 

@@ -46,8 +46,13 @@ def load_config(
     return config_of(load_yaml(path, text), facts=facts)
 
 
-def config_of(source: SourceFile, *, facts: TargetOracle | None = None) -> ConfigRule:
-    """The config rule that a YAML file holds. Errors as for :func:`load_config`."""
+def config_of(
+    source: SourceFile, *, facts: TargetOracle | None = None, tests: bool = True
+) -> ConfigRule:
+    """The config rule that a YAML file holds. Errors as for :func:`load_config`.
+
+    Without ``tests`` none are asked for: a rule that was read from a spec has none.
+    """
     if not isinstance(source.data, dict):
         raise MlirulesError(
             Fault(
@@ -64,7 +69,7 @@ def config_of(source: SourceFile, *, facts: TargetOracle | None = None) -> Confi
         found = [f for e in errors for f in shape_faults(source, e)]
         raise MlirulesError(in_order(found)) from None
     checker = Checker(source, doc, facts)
-    rule = checker.run()
+    rule = checker.run(tests=tests)
     if checker.faults or rule is None:
         raise MlirulesError(in_order(checker.faults))
     return rule

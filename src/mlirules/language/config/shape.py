@@ -17,9 +17,11 @@ from mlirules.language.config.model import (
     Match,
     Measured,
     MmaKind,
+    OperandLimit,
     PipelineOptions,
     Settings,
     SubConfig,
+    Ukernel,
 )
 from mlirules.language.faults import Fault
 from mlirules.language.loader import model_fault
@@ -29,7 +31,9 @@ from mlirules.language.source import Path_, SourceFile
 _MODELS: dict[tuple[str, ...], type[pydantic.BaseModel]] = {
     (): ConfigDoc,
     ("match",): Match,
+    ("match", "limits"): OperandLimit,
     ("set",): Settings,
+    ("set", "ukernel"): Ukernel,
     ("set", "mma_kind"): MmaKind,
     ("set", "subgroup_basis"): Basis,
     ("set", "lane_basis"): Basis,

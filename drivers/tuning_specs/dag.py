@@ -1,0 +1,132 @@
+"""The ops that lead to an op, held against those of a rule's `program:`, as the compiler does."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.tuning_specs.steps import dag_ops
+from mlirules.generator.emit.tuning_spec import MARKER
+
+#: What configuring leaves on an op: no part of what it computes.
+_CONFIGURED = frozenset(
+    {
+        MARKER,
+        "lowering_config",
+        "compilation_info",
+        "decomposition_config",
+        "iree_codegen.ukernel",
+    }
+)
+
+
+@functools.lru_cache(maxsize=256)
+def parsed(program: str, context: Any) -> tuple[Any, Any]:
+    """The last op of a program, and the module that owns it.
+
+    Raises :class:`~mlirules.language.faults.MlirulesError` for a program that does not parse.
+    """
+    text = (
+        "module attributes { transform.with_named_sequence } {\n"
+        "transform.named_sequence @m(%op: !transform.any_op {transform.readonly}) {\n"
+        "%i, %o = transform.iree.match.cast_compatible_dag_from_root %op {\n"
+        f"{program}\n"
+        "} : (!transform.any_op) -> (!transform.any_value, !transform.any_value)\n"
+        "transform.yield }}"
+    )
+    module = compiler.parse(text, "program", context)
+    sequence = module.body.operations[0].operation
+    dag = sequence.regions[0].blocks[0].operations[0].operation
+    return dag_ops(dag)[-1], module
+
+
+def difference(program: str, op: Any, ignored: frozenset[str] = frozenset()) -> str:
+    """How the ops that lead to ``op`` differ from a program; empty where they do not.
+
+    ``ignored`` are attributes that a rule has set on them.
+    """
+    root, _ = parsed(program, op.context)
+    met: dict[Any, Any] = {}
+    waiting = [(root, op)]
+    while waiting:
+        wanted, have = waiting.pop()
+        problem = _differs(wanted, have, ignored)
+        if problem:
+            return problem
+        for asked, given in zip(wanted.operands, have.operands, strict=True):
+            if met.setdefault(asked, given) != given:
+                return f"{have.name} reads another value than the one before"
+            if not castable(str(given.type), str(asked.type)):
+                return f"{have.name} reads {given.type}, not {asked.type}"
+            owner = getattr(asked.owner, "operation", None)
+            if owner is None or owner.name == "":
+                continue
+            source = getattr(given.owner, "operation", None)
+            if source is None or list(owner.results).index(asked) != _number(given, source):
+                return f"what {have.name} reads is made by no {owner.name}"
+            waiting.append((owner, source))
+    return ""
+
+
+def _number(value: Any, op: Any) -> int:
+    results = list(op.results)
+    return results.index(value) if value in results else -1
+
+
+def _differs(wanted: Any, have: Any, ignored: frozenset[str]) -> str:
+    if wanted.name != have.name:
+        return f"it is {have.name}, not {wanted.name}"
+    if len(wanted.operands) != len(have.operands) or len(wanted.results) != len(have.results):
+        return f"{have.name} has other operands"
+    one, other = _attributes(wanted), _attributes(have, ignored)
+    names = [n for n in {*one, *other} if n not in one or n not in other or one[n] != other[n]]
+    if names:
+        return f"{have.name} has another {min(names)}"
+    for asked, given in zip(wanted.results, have.results, strict=True):
+        if not castable(str(given.type), str(asked.type)):
+            return f"{have.name} gives {given.type}, not {asked.type}"
+    if [_body(r) for r in wanted.regions] != [_body(r) for r in have.regions]:
+        return f"the body of {have.name} differs"
+    return ""
+
+
+def _attributes(op: Any, ignored: frozenset[str] = frozenset()) -> dict[str, Any]:
+    found = {named if isinstance(named, str) else named.name for named in op.attributes}
+    return {n: op.attributes[n] for n in found - _CONFIGURED - ignored}
+
+
+def _body(region: Any) -> list[tuple[Any, ...]]:
+    """What a region computes: its ops over numbered values; values of outside by themselves."""
+    numbers: dict[Any, int] = {}
+    out: list[tuple[Any, ...]] = []
+    for block in region.blocks:
+        for argument in block.arguments:
+            numbers[argument] = len(numbers)
+        out.append(tuple(str(a.type) for a in block.arguments))
+        for view in block.operations:
+            op = view.operation
+            reads = tuple(numbers.get(v, str(v.type)) for v in op.operands)
+            for result in op.results:
+                numbers[result] = len(numbers)
+            given = sorted((n, str(a)) for n, a in _attributes(op).items())
+            types = tuple(str(r.type) for r in op.results)
+            out.append((op.name, reads, tuple(given), types, len(op.regions)))
+    return out
+
+
+_TENSOR = re.compile(r"tensor<((?:(?:\?|\d+)x)*)(\w+)>")
+
+
+def castable(have: str, wanted: str) -> bool:
+    """Whether a tensor type can be cast to another: `?` in the wanted one stands for any size."""
+    if have == wanted:
+        return True
+    a, b = _TENSOR.fullmatch(have), _TENSOR.fullmatch(wanted)
+    if a is None or b is None or a[2] != b[2]:
+        return False
+    left, right = a[1].split("x"), b[1].split("x")
+    return len(left) == len(right) and all(
+        w == "?" or h == w for h, w in zip(left, right, strict=True)
+    )
