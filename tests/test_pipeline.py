@@ -18,7 +18,7 @@ from mlirules.drivers.pipelines.transform import (
     parsed,
     transform,
 )
-from mlirules.language.faults import MlirulesError
+from mlirules.language.faults import CheckFailed, MlirulesError
 from mlirules.language.pipeline import Pipeline
 
 T = "!torch.vtensor<[4,8],f32>"
@@ -219,3 +219,35 @@ def test_an_error_about_what_a_rule_made_is_at_the_rule() -> None:
     done = transform(RELU, "cpu")
     made = [op.location for op in program.operations(done.program.module, bodies=True)]
     assert any("relu.yaml" in str(place) for place in made)
+
+
+FOREIGN = """\
+func.func @main(%x: !torch.vtensor<[2],f32>) -> !torch.vtensor<[2],f32> {
+  %y = torch.aten.sigmoid %x : !torch.vtensor<[2],f32> -> !torch.vtensor<[2],f32>
+  %z = torch.operator "torch.aten.of_tomorrow"(%y)
+    : (!torch.vtensor<[2],f32>) -> !torch.vtensor<[2],f32>LOC
+  return %z : !torch.vtensor<[2],f32>
+}
+"""
+
+
+@pytest.mark.parametrize("fallback", [True, False])
+def test_op_that_the_torch_dialect_lacks_is_told_by_its_name(fallback: bool) -> None:
+    with pytest.raises((MlirulesError, CheckFailed)) as caught:
+        compile_program(
+            FOREIGN.replace("LOC", ""), Target.parse("cpu"), path="net.mlir", fallback=fallback
+        )
+    message = str(caught.value)
+    assert "net.mlir:3:8" in message
+    assert "no rule for torch.aten.of_tomorrow" in message
+    assert "1 x torch.operator" not in message
+
+
+def test_op_that_the_torch_dialect_lacks_is_told_at_the_line_of_the_model(tmp_path: Path) -> None:
+    model = tmp_path / "net.py"
+    model.write_text("import torch\n\nasdf = torch.of_tomorrow(x)\n", encoding="utf-8")
+    inner = '"/x/lib/site-packages/torch/nn/modules/linear.py":125:0'
+    place = f' loc(callsite({inner} at "{model}":3:0))'
+    with pytest.raises(MlirulesError) as caught:
+        compile_program(FOREIGN.replace("LOC", place), Target.parse("cpu"), path="net.mlir")
+    assert f"{model}:3:1: error[no-rule]: no rule for torch.aten.of_tomorrow" in str(caught.value)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from mlirules.drivers.apply import conversion, kernels, pieces, tracking
+from mlirules.drivers.apply import leftovers as unconverted
 from mlirules.drivers.apply import rewrites as templates
 from mlirules.drivers.apply import walk as walking
 from mlirules.drivers.iree.compiler import ir, rewrite
@@ -646,13 +647,7 @@ def convert_returned_constants(module: Any, context: Any) -> int:
 
 def leftovers(module: Any) -> Counter[str]:
     """The torch ops that no rule has converted; casts and constants at the border do not count."""
-    return Counter(
-        {
-            name: n
-            for name, n in op_names(module).items()
-            if name.startswith("torch.") and name not in _CONSTANTS and name not in _METADATA
-        }
-    )
+    return unconverted.counted(module, _CONSTANTS | _METADATA)
 
 
 _METADATA = frozenset(["torch.bind_symbolic_shape", "torch.symbolic_int"])

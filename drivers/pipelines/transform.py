@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mlirules.drivers.apply import leftovers as leftovers_of
 from mlirules.drivers.apply import tracking
 from mlirules.drivers.apply.engine import (
     Engine,
@@ -417,7 +418,30 @@ def compile_program(
     done = transform(source, pipeline, path=path, record=record, costs=costs, kind=target.kind)
     if not fallback and done.leftovers:
         listed = "\n".join(f"  {n:>4} x {name}" for name, n in done.leftover_counts.most_common())
-        raise LeftoverError(f"{path}: no rule converts these ops:\n{listed}")
+        unknown = leftovers_of.unruled(done.program, path)
+        told = f"\n{MlirulesError(unknown)}" if unknown else ""
+        raise LeftoverError(f"{path}: no rule converts these ops:\n{listed}{told}")
+    # Taken down now: what the compiler fails at in the end is told by a line of its own.
+    unknown = leftovers_of.unruled(done.program, path)
+    try:
+        return _compiled(done, pipeline, target, flags, path, timeout, record, configs, costs)
+    except compiler.CompileError as error:
+        if not unknown or error.kind != "error":
+            raise
+        raise compiler.CompileError(error.kind, error.stderr, unknown, error.op) from error
+
+
+def _compiled(
+    done: Transformed,
+    pipeline: Pipeline,
+    target: Target,
+    flags: Sequence[str],
+    path: str,
+    timeout: float | None,
+    record: bool,
+    configs: Sequence[str | Path],
+    costs: cost.Settings,
+) -> tuple[bytes, Transformed]:
     current, resume = _later_stages(
         done, pipeline, target, flags, path, timeout, record, costs=costs
     )
