@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Collection
@@ -19,10 +18,7 @@ __all__ = ["counted", "unruled"]
 _OPERATOR = "torch.operator"
 
 #: Where a frame is PyTorch's own code, or ours around the model.
-_NOT_THE_USERS = tuple(
-    os.sep + os.path.join(*parts) + os.sep
-    for parts in (("site-packages", "torch"), ("mlirules", "drivers"))
-)
+_NOT_THE_USERS = ("/site-packages/torch/", "/mlirules/drivers/")
 
 
 def counted(module: Any, ignored: Collection[str]) -> Counter[str]:
