@@ -15,11 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlirules.drivers.iree.compiler import context, ir
+from mlirules.drivers.iree.runtime import SCOPE
 
-__all__ = ["SCOPE", "Program", "fx_import"]
-
-#: What the names of values outside a program are said to be of.
-SCOPE = "model"
+__all__ = ["Program", "fx_import"]
 
 #: Bytes from which on a value is worth leaving the program.
 _LARGE = 1024

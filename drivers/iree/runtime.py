@@ -38,6 +38,7 @@ from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 
 __all__ = [
     "DTYPES",
+    "SCOPE",
     "Device",
     "Entry",
     "Program",
@@ -58,6 +59,9 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
+
+#: The scope of weights that programs made by ``mlirules import`` load.
+SCOPE = "model"
 
 #: MLIR element type -> numpy dtype, for every type a program can take or return.
 DTYPES: Mapping[str, np.dtype[Any]] = {
@@ -169,9 +173,11 @@ def run(
     device: str | None = None,
     isolated: bool | None = None,
     timeout: float | None = None,
+    parameters: Sequence[str] = (),
 ) -> list[Array]:
     """Run ``function`` of a compiled program and return all its results, in order.
 
+    ``parameters`` are the archives of weights that the program loads from, ``[SCOPE=]FILE``.
     ``device`` is a runtime URI instead of the target's own; ``isolated`` forces or forbids a child
     process (default: only for targets other than ``cpu``, and whenever a ``timeout``, in seconds,
     is given). Raises RunError, and MlirulesError when the function does not exist, the number of
@@ -186,13 +192,13 @@ def run(
     if isolated is None:
         isolated = target.kind != "cpu" or timeout is not None
     if isolated:
-        (result,) = _run_isolated(vmfb, [(function, arrays)], uri, timeout)
+        (result,) = _run_isolated(vmfb, [(function, arrays)], uri, timeout, parameters)
         if isinstance(result, MlirulesError):
             raise result
         return result
     if timeout is not None:
         raise ValueError("a timeout needs isolated=True")
-    return _run_here(vmfb, arrays, uri, function)
+    return _run_here(vmfb, arrays, uri, function, parameters)
 
 
 def run_each(
@@ -254,8 +260,42 @@ def _entry(name: str, function: Any) -> Entry:
     return Entry(name, arguments, results)
 
 
-def _run_here(vmfb: bytes, inputs: Sequence[Array], uri: str, function: str) -> list[Array]:
-    return Program(vmfb, inputs, uri, function).results()
+def _run_here(
+    vmfb: bytes,
+    inputs: Sequence[Array],
+    uri: str,
+    function: str,
+    parameters: Sequence[str] = (),
+) -> list[Array]:
+    return Program(vmfb, inputs, uri, function, parameters).results()
+
+
+def _parameter_modules(parameters: Sequence[str]) -> list[Any]:
+    """The archives ``[SCOPE=]FILE`` as a module that programs load weights from; they are mapped.
+
+    Raises MlirulesError for a file that cannot be read.
+    """
+    indices: dict[str, Any] = {}
+    for text in parameters:
+        scope, equals, path = text.partition("=")
+        if not equals:
+            scope, path = SCOPE, text
+        if not Path(path).is_file():
+            raise MlirulesError.at(path, "there is no such file", code="file")
+        index = indices.setdefault(scope, _binding.ParameterIndex())
+        try:
+            index.load(path)
+        except (RuntimeError, ValueError) as error:
+            raise MlirulesError.at(
+                path,
+                f"is no archive of weights: {_first_line(error)}",
+                code="archive",
+                suggestion="give a .safetensors or .irpa",
+            ) from error
+    if not indices:
+        return []
+    providers = [index.create_provider(scope=scope) for scope, index in indices.items()]
+    return [_binding.create_io_parameters_module(_instance(), *providers)]
 
 
 class Program:
@@ -266,7 +306,12 @@ class Program:
     """
 
     def __init__(
-        self, vmfb: bytes, inputs: Sequence[Array], uri: str, function: str = "main"
+        self,
+        vmfb: bytes,
+        inputs: Sequence[Array],
+        uri: str,
+        function: str = "main",
+        parameters: Sequence[str] = (),
     ) -> None:
         module = _load(vmfb)
         public = _public(module)
@@ -285,10 +330,11 @@ class Program:
                 f"{function!r} takes {len(self._entry.arguments)} arguments, {len(inputs)} given",
                 code="inputs",
             )
+        archives = _parameter_modules(parameters)
         with _run_errors():
             self._device = get_device(uri)
             hal = _binding.create_hal_module(_instance(), self._device)
-            self._context = _binding.VmContext(_instance(), [hal, module])
+            self._context = _binding.VmContext(_instance(), [hal, *archives, module])
             self._arguments = _binding.VmVariantList(len(inputs))
             for index, (kind, value) in enumerate(zip(self._entry.arguments, inputs, strict=True)):
                 _push(self._arguments, kind, value, self._device, index)
@@ -402,11 +448,16 @@ _CHILD = "import sys; sys.path[:] = {path!r}; import mlirules.drivers.iree.runti
 
 
 def _run_isolated(
-    vmfb: bytes, calls: Sequence[tuple[str, Sequence[Array]]], uri: str, timeout: float | None
+    vmfb: bytes,
+    calls: Sequence[tuple[str, Sequence[Array]]],
+    uri: str,
+    timeout: float | None,
+    parameters: Sequence[str] = (),
 ) -> list[list[Array] | MlirulesError]:
     with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
         folder = Path(directory)
         (folder / "module.vmfb").write_bytes(vmfb)
+        (folder / "parameters.json").write_text(json.dumps(list(parameters)))
         for index, (_, inputs) in enumerate(calls):
             store_arrays(folder / f"inputs{index}", inputs)
         names = [name for name, _ in calls]
@@ -452,10 +503,13 @@ def _child() -> None:
     """What the child process does: run what the folder named in ``argv`` holds."""
     folder, uri = Path(sys.argv[1]), sys.argv[2]
     vmfb = (folder / "module.vmfb").read_bytes()
+    parameters = json.loads((folder / "parameters.json").read_text())
     for index, function in enumerate(sys.argv[3:]):
         refused = folder / f"refused{index}.json"
         try:
-            results = _run_here(vmfb, load_arrays(folder / f"inputs{index}"), uri, function)
+            results = _run_here(
+                vmfb, load_arrays(folder / f"inputs{index}"), uri, function, parameters
+            )
             store_arrays(folder / f"outputs{index}", results)
         except RunError as error:
             refused.write_text(json.dumps({"kind": error.kind, "message": error.message}))

@@ -55,6 +55,13 @@ Flags = Annotated[
 Device = Annotated[
     str, typer.Option("--target", "-t", help="cpu, vulkan, cuda:sm_80, hip:gfx942, ...")
 ]
+Parameters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--parameters",
+        help="Weights outside the program: [SCOPE=]FILE.safetensors or .irpa; scope: model.",
+    ),
+]
 Skip = Annotated[list[str] | None, typer.Option("--skip", help="Leave out rules that fit.")]
 
 

@@ -9,7 +9,17 @@ import numpy as np
 import typer
 from rich.text import Text
 
-from mlirules.commands.common import Device, Flags, Json, note, out, say_json, warn, working
+from mlirules.commands.common import (
+    Device,
+    Flags,
+    Json,
+    Parameters,
+    note,
+    out,
+    say_json,
+    warn,
+    working,
+)
 from mlirules.language.faults import CheckFailed, MlirulesError
 
 EXAMPLE = "mlirules run model.mlir --target cpu --input '2x3xf32=1 2 3 4 5 6'"
@@ -30,6 +40,7 @@ def command(
             "4xf32=0.5 (fills), @file.npy, or a number.",
         ),
     ] = None,
+    parameters: Parameters = None,
     golden: Annotated[
         Path | None, typer.Option(help="An .npz with inputs a0.. and results r0.. to compare with.")
     ] = None,
@@ -60,7 +71,9 @@ def command(
     elements = signature[1] if signature[0] == name else []
     arguments = _inputs(inputs, golden, elements)
     with working(f"running {name} on {chosen}"):
-        results = runtime.run(binary, arguments, chosen, name, timeout=timeout)
+        results = runtime.run(
+            binary, arguments, chosen, name, timeout=timeout, parameters=parameters or ()
+        )
     if output is not None:
         from mlirules.drivers.frontend.torch import write_arrays
 
