@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from mlirules.generator.emit.pdll import cache_directory
+from mlirules.support import cache
 
 #: No libc, no run-time support: the object is linked into an executable that has neither.
 FLAGS = (
@@ -50,7 +50,7 @@ def object_of(source: Path) -> Path:
     except OSError as error:
         raise ObjectError(f"{source.name} cannot be read: {error.strerror}") from None
     key = hashlib.sha256(b"\0".join([compiler.encode(), repr(FLAGS).encode(), text])).hexdigest()
-    made = cache_directory() / "objects" / f"{source.stem}-{key[:16]}.o"
+    made = cache.directory() / "objects" / f"{source.stem}-{key[:16]}.o"
     if made.is_file():
         return made
     made.parent.mkdir(parents=True, exist_ok=True)

@@ -13,9 +13,9 @@ from mlirules.drivers.measure import child as measuring
 from mlirules.drivers.measure import roofline
 from mlirules.drivers.pipelines import cost
 from mlirules.drivers.pipelines import transform as pipeline
-from mlirules.generator.emit import pdll
 from mlirules.language.faults import MlirulesError
 from mlirules.language.pipeline import Stage
+from mlirules.support import cache
 
 CPU = Target.parse("cpu")
 
@@ -89,8 +89,8 @@ def stages() -> list[Stage]:
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = pdll.cache_directory()
-    monkeypatch.setattr(pdll, "cache_directory", lambda: tmp_path / "cache")
+    shared = cache.directory()
+    monkeypatch.setattr(cache, "directory", lambda: tmp_path / "cache")
     # Compiled patterns have nothing to do with decisions: keep those.
     if (shared / "pdl").exists():
         (tmp_path / "cache").mkdir()

@@ -28,6 +28,7 @@ from mlirules.drivers.match.matcher import ANYWHERE, ONLY_TENSORS, Around, Match
 from mlirules.generator.emit import pdll
 from mlirules.language.config.rule import ConfigRule
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
+from mlirules.language.library import Entry
 from mlirules.language.operands import describe
 from mlirules.language.rule import Rule
 
@@ -116,7 +117,7 @@ class Outcome:
         self.stopped |= other.stopped
 
 
-AnyRule = TypeVar("AnyRule", bound=Rule | ConfigRule)
+AnyRule = TypeVar("AnyRule", bound=Rule | ConfigRule | Entry)
 
 
 def select(
@@ -129,9 +130,9 @@ def select(
 
     def fits(rule: AnyRule, glob: str) -> bool:
         if glob.startswith("tag:"):
-            return any(fnmatch.fnmatchcase(t, glob[4:]) for t in rule.doc.tags)
+            return any(fnmatch.fnmatchcase(t, glob[4:]) for t in rule.tags)
         if glob.startswith("kind:"):
-            return fnmatch.fnmatchcase(rule.doc.kind, glob[5:])
+            return fnmatch.fnmatchcase(rule.kind, glob[5:])
         return fnmatch.fnmatchcase(rule.name, glob) or fnmatch.fnmatchcase(rule.origin, glob)
 
     only, skip = list(only), list(skip)
@@ -161,12 +162,20 @@ class Engine:
     """Applies rules to modules of one context. Reusable: it keeps matchers and templates."""
 
     def __init__(self, rules: Sequence[Rule], context: Any) -> None:
-        self.rules = list(rules)
+        self.rules: list[Rule] = []
         self.context = context
-        self.matchers = {r.name: Matcher(r, context) for r in rules}
+        self.matchers: dict[str, Matcher] = {}
+        self.include(rules)
         self._frozen: dict[frozenset[str], Any] = {}
         self._keep: list[Any] = []
         self._run: _Run | None = None
+
+    def include(self, rules: Sequence[Rule]) -> None:
+        """Take further rules of the same set; those that are here already stay as they are."""
+        new = [rule for rule in rules if rule.name not in self.matchers]
+        if new:
+            self.matchers |= {r.name: Matcher(r, self.context) for r in new}
+            self.rules = sorted([*self.rules, *new], key=lambda r: r.order)
 
     # -- patterns
 

@@ -34,6 +34,7 @@ from mlirules.drivers.measure import numerics, roofline
 from mlirules.generator.emit import pdll
 from mlirules.language.faults import MlirulesError
 from mlirules.language.rule import Rule
+from mlirules.support import cache
 
 __all__ = ["Candidate", "Decision", "Judge", "Settings", "cut_out", "filled"]
 
@@ -217,7 +218,7 @@ class Judge:
     def _model(self, base: Decision, pair: tuple[Candidate, Candidate]) -> Decision:
         known = roofline.parameters(self.settings.target.kind)
         digest = hashlib.sha256(known.model_dump_json().encode()).hexdigest()[:8]
-        path = pdll.cache_directory() / "cost" / f"{base.key}.{digest}.json"
+        path = cache.directory() / "cost" / f"{base.key}.{digest}.json"
         found = _read(path)
         cached = found is not None
         if found is None:
@@ -258,7 +259,7 @@ class Judge:
         return f"gains more than {gain}" if applies else f"does not gain more than {gain}"
 
     def _measure(self, base: Decision, before: str, pair: tuple[Candidate, Candidate]) -> Decision:
-        path = pdll.cache_directory() / "cost" / f"{base.key}.json"
+        path = cache.directory() / "cost" / f"{base.key}.json"
         found = _read(path)
         cached = found is not None
         if found is None:

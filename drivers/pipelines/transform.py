@@ -19,6 +19,7 @@ from mlirules.drivers.apply.engine import (
     Outcome,
     convert_returned_constants,
     leftovers,
+    op_names,
     select,
 )
 from mlirules.drivers.iree import compiler, program
@@ -27,7 +28,7 @@ from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines import cost
 from mlirules.drivers.tuning_specs.compile import ConfigReport, compile_with, config_set, packs
 from mlirules.language.faults import CheckFailed, Fault, MlirulesError, Span, did_you_mean
-from mlirules.language.loader import load_rules
+from mlirules.language.library import Entry, RuleSet, open_rules, reachable
 from mlirules.language.pipeline import Expect, Pipeline, Stage, default_for
 from mlirules.language.rule import Rule
 
@@ -79,9 +80,17 @@ class ExpectationError(CheckFailed):
 
 
 @functools.lru_cache(maxsize=64)
+def library(paths: tuple[str, ...]) -> RuleSet:
+    """Rule sets by name or path, opened once: their rules are read when they are needed.
+
+    Raises :class:`MlirulesError` with the faults of all rules.
+    """
+    return open_rules(paths, ops=compiler.op_oracle, compiler=compiler.version())
+
+
 def rule_set(paths: tuple[str, ...]) -> tuple[Rule, ...]:
-    """Rule sets by name or path, read once. Raises :class:`MlirulesError`."""
-    return tuple(load_rules(paths, ops=compiler.op_oracle))
+    """The rules of rule sets by name or path. Raises :class:`MlirulesError`."""
+    return tuple(library(paths).rules())
 
 
 _context: Any = None
@@ -172,9 +181,24 @@ def _as_program(source: str | ir.Module | Program, path: str) -> Program:
     return Program(parsed(data.getvalue(), path), given.origin)
 
 
+def stage_entries(stage: Stage) -> list[Entry]:
+    """The rules of a stage, filtered, as far as they are known without being read."""
+    return select(library(tuple(stage.rules)).entries, stage.only, stage.skip)
+
+
 def stage_rules(stage: Stage) -> list[Rule]:
     """The rules of a stage, filtered."""
-    return select(list(rule_set(tuple(stage.rules))), stage.only, stage.skip)
+    return [entry.rule for entry in stage_entries(stage)]
+
+
+def _stage_engine(stage: Stage, module: Any) -> Engine:
+    """The engine of a stage, with the rules that a program can come to need."""
+    entries = stage_entries(stage)
+    key = tuple(e.digest + ":" + e.path for e in entries)
+    if key not in _engines:
+        _engines[key] = Engine([], shared_context())
+    _engines[key].include([e.rule for e in reachable(entries, op_names(module))])
+    return _engines[key]
 
 
 def _options(
@@ -213,7 +237,7 @@ def _run_stage(
     left = None if max_rewrites is None else max_rewrites - outcome.total
     options = _options(stage, record, left, bound, outcome.total, texts)
     options.target = kind
-    engine = engine_for(stage_rules(stage))
+    engine = _stage_engine(stage, module)
     if stage.driver == "cost":
         options.accept = judge = _judge(stage, engine, rest, costs)
     done = engine.run(module, options)
@@ -273,7 +297,7 @@ def _unexpecting(stage: Stage) -> Stage:
 
 
 def _check_expectations(stage: Stage, number: int, done: Outcome) -> None:
-    names = {r.name for r in stage_rules(stage)}
+    names = {e.name for e in stage_entries(stage)}
     problems = []
     if stage.expect is not None:
         problems += _unmet(stage.expect, done.total, f"stage {number} ({', '.join(stage.rules)})")

@@ -26,7 +26,7 @@ from mlirules.language.config.rule import ConfigRule
 from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.notation import ast
 from mlirules.language.rule import BodyText, Rule, nested_calls
-from mlirules.support import package
+from mlirules.support import cache, package
 
 TEMPLATES = package.TEMPLATES
 MAX_PERMUTATIONS = 8
@@ -296,15 +296,6 @@ def constant(value: object) -> str:
 # ---- mlir-pdll -------------------------------------------------------------------------------
 
 
-def cache_directory() -> Path:
-    """Where compiled patterns are kept: ``MLIRULES_CACHE_DIR``, or the user's cache folder."""
-    given = os.environ.get("MLIRULES_CACHE_DIR")
-    if given:
-        return Path(given)
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "mlirules"
-
-
 @functools.cache
 def tool() -> str:
     """The path of ``mlir-pdll``. Raises :class:`MlirulesError` naming what to install."""
@@ -336,15 +327,7 @@ def write_atomically(path: Path, text: str) -> bool:
             return False
     except (OSError, UnicodeDecodeError):
         pass
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).replace(path)
-    except BaseException:  # an interrupt, too, must not leave the temporary file behind
-        Path(name).unlink(missing_ok=True)
-        raise
+    cache.write_whole(path, text.encode())
     return True
 
 
@@ -352,7 +335,7 @@ def compile_pdll(text: str, *, path: str = "rules.pdll") -> str:
     """PDLL to PDL (MLIR text), cached by content. Raises :class:`MlirulesError`, located."""
     global runs
     digest = hashlib.sha256(("pdll-1\0" + text).encode()).hexdigest()
-    cached = cache_directory() / "pdl" / f"{digest}.mlir"
+    cached = cache.directory() / "pdl" / f"{digest}.mlir"
     try:
         return cached.read_text(encoding="utf-8")
     except OSError:

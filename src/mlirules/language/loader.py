@@ -1322,21 +1322,39 @@ def join(members: dict[str, R], rule: R, file: Path) -> list[Fault]:
     if first is not None:
         if Path(first.path) == file:
             return []  # the file was named twice
-        return [
-            Fault(
-                rule.span,
-                "duplicate-rule",
-                f"a rule named {rule.name!r} already stands in {first.path}",
-                "give it a name of its own",
-            )
-        ]
+        return [duplicate(rule, first.path)]
     rule.order = len(members)
-    try:
-        rule.origin = str(file.resolve().relative_to(LIBRARY).with_suffix(""))
-    except ValueError:
-        rule.origin = str(file.with_suffix(""))
+    rule.origin = str(origin_of(file.parent) / file.stem)
     members[rule.name] = rule
     return []
+
+
+def duplicate(rule: InFile, path: str) -> Fault:
+    """The fault of a rule whose name another one, in the file ``path``, has already."""
+    return Fault(
+        rule.span,
+        "duplicate-rule",
+        f"a rule named {rule.name!r} already stands in {path}",
+        "give it a name of its own",
+    )
+
+
+def origin_of(folder: Path) -> Path:
+    """The path of a folder below the shipped library, or as it is given."""
+    try:
+        return folder.resolve().relative_to(LIBRARY)
+    except ValueError:
+        return folder
+
+
+def no_rules(paths: Iterable[str | Path]) -> MlirulesError:
+    """The fault of rule sets in which there is no rule."""
+    return MlirulesError.at(
+        ", ".join(map(str, paths)),
+        "holds no rule file",
+        code="no-rules",
+        suggestion="rule files end in .yaml",
+    )
 
 
 def load_rules(paths: Iterable[str | Path], *, ops: OpOracle | None = None) -> list[Rule]:
@@ -1358,10 +1376,5 @@ def load_rules(paths: Iterable[str | Path], *, ops: OpOracle | None = None) -> l
     if faults:
         raise MlirulesError(faults)
     if not members:
-        raise MlirulesError.at(
-            ", ".join(map(str, paths)),
-            "holds no rule file",
-            code="no-rules",
-            suggestion="rule files end in .yaml",
-        )
+        raise no_rules(paths)
     return list(members.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -109,6 +109,17 @@ class InFile:
     def path(self) -> str:
         """The rule file's path."""
         return self.source.path
+
+    @property
+    def kind(self) -> str:
+        """What kind of rule it is."""
+        return str(self.doc.kind)
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """The words to select it by."""
+        found: list[str] = self.doc.tags
+        return found
 
     @cached_property
     def span(self) -> Span:

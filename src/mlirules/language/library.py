@@ -1,0 +1,467 @@
+"""Rule sets, compiled: what is known of every rule without reading it, and each rule when needed.
+
+Reading and checking a rule file takes milliseconds, of which a set of 600 makes seconds; a program
+needs few of the rules. So a set that was read once without a fault is kept in the user's cache
+folder: for every file, by a hash of its content, the ops that its rule is about, and the rule as
+read. Nothing is kept of a file with a fault, and a file that changed is read and checked anew.
+
+What is kept is JSON with a checksum, made for one version of this package, of the compiler and of
+the code that reads rules. Decoding makes nothing but the syntax trees and lines of a rule.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import mlirules
+from mlirules.language.faults import Fault, MlirulesError
+from mlirules.language.kernel import KernelDoc
+from mlirules.language.loader import (
+    OpOracle,
+    duplicate,
+    kind_of,
+    no_rules,
+    origin_of,
+    rule_files,
+    rule_of,
+)
+from mlirules.language.model import RuleDoc
+from mlirules.language.notation import ast
+from mlirules.language.rule import BodyText, Line, OpPattern, Rule
+from mlirules.language.source import MAX_BYTES, Path_, SourceFile, Text, load_yaml
+from mlirules.support import cache
+
+__all__ = ["Entry", "RuleSet", "open_rules", "reachable"]
+
+
+@dataclass(frozen=True)
+class Head:
+    """What is known of a rule without reading it."""
+
+    name: str
+    kind: str
+    tags: tuple[str, ...]
+    root_ops: frozenset[str]
+    #: Every op of the pattern, and every op that the rewrite writes out.
+    op_names: frozenset[str]
+    produced_ops: frozenset[str]
+    #: The rewrite makes ops that it does not name: linalg and what stands in its bodies.
+    computes: bool
+
+
+@dataclass
+class Entry:
+    """A rule of a set."""
+
+    head: Head
+    path: str
+    origin: str
+    order: int
+    #: A hash of the file's content.
+    digest: str
+    _read: Callable[[], Rule] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The rule's name."""
+        return self.head.name
+
+    @property
+    def kind(self) -> str:
+        """conversion, fusion or kernel."""
+        return self.head.kind
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The words to select it by."""
+        return self.head.tags
+
+    @functools.cached_property
+    def rule(self) -> Rule:
+        """The rule itself. Raises :class:`MlirulesError` for a rule with a fault."""
+        rule = self._read()
+        rule.order, rule.origin = self.order, self.origin
+        return rule
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """The rules of some rule sets, in order."""
+
+    entries: tuple[Entry, ...]
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A hash of the rules and where they stand."""
+        listed = "\0".join(f"{e.path}\0{e.digest}" for e in self.entries)
+        return hashlib.sha256(listed.encode()).hexdigest()
+
+    def rules(self) -> list[Rule]:
+        """All of them, read."""
+        return [entry.rule for entry in self.entries]
+
+
+#: Ops that any program may hold or any rewrite make: constants, lists, casts between torch and
+#: builtin types.
+_ANYWHERE = frozenset(
+    [
+        *(f"torch.constant.{kind}" for kind in ("int", "float", "bool", "none", "str", "device")),
+        "torch.prim.ListConstruct",
+        "torch_c.to_builtin_tensor",
+        "torch_c.from_builtin_tensor",
+    ]
+)
+
+
+def reachable(entries: Sequence[Entry], present: Collection[str]) -> list[Entry]:
+    """The rules that can apply to a program with these ops, or to what another one makes of it."""
+    names = {*_ANYWHERE, *present}
+    computed = False
+    left, chosen = list(entries), set()
+    while True:
+        kept = []
+        for entry in left:
+            head = entry.head
+            missing = set(head.op_names - names)
+            if computed:
+                missing = {op for op in missing if op.startswith("torch.")}
+            roots = not names.isdisjoint(head.root_ops) or (
+                computed and any(not op.startswith("torch.") for op in head.root_ops)
+            )
+            if missing or not roots:
+                kept.append(entry)
+                continue
+            chosen.add(entry.name)
+            names |= head.produced_ops
+            computed = computed or head.computes
+        if len(kept) == len(left):
+            return [e for e in entries if e.name in chosen]
+        left = kept
+
+
+# ---------------------------------------------------------------- reading sets
+
+
+def open_rules(
+    paths: Iterable[str | Path], *, ops: OpOracle | None = None, compiler: str = ""
+) -> RuleSet:
+    """The rule sets of these names or paths, in order.
+
+    ``ops`` is for :func:`~mlirules.language.loader.load_rules`, and ``compiler`` says which version
+    of the compiler it asks. Raises :class:`MlirulesError` with the faults of all files.
+    """
+    members: dict[str, Entry] = {}
+    faults: list[Fault] = []
+    given = list(paths)
+    for path in given:
+        files = rule_files(path)
+        pack = _Pack(Path(path), files, ops, compiler)
+        for file in files:
+            try:
+                found = pack.entry(file, len(members), alone=len(files) == 1)
+            except MlirulesError as error:
+                faults += error.faults
+                continue
+            if found is None:
+                continue
+            first = members.get(found.name)
+            if first is None:
+                members[found.name] = found
+            elif Path(first.path) != file:
+                faults.append(duplicate(found.rule, first.path))
+        pack.keep()
+    if faults:
+        raise MlirulesError(faults)
+    if not members:
+        raise no_rules(given)
+    return RuleSet(tuple(members.values()))
+
+
+_FORMAT = 1
+#: So many sets are kept; of more, those that were read longest ago go.
+_PACKS = 200
+
+
+class _Pack:
+    """What is kept of the files of one rule set."""
+
+    def __init__(
+        self, path: Path, files: Sequence[Path], ops: OpOracle | None, compiler: str
+    ) -> None:
+        self.ops = ops
+        self.stamp = [_FORMAT, mlirules.__version__, compiler, _code(), ops is not None]
+        self.origins = {folder: origin_of(folder) for folder in {f.parent for f in files}}
+        key = hashlib.sha256(f"{path}\0{files[0].resolve()}".encode()).hexdigest()[:24]
+        self.file = cache.directory() / "rules" / f"{key}.json"
+        self.heads: dict[str, list[Any]] = {}
+        self.bodies: bytes = b""
+        self.used: dict[str, bytes] = {}
+        self.new = False
+        data = cache.read_checked(self.file)
+        if data is not None:
+            head, _, self.bodies = data.partition(b"\n")
+            found = json.loads(head)
+            if found["stamp"] == self.stamp:
+                self.heads = found["heads"]
+
+    def entry(self, file: Path, order: int, *, alone: bool) -> Entry | None:
+        """The rule in a file; None for a config rule beside others. Raises MlirulesError."""
+        try:
+            with file.open("rb") as opened:
+                raw = opened.read(MAX_BYTES + 1)  # a longer one is refused, and not kept
+        except (OSError, ValueError):
+            raw = b""  # reading it as YAML says what is wrong
+        digest = hashlib.sha256(raw).hexdigest()
+        kept = self.heads.get(digest)
+        if kept is None:
+            return self._compiled(file, digest, order, alone=alone)
+        *head, start, length = kept
+        body = self.bodies[start : start + length]
+        self.used[digest] = body
+        if not head:
+            return None if not alone else self._compiled(file, digest, order, alone=True)
+        path, ops = str(file), self.ops
+
+        def read() -> Rule:
+            if not body:
+                return rule_of(load_yaml(file), ops=ops)
+            return _decoded(json.loads(body), path, raw.decode("utf-8"))
+
+        return Entry(_head(head), path, self._origin(file), order, digest, read)
+
+    def _origin(self, file: Path) -> str:
+        return str(Path(self.origins[file.parent], file.stem))
+
+    def _compiled(self, file: Path, digest: str, order: int, *, alone: bool) -> Entry | None:
+        source = load_yaml(file)
+        self.new = True
+        if kind_of(source) == "config" and not alone:
+            self.heads[digest] = [0, 0]
+            self.used[digest] = b""
+            return None
+        rule = rule_of(source, ops=self.ops)
+        head = _head_of(rule)
+        # A kernel's variants name further files, whose content is not in the hash.
+        body = b"" if isinstance(rule.doc, KernelDoc) else _json(_encoded(rule))
+        self.heads[digest] = [*head, 0, 0]
+        self.used[digest] = body
+        return Entry(_head(head), str(file), self._origin(file), order, digest, lambda: rule)
+
+    def keep(self) -> None:
+        """Write what was read anew."""
+        if not self.new:
+            return
+        heads, bodies, at = {}, [], 0
+        for digest, body in self.used.items():
+            heads[digest] = [*self.heads[digest][:-2], at, len(body)]
+            bodies.append(body)
+            at += len(body)
+        head = _json({"stamp": self.stamp, "heads": heads})
+        cache.write_checked(self.file, b"\n".join([head, b"".join(bodies)]))
+        cache.keep_newest(self.file.parent, _PACKS)
+
+
+@functools.cache
+def _code() -> str:
+    """What changes when the code that reads rules does."""
+    folder = Path(__file__).parent
+    listed = [
+        f"{p.relative_to(folder)} {(found := p.stat()).st_size} {found.st_mtime_ns}"
+        for p in sorted(folder.rglob("*.py"))
+    ]
+    return hashlib.sha256("\n".join(listed).encode()).hexdigest()[:16]
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def _head_of(rule: Rule) -> list[Any]:
+    computes = bool(rule.variants) or not all(
+        isinstance(made, (ast.OpEquation, ast.Erase)) for _, made in rule.rewrite
+    )
+    return [
+        rule.name,
+        rule.doc.kind,
+        rule.doc.tags,
+        list(rule.root_ops),
+        sorted(rule.op_names),
+        sorted(rule.produced_ops),
+        computes,
+    ]
+
+
+def _head(found: list[Any]) -> Head:
+    name, kind, tags, roots, names, produced, computes = found
+    return Head(
+        name,
+        kind,
+        tuple(tags),
+        frozenset(roots),
+        frozenset(names),
+        frozenset(produced),
+        computes,
+    )
+
+
+# ---------------------------------------------------------------- one rule as JSON
+
+_NODES: tuple[type[ast.Node], ...] = (
+    ast.Literal,
+    ast.Name,
+    ast.Wildcard,
+    ast.Pack,
+    ast.ListExpr,
+    ast.Call,
+    ast.Access,
+    ast.Unary,
+    ast.Binary,
+    ast.Conditional,
+    ast.OpEquation,
+    ast.Bound,
+    ast.IndexEquation,
+    ast.Assignment,
+    ast.Erase,
+    ast.DimDecl,
+    ast.TypeDecl,
+)
+_NUMBER = {node: number for number, node in enumerate(_NODES)}
+_FIELDS = {node: [f.name for f in fields(node)] for node in _NODES}
+_TUPLE = -1
+
+
+def _coded(value: Any) -> Any:
+    """A syntax tree as lists: the number of its class, or that of a tuple, and what it holds."""
+    if isinstance(value, tuple):
+        return [_TUPLE, *map(_coded, value)]
+    number = _NUMBER.get(type(value))
+    if number is None:
+        assert value is None or isinstance(value, (bool, int, float, str)), value
+        return value
+    return [number, *(_coded(getattr(value, name)) for name in _FIELDS[type(value)])]
+
+
+def _made(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    inside = [_made(item) for item in value[1:]]
+    return tuple(inside) if value[0] == _TUPLE else _NODES[value[0]](*inside)
+
+
+class _KeptSource(SourceFile):
+    """A rule file that was read before: its places are found when a fault asks for them."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path = path
+        self.text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+    @functools.cached_property
+    def _read(self) -> SourceFile:
+        source = load_yaml(self.path, self.text)
+        source.listed("match", "where", "rewrite")
+        return source
+
+    @property
+    def data(self) -> Any:
+        """The file's plain data."""
+        return self._read.data
+
+    @property
+    def marks(self) -> dict[Path_, Text]:  # type: ignore[override]
+        """A mark for every node."""
+        return self._read.marks
+
+    @property
+    def key_marks(self) -> dict[Path_, Text]:  # type: ignore[override]
+        """A mark for every key."""
+        return self._read.key_marks
+
+
+class _KeptText(Text):
+    """A scalar of such a file."""
+
+    def __init__(self, value: str, source: SourceFile, at: Path_) -> None:
+        self.value = value
+        self.source = source
+        self._at = at
+
+    @property
+    def line(self) -> int:  # type: ignore[override]
+        """As of :class:`Text`."""
+        return self.source.text_at(self._at).line
+
+    @property
+    def column(self) -> int:  # type: ignore[override]
+        """As of :class:`Text`."""
+        return self.source.text_at(self._at).column
+
+    @property
+    def block(self) -> bool:  # type: ignore[override]
+        """As of :class:`Text`."""
+        return self.source.text_at(self._at).block
+
+    @property
+    def places(self) -> tuple[int, ...] | None:  # type: ignore[override]
+        """As of :class:`Text`."""
+        return self.source.text_at(self._at).places
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _KeptText) and self.source is other.source and self._at == other._at
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _place(line: Line, *more: str) -> list[Any]:
+    return [line.section, line.key, *more, line.text.value]
+
+
+def _line(found: list[Any], source: SourceFile) -> Line:
+    section, key, *_ = found
+    return Line(section, key, _KeptText(found[-1], source, tuple(found[:-1])))
+
+
+def _encoded(rule: Rule) -> dict[str, Any]:
+    return {
+        "data": rule.source.data,
+        "types": [[n, _place(line), _coded(decl)] for n, (line, decl) in rule.types.items()],
+        "match": [[_place(p.line), _coded(p.equation)] for p in rule.match],
+        "index": [[_place(line), _coded(e)] for line, e in rule.index_match],
+        "let": [[n, _place(line), _coded(e), value] for n, line, e, value in rule.let],
+        "where": [[_place(line), _coded(e)] for line, e in rule.where],
+        "rewrite": [
+            [_place(line, "body"), {"body": made.text}]
+            if isinstance(made, BodyText)
+            else [_place(line), _coded(made)]
+            for line, made in rule.rewrite
+        ],
+        "names": sorted(rule.names),
+    }
+
+
+def _decoded(kept: dict[str, Any], path: str, text: str) -> Rule:
+    source = _KeptSource(path, text)
+    return Rule(
+        RuleDoc.model_validate(kept["data"]),
+        source,
+        {n: (_line(line, source), _made(decl)) for n, line, decl in kept["types"]},
+        [OpPattern(_line(line, source), _made(e)) for line, e in kept["match"]],
+        [(_line(line, source), _made(e)) for line, e in kept["index"]],
+        [(n, _line(line, source), _made(e), value) for n, line, e, value in kept["let"]],
+        [(_line(line, source), _made(e)) for line, e in kept["where"]],
+        [
+            (
+                _line(line, source),
+                BodyText(made["body"]) if isinstance(made, dict) else _made(made),
+            )
+            for line, made in kept["rewrite"]
+        ],
+        names=frozenset(kept["names"]),
+    )

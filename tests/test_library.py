@@ -1,0 +1,135 @@
+"""Compiled rule sets: the same rules as read, faults told whatever is kept, only what is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mlirules.drivers.iree import compiler
+from mlirules.language import library
+from mlirules.language.faults import MlirulesError
+from mlirules.language.library import RuleSet, open_rules, reachable
+from mlirules.language.loader import load_rules
+from mlirules.support import cache
+
+RULE = """\
+rule: neg-twice
+kind: fusion
+summary: Two negations are none.
+reason: A rule for the tests of rule sets.
+types: {x: "vtensor<S... x T>", z: "vtensor<S... x T>"}
+match:
+  - y = torch.aten.neg(x)
+  - z = torch.aten.neg(y)
+where: ["T in [f16, f32]"]
+rewrite: ["z = torch.aten.abs(x)"]
+tests:
+  - name: twice
+    input: "module {}"
+    check: "CHECK: module"
+  - name: once
+    unchanged: "module {}"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "directory", lambda: tmp_path / "cache")
+
+
+def opened(*paths: str | Path) -> RuleSet:
+    return open_rules(paths, ops=compiler.op_oracle, compiler=compiler.version())
+
+
+def test_what_is_kept_is_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = "torch/to-linalg/matmul"
+    read = load_rules([shipped], ops=compiler.op_oracle)
+    opened(shipped)
+    # From now on only what is kept can give them.
+    monkeypatch.setattr(library, "rule_of", lambda *_args, **_rest: pytest.fail("read again"))
+    kept = opened(shipped).rules()
+    assert [repr(r.doc) for r in kept] == [repr(r.doc) for r in read]
+    for one, other in zip(kept, read, strict=True):
+        assert (one.origin, one.order, one.names) == (other.origin, other.order, other.names)
+        assert one.root_ops == other.root_ops
+        assert one.produced_ops == other.produced_ops
+        assert [e for _, e in one.where] == [e for _, e in other.where]
+        assert [e for _, e in one.rewrite] == [e for _, e in other.rewrite]
+        assert [p.equation for p in one.match] == [p.equation for p in other.match]
+        lines = [
+            [*(line for line, _ in r.where), *(line for line, _ in r.rewrite)] for r in (one, other)
+        ]
+        assert [line.span for line in lines[0]] == [line.span for line in lines[1]]
+        assert [line.text.places for line in lines[0]] == [line.text.places for line in lines[1]]
+
+
+def test_a_changed_file_is_read_and_a_fault_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "set" / "neg-twice.yaml"
+    file.parent.mkdir()
+    file.write_text(RULE, encoding="utf-8")
+    first = opened(file.parent)
+    file.write_text(RULE.replace("abs", "relu"), encoding="utf-8")
+    second = opened(file.parent)
+    assert first.digest != second.digest
+    assert second.entries[0].rule.produced_ops == {"torch.aten.relu"}
+    file.write_text(RULE.replace("aten.abs", "aten.abbs"), encoding="utf-8")
+    for _ in range(2):  # a fault is never kept
+        with pytest.raises(MlirulesError) as caught:
+            opened(file.parent)
+        assert caught.value.faults[0].span.line == 10
+    file.write_text(RULE, encoding="utf-8")
+    assert opened(file.parent).digest == first.digest
+
+
+def test_names_stand_once_in_a_set_also_where_it_is_kept(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text(RULE, encoding="utf-8")
+    for _ in range(2):
+        with pytest.raises(MlirulesError) as caught:
+            opened(tmp_path / "one.yaml", tmp_path / "two.yaml")
+        assert caught.value.faults[0].code == "duplicate-rule"
+        assert caught.value.faults[0].span.path.endswith("two.yaml")
+
+
+def test_a_file_of_the_cache_that_is_not_whole_is_no_answer(tmp_path: Path) -> None:
+    file = tmp_path / "neg-twice.yaml"
+    file.write_text(RULE, encoding="utf-8")
+    opened(file)
+    (kept,) = (tmp_path / "cache" / "rules").iterdir()
+    whole = kept.read_bytes()
+    kept.write_bytes(whole.replace(b"torch.aten.abs", b"torch.aten.cos"))
+    assert opened(file).entries[0].rule.produced_ops == {"torch.aten.abs"}
+    assert kept.read_bytes() == whole
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder", encoding="utf-8")
+    monkeypatch.setattr(cache, "directory", lambda: blocked)
+    file = tmp_path / "neg-twice.yaml"
+    file.write_text(RULE, encoding="utf-8")
+    assert opened(file).entries[0].name == "neg-twice"
+
+
+def test_only_rules_whose_ops_can_occur_are_given() -> None:
+    entries = opened("torch/decompose", "torch/to-linalg").entries
+    chosen = {e.name for e in reachable(entries, {"torch.aten.mm", "func.func"})}
+    assert any("mm" in name for name in chosen)
+    assert len(chosen) < len(entries) / 10
+    assert reachable(entries, {"func.func"}) == []
+
+
+def test_rules_for_what_other_rules_make_are_given(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(RULE, encoding="utf-8")
+    after = RULE.replace("rule: neg-twice", "rule: abs-once").replace(
+        "  - y = torch.aten.neg(x)\n  - z = torch.aten.neg(y)", "  - z = torch.aten.abs(x)"
+    )
+    (tmp_path / "b.yaml").write_text(
+        after.replace('z = torch.aten.abs(x)"]', 'z = torch.aten.relu(x)"]'), encoding="utf-8"
+    )
+    entries = opened(tmp_path / "a.yaml", tmp_path / "b.yaml").entries
+    assert len(reachable(entries, {"torch.aten.neg"})) == 2
+    assert [e.name for e in reachable(entries, {"torch.aten.abs"})] == ["abs-once"]
