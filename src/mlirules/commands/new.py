@@ -1,4 +1,4 @@
-"""``mlirules new``: a rule file with its tests, ready to edit."""
+"""``mlirules new``: a rule file with its tests, or a pipeline, ready to edit."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ EXAMPLE = "mlirules new conversion my-sigmoid && mlirules test my-sigmoid.yaml"
 
 
 class Kind(StrEnum):
-    """The kinds of rule that can be written."""
+    """What can be written: the kinds of rule, and a pipeline."""
 
     CONVERSION = "conversion"
     FUSION = "fusion"
     KERNEL = "kernel"
     CONFIG = "config"
+    PIPELINE = "pipeline"
 
 
 def command(
@@ -30,10 +31,11 @@ def command(
         typer.Argument(
             help="conversion: op to op. fusion: DAG to DAG. "
             "kernel: DAG to a kernel written by hand. "
-            "config: how an op is compiled."
+            "config: how an op is compiled. "
+            "pipeline: the default one with a stage of one's own."
         ),
     ],
-    name: Annotated[str, typer.Argument(help="The rule's name: lower-case words joined by '-'.")],
+    name: Annotated[str, typer.Argument(help="The name: lower-case words joined by '-'.")],
     folder: Annotated[Path, typer.Option("--output", "-o", help="The folder.")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     as_json: Json = False,
@@ -58,4 +60,5 @@ def command(
     if as_json:
         say_json({"path": str(path)})
     else:
-        note(f"{path}: edit it, then: mlirules test {path}")
+        then = f"compile MODEL --pipeline {path}" if kind is Kind.PIPELINE else f"test {path}"
+        note(f"{path}: edit it, then: mlirules {then}")

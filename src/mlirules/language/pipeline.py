@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic_core import ErrorDetails
 
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
-from mlirules.language.source import load_yaml
+from mlirules.language.source import Path_, SourceFile, load_yaml
 from mlirules.support import package
 
 PIPELINES = package.SPECS / "pipelines"
@@ -28,9 +29,15 @@ class Expect(_Strict):
     min: int | None = Field(default=None, ge=0, description="At least this many applications.")
 
 
+_Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+
+
 class Stage(_Strict):
     """One rule set, applied by one driver in one phase."""
 
+    name: _Name | None = Field(
+        default=None, description="What pipelines that extend this one call the stage."
+    )
     phase: Phase = Field(
         description="torch: before IREE. input, preprocessing: after that phase of IREE. "
         "configuration: config rules, where IREE chooses how each op is compiled."
@@ -55,10 +62,44 @@ class Stage(_Strict):
     )
 
 
+class Insertion(_Strict):
+    """Further stages, at a named stage of the pipeline that is extended."""
+
+    before: _Name | None = None
+    after: _Name | None = None
+    stages: list[Stage] = Field(min_length=1)
+
+    @pydantic.model_validator(mode="after")
+    def _one_place(self) -> Insertion:
+        if (self.before is None) == (self.after is None):
+            raise ValueError("say either `before:` or `after:`, with the name of a stage")
+        return self
+
+    @property
+    def at(self) -> str:
+        """The stage at which they go."""
+        return self.before or self.after or ""
+
+
+class Extension(_Strict):
+    """A pipeline said by how it differs from another."""
+
+    pipeline: _Name
+    extends: str = Field(description="A shipped name, or the path of a pipeline beside this one.")
+    summary: str = Field(min_length=3)
+    targets: list[str] = Field(default=[], description="As in the extended pipeline when left out.")
+    insert: list[Insertion] = Field(default=[], description="Stages before or after named ones.")
+    without: list[_Name] = Field(default=[], description="Names of stages that are left out.")
+    stages: list[Stage] = Field(default=[], description="Stages after all others.")
+    flags: list[str] = Field(default=[], description="Further flags, after the extended ones.")
+    dispensable: list[str] = Field(default=[], description="Those of them that may be left out.")
+    without_flags: list[str] = Field(default=[], description="Flags that are left out.")
+
+
 class Pipeline(_Strict):
     """An ordered list of stages for some targets."""
 
-    pipeline: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+    pipeline: _Name
     summary: str = Field(min_length=3)
     targets: list[str] = Field(min_length=1, description="Target kinds: cpu, vulkan, cuda, hip.")
     stages: list[Stage] = Field(default=[])
@@ -78,11 +119,7 @@ class Pipeline(_Strict):
     def _below(self, folder: Path) -> Pipeline:
         """With rule sets that lie beside the pipeline file by their paths."""
 
-        def below(stage: Stage) -> Stage:
-            rules = [str(folder / r) if (folder / r).exists() else r for r in stage.rules]
-            return stage.model_copy(update={"rules": rules})
-
-        stages = [below(stage) for stage in self.stages]
+        stages = [_found(stage, folder) for stage in self.stages]
         return self.model_copy(update={"stages": stages})
 
     @classmethod
@@ -102,26 +139,109 @@ class Pipeline(_Strict):
                     )
                 )
             path = shipped
+        return cls._from(path, ())
+
+    @classmethod
+    def _from(cls, path: Path, above: tuple[Path, ...]) -> Pipeline:
+        """The pipeline of a file that the files ``above`` extend, the outermost first."""
         source = load_yaml(path)
+        extends = isinstance(source.data, dict) and "extends" in source.data
         try:
-            return cls.model_validate(source.data)._below(path.parent)
+            if not extends:
+                return cls.model_validate(source.data)._below(path.parent)
+            extension = Extension.model_validate(source.data)
         except pydantic.ValidationError as error:
-            faults = []
-            for e in error.errors():
-                loc = tuple(e["loc"])
-                extra = e["type"] == "extra_forbidden"
-                hint = ""
-                if extra:
-                    fields = list(Stage.model_fields) if "stages" in loc else list(cls.model_fields)
-                    hint = did_you_mean(str(loc[-1]), fields) or "known: " + ", ".join(fields)
-                span = source.span_at(loc, key=extra)
-                message = (
-                    f"unknown key {loc[-1]!r}"
-                    if extra
-                    else (f"the key {loc[-1]!r} is missing" if e["type"] == "missing" else e["msg"])
+            raise MlirulesError(
+                [_fault(source, e, Extension if extends else cls) for e in error.errors()]
+            ) from None
+        chain = (*above, path.resolve())
+        beside = path.parent / extension.extends
+        other = beside if beside.is_file() else PIPELINES / f"{extension.extends}.yaml"
+        if not other.is_file() or other.resolve() in chain:
+            known = sorted(p.stem for p in PIPELINES.glob("*.yaml"))
+            raise MlirulesError(
+                Fault(
+                    source.span_at(("extends",)),
+                    "extends",
+                    f"{extension.extends!r} extends this pipeline itself"
+                    if other.is_file()
+                    else f"there is no pipeline {extension.extends!r}",
+                    did_you_mean(extension.extends, known) or "shipped: " + ", ".join(known),
                 )
-                faults.append(Fault(span, "pipeline", message, hint))
-            raise MlirulesError(faults) from None
+            )
+        return cls._extended(cls._from(other, chain), extension, source, path.parent)
+
+    @classmethod
+    def _extended(
+        cls, base: Pipeline, extension: Extension, source: SourceFile, folder: Path
+    ) -> Pipeline:
+        """``base`` as the extension changes it. Raises for what the base does not have."""
+        names = [stage.name for stage in base.stages if stage.name]
+        faults: list[Fault] = []
+
+        def known(name: str, where: Path_, what: str, among: list[str]) -> None:
+            if name not in among:
+                said = f"{base.pipeline} has no {what} {name!r}"
+                hint = did_you_mean(name, among) or f"it has: {', '.join(among) or 'none'}"
+                faults.append(Fault(source.span_at(where), "extends", said, hint))
+
+        for i, insertion in enumerate(extension.insert):
+            place = "before" if insertion.before else "after"
+            known(insertion.at, ("insert", i, place), "stage", names)
+        for i, name in enumerate(extension.without):
+            known(name, ("without", i), "stage", names)
+        for i, flag in enumerate(extension.without_flags):
+            known(flag, ("without_flags", i), "flag", base.flags)
+        if faults:
+            raise MlirulesError(faults)
+        stages: list[Stage] = []
+        for stage in base.stages:
+            at = [n for n in extension.insert if n.at == stage.name]
+            stages += [_found(s, folder) for n in at if n.before for s in n.stages]
+            if stage.name is None or stage.name not in extension.without:
+                stages.append(stage)
+            stages += [_found(s, folder) for n in at if n.after for s in n.stages]
+        stages += [_found(s, folder) for s in extension.stages]
+        flags = [f for f in base.flags if f not in extension.without_flags] + extension.flags
+        named = [s.name for s in stages if s.name]
+        if twice := sorted({n for n in named if named.count(n) > 1}):
+            said = f"two stages are named {', '.join(twice)}"
+            raise MlirulesError(Fault(source.span_at(("pipeline",)), "extends", said))
+        try:
+            return cls(
+                pipeline=extension.pipeline,
+                summary=extension.summary,
+                targets=extension.targets or base.targets,
+                stages=stages,
+                flags=flags,
+                dispensable=[f for f in base.dispensable if f in flags] + extension.dispensable,
+            )
+        except pydantic.ValidationError as error:
+            raise MlirulesError([_fault(source, e, Extension) for e in error.errors()]) from None
+
+
+def _found(stage: Stage, folder: Path) -> Stage:
+    """With rule sets that lie beside the pipeline file by their paths."""
+    rules = [str(folder / r) if (folder / r).exists() else r for r in stage.rules]
+    return stage.model_copy(update={"rules": rules})
+
+
+def _fault(source: SourceFile, error: ErrorDetails, model: type[BaseModel]) -> Fault:
+    """What the model refuses, at its place in the file."""
+    loc = tuple(error["loc"])
+    extra = error["type"] == "extra_forbidden"
+    hint = ""
+    if extra:
+        inner: dict[Any, type[BaseModel]] = {"stages": Stage, "insert": Insertion}
+        within = next((inner[k] for k in reversed(loc[:-1]) if k in inner), model)
+        fields = list(within.model_fields)
+        hint = did_you_mean(str(loc[-1]), fields) or "known: " + ", ".join(fields)
+    message = error["msg"]
+    if extra:
+        message = f"unknown key {loc[-1]!r}"
+    elif error["type"] == "missing":
+        message = f"the key {loc[-1]!r} is missing"
+    return Fault(source.span_at(loc, key=extra), "pipeline", message, hint)
 
 
 #: The shipped pipeline that a kind of target gets when none is named.
