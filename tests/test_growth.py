@@ -13,7 +13,7 @@ from mlirules.drivers.iree import compiler
 from mlirules.drivers.match.liveness import Frozen, Marks, is_dead
 
 
-@pytest.mark.parametrize("program", ["residual", "unread", "dense", "fan-out"])
+@pytest.mark.parametrize("program", growth.PROGRAMS)
 @pytest.mark.parametrize("driver", growth.DRIVERS)
 def test_further_ops_take_no_more_steps(driver: str, program: str) -> None:
     """Counted are calls, of Python and of what is written in C++: the same on every machine."""

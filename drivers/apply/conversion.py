@@ -123,7 +123,7 @@ def _pattern(engine: Engine, run: _Run, rule: Rule) -> Callable[..., bool | None
             originals = list(root.operands)
             for value, converted in zip(originals, list(adaptor.operands), strict=True):
                 run.instantiator.converted[value] = converted
-            made = run.apply(match, root)
+            made = run.apply(match, root, rewriter.replace_op)
             made = [_unwrapped(v) for v in made]
         except BaseException as error:  # noqa: BLE001 - must not unwind through the C++ driver
             run.fail(error)

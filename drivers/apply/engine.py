@@ -273,7 +273,7 @@ class Engine:
             if match is None:
                 return
             try:
-                made = run.apply(match, root)
+                made = run.apply(match, root, rewriter.replace_op)
             except BaseException as error:  # noqa: BLE001 - must not unwind through the C++ driver
                 run.fail(error)
                 return
@@ -413,11 +413,13 @@ class _Run:
             self.error = error
         self.stop = True
 
-    def apply(self, match: Match, root: Any) -> list[Any]:
+    def apply(
+        self, match: Match, root: Any, replace: Callable[[Any, list[Any]], object]
+    ) -> list[Any]:
         """Build the match's rewrite before ``root``, or before the first op that it replaces.
 
-        Returns the values of the root's results: the caller replaces the root. Further ops that
-        the rewrite replaces lose their users here, and are dead.
+        Returns the values of the root's results: the caller replaces the root. ``replace`` puts
+        values in the place of the results of a further op that the rewrite replaces.
         """
         rule = match.rule
         started = time.perf_counter()
@@ -434,11 +436,15 @@ class _Run:
         made = self.instantiator.instantiate(
             match.template, match.values, place, earlier=match.anchor is not None
         )
-        if match.others:
-            made = self._replace_others(match, root, made)
         if self.marks is not None:
             for op in (root, *match.others):
                 self.marks.goes(op, made)
+        at = len(root.results)
+        for op in match.others:
+            values = made[at : at + len(op.results)]
+            at += len(values)
+            replace(op, values)
+        made = made[: len(root.results)]
         for op in match.inner:
             if op.name not in self.inner_names and op.name.startswith("linalg."):
                 self.inner_names |= {op.name, "linalg.fill", "tensor.empty"}
@@ -468,15 +474,6 @@ class _Run:
             self.outcome.stopped = True
         elif self.applied >= self.bound:
             self.fail(self._loop())
-
-    @staticmethod
-    def _replace_others(match: Match, root: Any, made: list[Any]) -> list[Any]:
-        at = len(root.results)
-        for op in match.others:
-            for result in op.results:
-                result.replace_all_uses_with(made[at])
-                at += 1
-        return made[: len(root.results)]
 
     def _describe(self, match: Match, root: Any) -> Application:
         bindings = {name: describe(value) for name, value in match.env.items()}

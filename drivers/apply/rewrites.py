@@ -411,6 +411,11 @@ class Instantiator:
             scope.casts[0][value] = made.result
         return made.result
 
+    def forget(self, value: Any) -> None:
+        """Note that ``value`` is about to be erased: what it was cast to is not to be found."""
+        for casts in self.scope.casts if self.scope is not None else ():
+            casts.pop(value, None)
+
     def erase_passed(self) -> None:
         """Erase the casts that the last application read past and that nobody else uses."""
         passed = self._passed

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mlirules.drivers.apply.rewrites import Read, Scope, Template
@@ -63,6 +64,8 @@ class Walk:
         self.one_by_one = (
             options.record or options.max_rewrites is not None or options.bound is not None
         )
+        # What several roots became one of, and is still to be erased.
+        self._replaced: list[Any] = []
         self._matchers: dict[str, list[Matcher]] = {}
         for rule in sorted(rules, key=lambda rule: -rule.benefit):
             for name in rule.root_ops:
@@ -83,6 +86,8 @@ class Walk:
         self.instantiator.scope = scope
         for view in block.operations:
             op = view.operation  # classes of ops give some properties another meaning
+            if self._replaced and self._erase_replaced(op):
+                continue
             name = op.name
             site = sites.get(name)
             if site is None:
@@ -98,6 +103,15 @@ class Walk:
                 self._look_up(site, op)
             else:
                 self._match(site, op)
+        self._erase_replaced(None)
+
+    def _erase_replaced(self, current: Any) -> bool:
+        """Erase the ops that went with the last root; whether ``current`` was one of them."""
+        gone = current in self._replaced
+        for op in self._replaced:
+            op.erase()
+        self._replaced.clear()
+        return gone
 
     def _site(self, name: str) -> _Site:
         matchers = self._matchers.get(name, [])
@@ -110,7 +124,7 @@ class Walk:
         for matcher in site.matchers:
             match = matcher.match(op, run.around)
             if match is not None:
-                made = run.apply(match, op)
+                made = run.apply(match, op, partial(self._replace_beside, op))
                 for result, value in zip(op.results, made, strict=True):
                     result.replace_all_uses_with(value)
                 op.erase()
@@ -119,6 +133,18 @@ class Walk:
             if matcher.faults:
                 run.fail(matcher.faults[0])
                 return
+
+    def _replace_beside(self, root: Any, op: Any, values: list[Any]) -> None:
+        """Replace an op that goes with ``root``.
+
+        The walk may hold it as the next one to visit, so that it is erased a step later: then it
+        stands where ``root`` was, and nobody holds it.
+        """
+        for result, value in zip(op.results, values, strict=True):
+            result.replace_all_uses_with(value)
+            self.instantiator.forget(result)
+        op.move_before(root)
+        self._replaced.append(op)
 
     def _look_up(self, site: _Site, op: Any) -> None:
         """Like :meth:`_match`, for rules that types alone decide: one look into a table."""

@@ -530,7 +530,10 @@ class Matcher:
 
     @staticmethod
     def _candidates(pattern: OpPattern, root: Any, state: _State) -> list[Any]:
-        """Ops beside the root that share an operand with what is bound, in program order."""
+        """Ops beside the root that share an operand with what is bound, in program order.
+
+        Of a value that very many ops read, the ops that read it last are looked at.
+        """
         call = pattern.equation.call
         shared = [
             (i, state.values[a.id])
@@ -539,13 +542,15 @@ class Matcher:
         ]
         taken = list(state.ops.values())
         out: list[Any] = []
-        for use in shared[0][1].uses if shared else ():
+        for use in itertools.islice(shared[0][1].uses if shared else (), MAX_LOOKED_AT):
             op = use.owner.operation
             if op.name != call.fn or op.block != root.block or op in taken or op in out:
                 continue
             # An op that an earlier application replaced may still stand here.
             if _used(op):
                 out.append(op)
+                if len(out) == MAX_BESIDE:
+                    break
         return sorted(out, key=functools.cmp_to_key(program_order))
 
     def _place(self, match: Match, root: Any) -> None:
@@ -555,9 +560,10 @@ class Matcher:
         """
         ops = sorted([root, *match.others], key=functools.cmp_to_key(program_order))
         match.anchor = ops[0]
+        moved: dict[Any, None] = {}
         for argument in match.template.lowered.arguments:
             value = match.values[argument.path]
-            if isinstance(value, ir.Value) and not _brought(value, match.anchor, match.moved):
+            if isinstance(value, ir.Value) and not _brought(value, match.anchor, moved):
                 name = argument.path.partition("#")[0]
                 raise _Stop(
                     Refusal(
@@ -566,6 +572,7 @@ class Matcher:
                         depth=PATTERN_HOLDS * 2,
                     )
                 )
+        match.moved = list(moved)
 
     # -- index equations
 
@@ -1256,6 +1263,10 @@ class Matcher:
 # Beyond what any pattern counts: the ops are right, a type or a condition is not.
 PATTERN_HOLDS = 100_000
 MAX_USERS = 4
+# How many users of a shared operand are looked at for a match of several roots, and how many may be
+# tried: a rule with three roots tries pairs of them.
+MAX_LOOKED_AT = 64
+MAX_BESIDE = 16
 
 
 @dataclass
@@ -1303,17 +1314,24 @@ _ANYWHERE = frozenset(
 )
 
 
-def _brought(value: Any, anchor: Any, moved: list[Any]) -> bool:
+def _brought(value: Any, anchor: Any, moved: dict[Any, None]) -> bool:
     """Whether a value stands before ``anchor``, or can; notes the ops to move there, in order."""
-    owner = _owner(value)
-    if owner is None:
-        return True
-    op = owner.operation
-    if op.block != anchor.block or op in moved or (op != anchor and op.is_before_in_block(anchor)):
-        return True
-    if op.name not in _ANYWHERE or any(not _brought(v, anchor, moved) for v in op.operands):
-        return False
-    moved.append(op)
+    left = [(value, False)]
+    while left:
+        value, ready = left.pop()
+        owner = _owner(value)
+        if owner is None:
+            continue
+        op = owner.operation
+        if op in moved or op.block != anchor.block:
+            continue
+        if ready:
+            moved[op] = None
+        elif op == anchor or not op.is_before_in_block(anchor):
+            if op.name not in _ANYWHERE:
+                return False
+            left.append((value, True))  # once what it reads is there
+            left += [(v, False) for v in reversed(op.operands)]
     return True
 
 
