@@ -21,9 +21,10 @@ from collections.abc import Callable
 
 from mlirules.drivers.apply.engine import Outcome
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.pipelines.transform import rule_set, shared_context
-from mlirules.drivers.quality.explain import diagnoses, walk, why_not
+from mlirules.drivers.quality.explain import diagnoses, why_not
 
 F32, BOOL = "!torch.vtensor<[64,64],f32>", "!torch.vtensor<[64,64],i1>"
 
@@ -70,7 +71,7 @@ def main() -> None:
     (product,) = (r for r in rules if r.name == "torch-mm-to-linalg")
     context = shared_context()
     module = compiler.parse(text, "program.mlir", context)
-    roots = [op for op in walk(module.operation) if op.name in product.root_ops]
+    roots = [op for op in ops_below(module.operation) if op.name in product.root_ops]
 
     def match() -> None:
         matcher = Matcher(product, context)

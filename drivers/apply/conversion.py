@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mlirules.drivers.iree.compiler import ir, known_dialects, rewrite
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.matcher import type_info
 from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.rule import Rule
@@ -148,19 +149,8 @@ def _unwrapped(value: Any) -> Any:
 
 def materialise(module: Any) -> None:
     """Replace the driver's casts between torch and builtin types by torch_c's."""
-    casts: list[Any] = []
-
-    def visit(operation: Any) -> None:
-        for region in operation.regions:
-            for block in region.blocks:
-                for op in block.operations:
-                    inner = op.operation
-                    if inner.name == "builtin.unrealized_conversion_cast":
-                        casts.append(inner)
-                    elif len(inner.regions):
-                        visit(inner)
-
-    visit(module.operation)
+    wanted = "builtin.unrealized_conversion_cast"
+    casts = [op for op in ops_below(module.operation) if op.name == wanted]
     for cast in casts:
         if len(cast.operands) != 1 or len(cast.results) != 1:
             continue

@@ -23,6 +23,7 @@ from mlirules.drivers.apply import leftovers as unconverted
 from mlirules.drivers.apply import rewrites as templates
 from mlirules.drivers.apply import walk as walking
 from mlirules.drivers.iree.compiler import ir, rewrite
+from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
 from mlirules.drivers.match.liveness import Marks
 from mlirules.drivers.match.matcher import ANYWHERE, ONLY_TENSORS, Around, Match, Matcher, Refusal
 from mlirules.generator.emit import pdll
@@ -529,59 +530,25 @@ def _print(op: Any) -> str:
     return str(op.get_asm(assume_verified=True))
 
 
-# Ops whose regions compute on scalars: no torch op stands in them.
-_SCALAR_REGIONS = ("linalg.", "tensor.", "iree_linalg_ext.", "arith.", "math.")
+def _holds_ops(op: Any) -> bool:
+    return not op.name.startswith(SCALAR_BODIES)
 
 
 def op_names(module: Any) -> Counter[str]:
     """How often each op occurs in a module (bodies of structured ops aside)."""
-    counts: Counter[str] = Counter()
-
-    def visit(operation: Any) -> None:
-        for region in operation.regions:
-            for block in region.blocks:
-                for op in block.operations:
-                    inner = op.operation
-                    name = inner.name
-                    if name in counts:
-                        counts[name] += 1
-                    else:
-                        counts[name] = 1
-                    # Most ops of a program have no region; the dialect tells for the rest.
-                    if len(inner.regions) and not name.startswith(_SCALAR_REGIONS):
-                        visit(inner)
-
-    visit(module.operation)
-    return counts
+    return Counter(op.name for op in ops_below(module.operation, _holds_ops))
 
 
 def sweep(module: Any, names: Iterable[str]) -> int:
     """Erase ops of the given names whose results nobody uses. Returns how many went."""
-    gone = 0
     wanted = frozenset(names) | _DEAD_CASTS
-
-    def visit(operation: Any) -> None:
-        nonlocal gone
-        for region in operation.regions:
-            for block in region.blocks:
-                dead_or_not = []
-                for op in block.operations:
-                    inner = op.operation
-                    name = inner.name
-                    if name in wanted:
-                        dead_or_not.append(inner)
-                    elif not name.startswith(_SCALAR_REGIONS) and len(inner.regions):
-                        visit(inner)
-                for inner in reversed(dead_or_not):
-                    results = inner.results
-                    if not len(results) or any(
-                        next(iter(value.uses), None) is not None for value in results
-                    ):
-                        continue
-                    inner.erase()
-                    gone += 1
-
-    visit(module.operation)
+    below = ops_below(module.operation, lambda op: op.name not in wanted and _holds_ops(op))
+    gone = 0
+    for op in reversed([op for op in below if op.name in wanted]):
+        results = op.results
+        if len(results) and not any(next(iter(value.uses), None) is not None for value in results):
+            op.erase()
+            gone += 1
     return gone
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.traversal import ops_below
 
 __all__ = ["place"]
 
@@ -36,12 +37,7 @@ def _symbol(op: Any) -> str:
 
 def _dispatched(operation: Any) -> set[str]:
     found: set[str] = set()
-    for region in operation.regions:
-        for block in region.blocks:
-            for op in block.operations:
-                inner = op.operation
-                if inner.name == "flow.dispatch":
-                    found |= set(re.findall(r"@(\w+)::", str(inner.attributes["entry_points"])))
-                elif len(inner.regions) and not inner.name.startswith("linalg."):
-                    found |= _dispatched(inner)
+    for op in ops_below(operation, lambda op: not op.name.startswith("linalg.")):
+        if op.name == "flow.dispatch":
+            found |= set(re.findall(r"@(\w+)::", str(op.attributes["entry_points"])))
     return found

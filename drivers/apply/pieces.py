@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.traversal import ops_below
 
 __all__ = ["owner", "read_by", "remap", "texts"]
 
@@ -21,29 +22,22 @@ def read_by(op: Any) -> list[Any]:
     own: set[Any] = set()
     read: list[Any] = []
 
-    def visit(inner: Any) -> None:
+    for inner in (op, *ops_below(op)):
         read.extend(v for v in inner.operands if v not in own)
         own.update(inner.results)
         for region in inner.regions:
             for block in region.blocks:
                 own.update(block.arguments)
-                for nested in block.operations:
-                    visit(nested.operation)
-
-    visit(op)
     return read
 
 
 def remap(op: Any, mapped: dict[Any, Any]) -> None:
     """Let an op, and what stands in it, read other values."""
-    operands = op.operands
-    for n, value in enumerate(operands):
-        if value in mapped:
-            operands[n] = mapped[value]
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                remap(inner.operation, mapped)
+    for inner in (op, *ops_below(op)):
+        operands = inner.operands
+        for n, value in enumerate(operands):
+            if value in mapped:
+                operands[n] = mapped[value]
 
 
 def texts(ops: Sequence[Any], context: Any, inputs: list[Any]) -> list[str]:

@@ -11,25 +11,16 @@ from collections import defaultdict
 from typing import Any
 
 from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.traversal import ops_below
 
 _MARK = re.compile(r'^loc\("mlirules:(op|made) (\d+)"')
 
 
 def number(module: Any) -> None:
     """Mark every op with its number, in the order in which the program prints them."""
-    count = 0
     context = module.context
-
-    def visit(op: Any) -> None:
-        nonlocal count
+    for count, op in enumerate([module.operation, *ops_below(module.operation)]):
         op.location = ir.Location.name(f"mlirules:op {count}", op.location, context=context)
-        count += 1
-        for region in op.regions:
-            for block in region.blocks:
-                for inner in block.operations:
-                    visit(inner.operation)
-
-    visit(module.operation)
 
 
 def mark(application: int, place: Any, context: Any) -> Any:
@@ -54,20 +45,15 @@ def place(op: Any) -> Any:
 def made(module: Any) -> dict[int, list[int]]:
     """The ops that each application made and that are left, by their numbers in ``module``."""
     found: dict[int, list[int]] = defaultdict(list)
-    count = 0
-
-    def visit(op: Any, owner: int | None) -> None:
-        nonlocal count
+    owners: dict[Any, int | None] = {}
+    for count, op in enumerate([module.operation, *ops_below(module.operation)]):
+        parent = op.parent
+        owner = owners.get(parent.operation) if parent is not None else None
         marked = read(op)
         if marked is not None:
             owner = marked[1] if marked[0] == "made" else None
         if owner is not None:  # ops in the regions of what was made bear no mark of their own
             found[owner].append(count)
-        count += 1
-        for region in op.regions:
-            for block in region.blocks:
-                for inner in block.operations:
-                    visit(inner.operation, owner)
-
-    visit(module.operation, None)
+        if len(op.regions):
+            owners[op] = owner
     return dict(found)

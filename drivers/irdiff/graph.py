@@ -14,6 +14,7 @@ from typing import Any
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.traversal import ops_below
 
 _LONGEST = 400  # characters of an attribute that are kept as they are
 #: Follows from the operands and results of an op, which are compared themselves.
@@ -286,16 +287,9 @@ class Program:
         """Find the lines of every op: the printed program, parsed, says where its ops begin."""
         again = compiler.parse(printed, self.path, compiler.context())
         starts: list[int] = []
-
-        def visit(op: Any) -> None:
-            found = re.search(r'"?:(\d+):\d+', str(op.location))
+        for inner in (again.operation, *ops_below(again.operation)):
+            found = re.search(r'"?:(\d+):\d+', str(inner.location))
             starts.append(int(found[1]) - 1 if found else -1)
-            for region in op.regions:
-                for block in region.blocks:
-                    for inner in block.operations:
-                        visit(inner.operation)
-
-        visit(again.operation)
         for op, start in zip(self.ops, starts, strict=True):
             op.first = start
         self.root.first, self.root.end = 0, len(self.lines)
@@ -326,11 +320,16 @@ class Program:
 
 def walk(op: Op) -> Iterator[Op]:
     """An op and all ops inside it."""
-    yield op
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.ops:
-                yield from walk(inner)
+    left = [op]
+    while left:
+        op = left.pop()
+        yield op
+        left += [
+            inner
+            for region in reversed(op.regions)
+            for block in reversed(region.blocks)
+            for inner in reversed(block.ops)
+        ]
 
 
 def _indent(line: str) -> int:

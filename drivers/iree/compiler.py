@@ -30,6 +30,7 @@ from iree.compiler.passmanager import PassManager
 from mlirules.drivers.iree import dialects, program
 from mlirules.drivers.iree.program import Program
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 
 __all__ = [
@@ -823,14 +824,9 @@ def is_convolution(op: ir.Operation) -> bool:
 def constraints_of(module: ir.Module) -> Iterator[ir.Operation]:
     """The ops of a module in which the compiler states what configurations must satisfy."""
 
-    def walk(op: ir.Operation) -> Iterator[ir.Operation]:
-        for region in op.regions:
-            for block in region.blocks:
-                for inner in block.operations:
-                    yield inner.operation
-                    yield from walk(inner.operation)
-
-    yield from (op for op in walk(module.operation) if op.name == "iree_codegen.smt.constraints")
+    yield from (
+        op for op in ops_below(module.operation) if op.name == "iree_codegen.smt.constraints"
+    )
 
 
 def smtlib(op: ir.Operation) -> str:

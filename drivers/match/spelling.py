@@ -61,15 +61,12 @@ _COMMUTE = frozenset(
 )
 
 
+_CLOSED = ("linalg.", "hal.executable", "stream.executable")
+
+
 def ops_of(operation: Any) -> Iterator[Any]:
     """The ops inside an op, except those in bodies of structured ops and of executables."""
-    for region in operation.regions:
-        for block in region.blocks:
-            for op in list(block.operations):
-                inner = op.operation
-                yield inner
-                if not inner.name.startswith(("linalg.", "hal.executable", "stream.executable")):
-                    yield from ops_of(inner)
+    return ops_below(operation, lambda op: not op.name.startswith(_CLOSED))
 
 
 def root_of(module: Any) -> Any:

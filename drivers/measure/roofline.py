@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.source import load_yaml
 from mlirules.support import package
@@ -239,13 +240,7 @@ def _constant(value: Any) -> int | None:
 
 
 def _ops(operation: Any, skip: Sequence[str] = ()) -> Iterator[Any]:
-    for region in operation.regions:
-        for block in region.blocks:
-            for op in block.operations:
-                inner = op.operation
-                yield inner
-                if inner.name not in skip:
-                    yield from _ops(inner, skip)
+    return ops_below(operation, lambda op: op.name not in skip)
 
 
 def _kernel(name: str, function: Any, known: Parameters) -> Dispatch:

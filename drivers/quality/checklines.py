@@ -14,13 +14,13 @@ from typing import Any
 from mlirules.drivers.apply.engine import Options
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.pipelines.transform import (
     engine_for,
     parsed,
     shared_context,
 )
-from mlirules.drivers.quality.explain import walk
 from mlirules.drivers.quality.ruletest import filecheck, run_test
 from mlirules.generator.emit import pdll
 from mlirules.language.edit import with_value
@@ -95,7 +95,7 @@ def _rewritten(rule: Rule, text: str) -> Any:
     """The program after the rule; ops that stood there before carry a mark."""
     module = _module(rule, text)
     with shared_context():
-        for op in walk(module.operation):
+        for op in ops_below(module.operation):
             op.attributes[_OLD] = ir.UnitAttr.get()
     count = engine_for([rule]).run(module, Options(driver="greedy")).total
     if not count:
@@ -120,7 +120,7 @@ def _reason(rule: Rule, text: str) -> str:
     matcher = Matcher(rule, shared_context())
     found = [
         matcher.diagnose(op)
-        for op in walk(_module(rule, text).operation)
+        for op in ops_below(_module(rule, text).operation)
         if op.name in rule.root_ops
     ]
     lines = {str(d.refusals[0].line) for d in found if d.refusals}
@@ -134,14 +134,14 @@ def lines_for(rule: Rule, text: str) -> list[str]:
     the program.
     """
     module = _rewritten(rule, text)
-    made = [op for op in walk(module.operation) if _OLD not in op.attributes]
-    left = {op.name for op in walk(module.operation)}
-    label = next((op for op in walk(module.operation) if op.name == "func.func"), None)
+    made = [op for op in ops_below(module.operation) if _OLD not in op.attributes]
+    left = {op.name for op in ops_below(module.operation)}
+    label = next((op for op in ops_below(module.operation) if op.name == "func.func"), None)
     telling = [op for op in made if not _SILENT.match(op.name)] or made
     if len(telling) > MAX_LINES:  # what stands in the function says more than bodies do
         outer = [op for op in telling if op.parent.name == "func.func"]
         telling = (outer or telling)[:MAX_LINES]
-    for op in walk(module.operation):
+    for op in ops_below(module.operation):
         if _OLD in op.attributes:
             del op.attributes[_OLD]
     head = []

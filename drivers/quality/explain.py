@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlirules.drivers.apply.engine import Outcome
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.liveness import Frozen
 from mlirules.drivers.match.matcher import Around, Diagnosis, Matcher, Refusal
 from mlirules.language.faults import did_you_mean
@@ -19,17 +20,6 @@ from mlirules.language.rule import Line, Rule
 
 # Says whether an op is one that the reader asked about.
 Wanted = Callable[[Any], bool]
-
-
-def walk(operation: Any) -> Iterator[Any]:
-    """Every op below ``operation``, in the order of the text."""
-    for region in operation.regions:
-        for block in region.blocks:
-            for op in block.operations:
-                inner = op.operation
-                yield inner
-                if len(inner.regions):
-                    yield from walk(inner)
 
 
 def diagnoses(matcher: Matcher, module: Any, wanted: Wanted | None = None) -> list[Diagnosis]:
@@ -42,7 +32,7 @@ def diagnoses(matcher: Matcher, module: Any, wanted: Wanted | None = None) -> li
     """
     rule = matcher.rule
     roots = frozenset(rule.root_ops)
-    ops = list(walk(module.operation))
+    ops = list(ops_below(module.operation))
     asked = ops if wanted is None else [op for op in ops if wanted(op)]
     chosen = [op for op in asked if op.name in roots]
     if not chosen and wanted is not None:
@@ -166,6 +156,6 @@ def why_not(matchers: Sequence[Matcher], before: Any, after: Any, outcome: Outco
 
 def _by_name(module: Any) -> dict[str, list[Any]]:
     out: dict[str, list[Any]] = {}
-    for op in walk(module.operation):
+    for op in ops_below(module.operation):
         out.setdefault(op.name, []).append(op)
     return out

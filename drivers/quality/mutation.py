@@ -13,6 +13,7 @@ from mlirules.drivers.apply.engine import Options
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines.transform import (
@@ -20,7 +21,6 @@ from mlirules.drivers.pipelines.transform import (
     parsed,
     shared_context,
 )
-from mlirules.drivers.quality.explain import walk
 from mlirules.drivers.quality.synthesis import Synthesis, conditions, synthesise
 from mlirules.language.faults import MlirulesError
 from mlirules.language.model import RunSpec
@@ -132,7 +132,7 @@ def _cases(rule: Rule, made: Synthesis) -> list[_Case]:
 
 
 def _roots(rule: Rule, module: Any) -> list[Any]:
-    return [op for op in walk(module.operation) if op.name in rule.root_ops]
+    return [op for op in ops_below(module.operation) if op.name in rule.root_ops]
 
 
 def _run(rule: Rule, made: Synthesis, report: Report) -> None:

@@ -15,6 +15,7 @@ from filecheck.parser import Parser, pattern_for_opts
 
 from mlirules.drivers.apply.engine import Options
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.liveness import Frozen
 from mlirules.drivers.match.matcher import Around, Refusal
 from mlirules.drivers.measure import numerics
@@ -147,21 +148,13 @@ def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
     refusals: list[Refusal] = []
     candidates = 0
 
-    def visit(operation: Any) -> None:
-        nonlocal candidates
-        for region in operation.regions:
-            for block in region.blocks:
-                for op in block.operations:
-                    inner = op.operation
-                    if inner.name in rule.root_ops:
-                        candidates += 1
-                        refusal = engine.explain(rule, inner, around)
-                        if refusal is not None:
-                            refusals.append(refusal)
-                    visit(inner)
-
     around = Around(_first_kind(rule), Frozen(module.operation).dead)
-    visit(module.operation)
+    for op in ops_below(module.operation):
+        if op.name in rule.root_ops:
+            candidates += 1
+            refusal = engine.explain(rule, op, around)
+            if refusal is not None:
+                refusals.append(refusal)
     if not candidates and test.because is not None:
         result.problems.append(f"the program holds no {rule.root_ops[0]}: it shows no refusal")
     faults = engine.matchers[rule.name].faults
@@ -188,7 +181,7 @@ def _rewritten(
     if count == 0:
         reasons = []
         engine = engine_for([rule])
-        for op in _ops(module.operation):
+        for op in ops_below(module.operation):
             if op.name in rule.root_ops:
                 refusal = engine.explain(rule, op)
                 if refusal is not None:
@@ -232,16 +225,6 @@ def _asked(tested: Sequence[str], devices: Sequence[str] | None, result: TestRes
     kinds = {device.partition(":")[0] for device in asked}
     result.skipped += [f"{device}: not asked for" for device in tested if device not in kinds]
     return asked
-
-
-def _ops(operation: Any) -> list[Any]:
-    out = []
-    for region in operation.regions:
-        for block in region.blocks:
-            for op in block.operations:
-                out.append(op.operation)
-                out.extend(_ops(op.operation))
-    return out
 
 
 def filecheck(checks: str, text: str) -> str:

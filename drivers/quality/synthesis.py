@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any
 
 from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.matcher import Diagnosis, Matcher, type_info
 from mlirules.drivers.pipelines.transform import parsed, shared_context
-from mlirules.drivers.quality.explain import walk
 from mlirules.generator.programs import Leaf, Program, constant, emit, list_of
 from mlirules.language.faults import MlirulesError
 from mlirules.language.notation import ast
@@ -162,7 +162,7 @@ class Search:
         self.module = module  # the ops of a diagnosis live in it
         found = [
             self.matcher.diagnose(op, rewrite=self.rewrite)
-            for op in walk(module.operation)
+            for op in ops_below(module.operation)
             if op.name in self.rule.root_ops
         ]
         self.matcher.faults.clear()
@@ -204,7 +204,7 @@ class Search:
         except MlirulesError:
             return []
         out: list[Program | str] = []
-        for op in walk(module.operation):
+        for op in ops_below(module.operation):
             if op.name not in self.rule.root_ops:
                 continue
             if self.matcher.diagnose(op, rewrite=self.rewrite).applies:

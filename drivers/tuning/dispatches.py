@@ -14,6 +14,7 @@ from typing import Any
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.language.faults import MlirulesError
 
 Shape = tuple[int, ...]
@@ -177,14 +178,14 @@ def cut(
             executables.append(own)
         elif own.name == "util.global" and "#hal.device" in _asm(own):
             header.append(_asm(own))
-        for inner in _walk(own):
+        for inner in ops_below(own):
             if inner.name == "flow.dispatch":
                 for entry in re.findall(r"@([\w$.]+)", str(inner.attributes["entry_points"]))[1::2]:
                     calls.setdefault(entry, []).append(inner)
     attributes = _asm(module.operation).partition("{\n")[0]
     out = Dispatches()
     for executable in executables:
-        for function in (o for o in _walk(executable) if o.name == "func.func"):
+        for function in (o for o in ops_below(executable) if o.name == "func.func"):
             name = _symbol(function)
             try:
                 own_calls = calls.get(name, [])
@@ -268,14 +269,6 @@ def _symbol(op: Any) -> str:
     return str(op.attributes["sym_name"]).strip('"')
 
 
-def _walk(op: Any) -> Iterator[Any]:
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield inner.operation
-                yield from _walk(inner.operation)
-
-
 # ---- the root op ---------------------------------------------------------------------------
 
 
@@ -287,7 +280,7 @@ def root_op(function: Any) -> Any | None:
     """
     structured = [
         op
-        for op in _walk(function)
+        for op in ops_below(function)
         if op.name.startswith(("linalg.", "iree_linalg_ext.")) and op.name not in _NO_ROOTS
     ]
     attention = [op for op in structured if op.name in _ATTENTION]
@@ -305,7 +298,7 @@ _NO_ROOTS = frozenset({"linalg.fill", "linalg.yield", "linalg.index", "iree_lina
 
 def functions(module: Any) -> Iterator[Any]:
     """The functions of all executables of a module, in order."""
-    yield from (op for op in _walk(module.operation) if op.name == "func.func")
+    yield from (op for op in ops_below(module.operation) if op.name == "func.func")
 
 
 def _maps(op: Any) -> list[Any]:
@@ -461,7 +454,7 @@ def _region(op: Any) -> tuple[str, str]:
     start = text.find("{\n")
     captured: dict[str, None] = {}
     block = op.regions[0].blocks[0] if len(op.regions) and len(op.regions[0].blocks) else None
-    inside = list(_walk(op)) if block is not None else []
+    inside = list(ops_below(op)) if block is not None else []
     own = {str(r) for o in inside for r in o.results}
     for inner in inside:
         for value in inner.operands:
