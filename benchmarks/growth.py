@@ -32,15 +32,15 @@ FLAT = 1.5
 SIZES = (10, 100, 1000, 3000, 10_000)
 #: Enough kinds of rule for every way that a driver has of looking around in a program.
 RULES = (
-    "torch/fusions/activations/silu",
-    "torch/fusions/matmul/two-mm",
-    "torch/fusions/views/permute-permute",
-    "torch/fusions/casts/to-same",
-    "torch/to-linalg/elementwise/relu",
-    "torch/to-linalg/elementwise/sigmoid",
-    "torch/to-linalg/elementwise/tanh",
-    "torch/to-linalg/elementwise/silu",
-    "torch/to-linalg/matmul/mm",
+    "torch/fusions/activations/torch-silu-fuse",
+    "torch/fusions/matmul/torch-two-mm-fuse",
+    "torch/fusions/views/torch-permute-permute-fuse",
+    "torch/fusions/casts/torch-to-same-fuse",
+    "torch/to-linalg/elementwise/torch-relu-to-linalg",
+    "torch/to-linalg/elementwise/torch-sigmoid-to-linalg",
+    "torch/to-linalg/elementwise/torch-tanh-to-linalg",
+    "torch/to-linalg/elementwise/torch-silu-to-linalg",
+    "torch/to-linalg/matmul/torch-mm-to-linalg",
 )
 DRIVERS = ("greedy", "greedy, bottom-up", "walk", "conversion")
 PIPELINES = ("cpu", "cpu-fast", "vulkan")

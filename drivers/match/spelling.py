@@ -13,6 +13,7 @@ from typing import Any
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.generator.lowering.lower import lower
 from mlirules.generator.lowering.values import LoweringError
 from mlirules.language.faults import Fault, MlirulesError
