@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from mlirules.language import functions as scalars
 from mlirules.language.builtins import FUNCTIONS
+from mlirules.language.checks.expressions import RUNTIME_ARITY, RUNTIME_FUNCTIONS
 from mlirules.language.evaluate import Evaluator
-from mlirules.language.loader import RUNTIME_ARITY, RUNTIME_FUNCTIONS
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression
 from mlirules.language.notation.parser import (

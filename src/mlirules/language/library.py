@@ -20,17 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import mlirules
+from mlirules.language.checks.checker import OpOracle
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.kernel import KernelDoc
-from mlirules.language.loader import (
-    OpOracle,
-    duplicate,
-    kind_of,
-    no_rules,
-    origin_of,
-    rule_files,
-    rule_of,
-)
+from mlirules.language.loader import duplicate, kind_of, no_rules, origin_of, rule_files, rule_of
 from mlirules.language.model import RuleDoc
 from mlirules.language.notation import ast
 from mlirules.language.rule import BodyText, Line, OpPattern, Rule

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import re
 
+from mlirules.language.checks.expressions import Expressions, blanked
 from mlirules.language.faults import Fault
 from mlirules.language.kernel import MAX_GRID, MAX_THREADS, PLACES, KernelDoc, Variant
-from mlirules.language.loader import _Checker, blanked
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
 from mlirules.language.rule import Rule
 from mlirules.language.source import Path_
 
 
-def kernel_variants(checker: _Checker, rule: Rule, doc: KernelDoc) -> list[Variant]:
+def kernel_variants(checker: Expressions, rule: Rule, doc: KernelDoc) -> list[Variant]:
     """The variants of a kernel rule, parsed and checked; faults go to the checker."""
     path: Path_ = ("kernel", "inputs")
     known = checker.has_root(rule) or not rule.match
@@ -56,7 +56,7 @@ def kernel_variants(checker: _Checker, rule: Rule, doc: KernelDoc) -> list[Varia
 
 
 def _kernel_variant(
-    checker: _Checker, rule: Rule, doc: KernelDoc, i: int, results: list[str]
+    checker: Expressions, rule: Rule, doc: KernelDoc, i: int, results: list[str]
 ) -> Variant:
     made = doc.kernel.variants[i]
     where: Path_ = ("kernel", "variants", i)
@@ -131,7 +131,7 @@ def _kernel_variant(
     return variant
 
 
-def _kernel_sizes(checker: _Checker, variant: Variant) -> None:
+def _kernel_sizes(checker: Expressions, variant: Variant) -> None:
     """Sizes that are numbers already are checked while the rule is read."""
     for rows, limits, what in (
         (variant.grid, MAX_GRID, "workgroups"),
@@ -158,7 +158,7 @@ def _kernel_sizes(checker: _Checker, variant: Variant) -> None:
 
 
 def _kernel_body(
-    checker: _Checker, doc: KernelDoc, variant: Variant, scope: set[str], results: list[str]
+    checker: Expressions, doc: KernelDoc, variant: Variant, scope: set[str], results: list[str]
 ) -> None:
     line = variant.body
     assert line is not None

@@ -8,6 +8,7 @@ from typing import Any
 
 import pydantic
 
+from mlirules.language.checks.shape import model_fault
 from mlirules.language.config.model import (
     Basis,
     ConfigDoc,
@@ -24,7 +25,6 @@ from mlirules.language.config.model import (
     Ukernel,
 )
 from mlirules.language.faults import Fault
-from mlirules.language.loader import model_fault
 from mlirules.language.model import RunSpec
 from mlirules.language.source import Path_, SourceFile
 
