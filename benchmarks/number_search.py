@@ -1,0 +1,304 @@
+"""Search for wrong numbers: made-up programs under exactly a shipped pipeline, against PyTorch.
+
+Each number makes one small program: a product, a convolution, a reduction or a chain of products,
+with odd, prime, 1-sized and large sizes, batches, groups, strides and dilations, and what models
+put before and after them (softmax, normalisation, residuals). Several are compiled together; what
+fails together is compiled alone. Results go to a file line by line: run again to go on.
+
+    python benchmarks/number_search.py --seconds 600 --store numbers.jsonl
+    python benchmarks/number_search.py --only 137 --target vulkan --pipeline vulkan
+"""
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree.fx import fx_import
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines.transform import compile_program, default_for
+from mlirules.language.faults import MlirulesError
+from mlirules.language.pipeline import Pipeline
+
+SIZES = (1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33, 64, 79, 97, 128, 130)
+#: Largest difference that rounding explains, relative to the largest result.
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+#: Programs in one compilation.
+TOGETHER = 12
+
+Function = Callable[..., torch.Tensor]
+
+
+@dataclass
+class Case:
+    """A program: what it computes, in words and as a function of ``inputs``."""
+
+    number: int
+    words: str
+    function: Function
+    inputs: list[torch.Tensor]
+
+
+class _Module(torch.nn.Module):
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.function(*inputs)
+
+
+# ---------------------------------------------------------------- programs
+
+
+def case(number: int) -> Case:
+    """The program of a number, always the same one."""
+    pick = random.Random(number)
+    made = pick.choices([_product, _convolution, _reduction, _chain], [5, 5, 2, 3])[0](pick)
+    words, function, shapes, dtype = made
+    generator = torch.Generator().manual_seed(number)
+    inputs = [torch.randn(s, generator=generator).to(dtype) for s in shapes]
+    return Case(number, f"{words} {shapes} {str(dtype)[6:]}", function, inputs)
+
+
+_Made = tuple[str, Function, list[tuple[int, ...]], torch.dtype]
+
+
+def _dtype(pick: random.Random) -> torch.dtype:
+    return pick.choices([torch.float32, torch.float16, torch.bfloat16], [8, 1, 1])[0]
+
+
+def _normalised(x: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, x.shape[-1:])
+
+
+#: What stands before a factor and after a result, by name.
+AROUND: dict[str, Function] = {
+    "": lambda x: x,
+    "softmax": lambda x: x.softmax(-1),
+    "layer norm": _normalised,
+    "l2 norm": lambda x: x / (x * x).sum(-1, keepdim=True).sqrt().clamp_min(0.1),
+    "tanh": torch.tanh,
+    "less its mean": lambda x: x - x.mean(-1, keepdim=True),
+    "softmax of columns": lambda x: x.softmax(-2) if x.dim() > 1 else x,
+    "doubled": lambda x: x + x,
+}
+AFTER: dict[str, Function] = {
+    **AROUND,
+    "sum": lambda x: x.sum(-1),
+    "mean of rows": lambda x: x.mean(-2) if x.dim() > 1 else x,
+    "largest": lambda x: x.amax(-1),
+    "transposed": lambda x: x.transpose(-1, -2) if x.dim() > 1 else x,
+}
+
+
+def _around(pick: random.Random, table: dict[str, Function]) -> tuple[str, Function]:
+    name = pick.choice(["", "", *table])
+    return name, table[name]
+
+
+def _batch(pick: random.Random) -> tuple[int, ...]:
+    return tuple(pick.choice((1, 2, 3, 4)) for _ in range(pick.choice((0, 1, 1, 2))))
+
+
+def _product(pick: random.Random) -> _Made:
+    m, k, n = (pick.choice(SIZES) for _ in "mkn")
+    batch = _batch(pick)
+    left, right = pick.random() < 0.25, pick.random() < 0.4
+    shared = bool(batch) and pick.random() < 0.25
+    (before, f), (beside, g), (after, h) = (_around(pick, t) for t in (AROUND, AROUND, AFTER))
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a, b = f(a), g(b)
+        a = a.transpose(-1, -2) if left else a
+        b = b.transpose(-1, -2) if right else b
+        return h(a @ b)
+
+    shape_a = (*batch, k, m) if left else (*batch, m, k)
+    shape_b = (*(() if shared else batch), *((n, k) if right else (k, n)))
+    words = f"product of [{before}]{'^T' * left} and [{beside}]{'^T' * right} then [{after}]"
+    return words, function, [shape_a, shape_b], _dtype(pick)
+
+
+def _chain(pick: random.Random) -> _Made:
+    """Two products with something between them: attention, perceptrons."""
+    m, k, n, p = (pick.choice(SIZES) for _ in "mknp")
+    batch = _batch(pick)
+    (before, f), (between, g), (after, h) = (_around(pick, t) for t in (AROUND, AROUND, AFTER))
+
+    def function(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return h(g(f(a) @ b.transpose(-1, -2)) @ c)
+
+    words = f"product of [{before}] then [{between}], product, then [{after}]"
+    shapes = [(*batch, m, k), (*batch, n, k), (*batch, n, p)]
+    return words, function, shapes, _dtype(pick)
+
+
+def _convolution(pick: random.Random) -> _Made:
+    rank = pick.choice((1, 2, 2))
+    groups = pick.choice((1, 1, 1, 2, 3, 4, 8, 16))
+    inner = pick.choice((1, 1, 2, 3, 5, 8, 16))
+    outer = pick.choice((1, 1, 2, 3, 5, 8, 16))
+    transposed = pick.random() < 0.15
+    kernel = tuple(pick.choice((1, 1, 2, 3, 3, 4, 5, 7)) for _ in range(rank))
+    if rank == 1 and pick.random() < 0.3:
+        kernel = (16,)
+    stride = pick.choice((1, 1, 2, 3))
+    dilation = pick.choice((1, 1, 1, 2, 3))
+    padding = tuple(pick.choice((0, k // 2, k // 2)) for k in kernel)
+    size = tuple((k - 1) * dilation + pick.choice((1, 2, 5, 8, 13, 16, 31)) for k in kernel)
+    bias = pick.random() < 0.5
+    after, h = _around(pick, AFTER)
+    batch = pick.choice((1, 1, 2, 3))
+    op: Any = getattr(F, f"conv{'_transpose' * transposed}{rank}d")
+
+    def function(x: torch.Tensor, w: torch.Tensor, *b: torch.Tensor) -> torch.Tensor:
+        options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        return h(op(x, w, b[0] if b else None, **options))
+
+    ends = (groups * inner, outer) if transposed else (groups * outer, inner)
+    shapes: list[tuple[int, ...]] = [(batch, groups * inner, *size), (*ends, *kernel)]
+    shapes += [(groups * outer,)] * bias
+    words = (
+        f"convolution{' transposed' * transposed}, kernel {kernel}, stride {stride}, "
+        f"padding {padding}, dilation {dilation}, groups {groups} then [{after}]"
+    )
+    return words, function, shapes, torch.float32
+
+
+def _reduction(pick: random.Random) -> _Made:
+    shape = tuple(pick.choice(SIZES[:12]) for _ in range(pick.choice((1, 2, 3, 4))))
+    while np.prod(shape) > 200_000:
+        shape = tuple(max(1, d // 2) for d in shape)
+    dims = tuple(d for d in range(len(shape)) if pick.random() < 0.6) or (-1,)
+    keep = pick.random() < 0.5
+    table: dict[str, Function] = {
+        "sum": lambda x: x.sum(dims, keepdim=keep),
+        "mean": lambda x: x.mean(dims, keepdim=keep),
+        "largest": lambda x: x.amax(dims, keepdim=keep),
+        "variance": lambda x: x.var(dims, correction=0, keepdim=keep),
+        "log of sums": lambda x: x.logsumexp(dims, keepdim=keep),
+        "softmax": lambda x: x.softmax(dims[0]),
+        "running sum": lambda x: x.cumsum(dims[0]),
+        "norm": lambda x: torch.linalg.vector_norm(x, dim=dims, keepdim=keep),
+    }
+    name = pick.choice(list(table))
+    before, f = _around(pick, AROUND)
+    reduce = table[name]
+    words = f"{name} over {dims} of [{before}]"
+    return words, lambda x: reduce(f(x)), [shape], torch.float32
+
+
+# ---------------------------------------------------------------- running them
+
+
+def check(cases: Sequence[Case], target: Target, pipeline: Pipeline) -> dict[int, str]:
+    """What is wrong with each program, by its number; nothing where it is right."""
+    texts, wanted = {}, {}
+    for one in cases:
+        with torch.no_grad():
+            wanted[one.number] = one.function(*one.inputs)
+            exported = torch.export.export(_Module(one.function), tuple(one.inputs))
+        texts[one.number] = fx_import(exported.run_decompositions(), _name(one))
+    together = "".join(_body(text) for text in texts.values())
+    try:
+        vmfb, _ = compile_program(together, target, pipeline, timeout=300)
+    except MlirulesError as error:
+        if len(cases) == 1:
+            return {cases[0].number: f"does not compile: {str(error).splitlines()[0][:300]}"}
+        found = [check([one], target, pipeline) for one in cases]
+        return {number: said for problems in found for number, said in problems.items()}
+    wrong = {}
+    calls = [(_name(one), [_array(x) for x in one.inputs]) for one in cases]
+    for one, result in zip(cases, runtime.run_each(vmfb, calls, target), strict=True):
+        said = (
+            f"does not run: {result}"
+            if isinstance(result, MlirulesError)
+            else _difference(np.asarray(result[0]), wanted[one.number])
+        )
+        if said:
+            wrong[one.number] = said
+    return wrong
+
+
+def _name(one: Case) -> str:
+    return f"p{one.number}"
+
+
+def _array(x: torch.Tensor) -> Any:
+    if x.dtype == torch.bfloat16:
+        return x.float().numpy().astype(runtime.DTYPES["bf16"])
+    return x.numpy()
+
+
+def _body(text: str) -> str:
+    """The functions of a module's text: programs here hold no constants of their own."""
+    return text.strip().removeprefix("module {").removesuffix("}")
+
+
+def _difference(found: Any, wanted: torch.Tensor) -> str:
+    if tuple(found.shape) != tuple(wanted.shape):
+        return f"shape {list(found.shape)}, not {list(wanted.shape)}"
+    exact = wanted.double().numpy()
+    error = np.abs(found.astype(np.float64) - exact)
+    scale = max(float(np.max(np.abs(exact), initial=0.0)), 1e-2)
+    worst = float(np.max(error, initial=0.0)) / scale
+    if worst <= TOLERANCE[wanted.dtype]:  # NaN fails, too: no input here makes one
+        return ""
+    return f"wrong by {worst:.3g} of the largest result"
+
+
+def search(
+    numbers: Iterator[int], target: Target, pipeline: Pipeline, until: float
+) -> Iterator[tuple[Case, str]]:
+    """Each program with what is wrong with it, until the clock (``time.monotonic``) says so."""
+    while time.monotonic() < until:
+        cases = [case(number) for number, _ in zip(numbers, range(TOGETHER), strict=False)]
+        if not cases:
+            return
+        wrong = check(cases, target, pipeline)
+        yield from ((one, wrong.get(one.number, "")) for one in cases)
+
+
+def main() -> int:
+    """Search from the command line; 1 when something is wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--target", default="cpu")
+    parser.add_argument("--pipeline", help="default: the target's")
+    parser.add_argument("--only", type=int, action="append", help="these programs")
+    parser.add_argument("--store", type=Path, help="a file of results, to go on from")
+    asked = parser.parse_args()
+    target = Target.parse(asked.target)
+    pipeline = Pipeline.load(asked.pipeline) if asked.pipeline else default_for(target.kind)
+    stored = asked.store.read_text().splitlines() if asked.store and asked.store.exists() else []
+    done = {json.loads(line)["number"] for line in stored}
+    first = max([asked.first, *(number + 1 for number in done)])
+    numbers = iter(asked.only) if asked.only else iter(range(first, sys.maxsize))
+    failed = count = 0
+    for one, said in search(numbers, target, pipeline, time.monotonic() + asked.seconds):
+        count += 1
+        failed += bool(said)
+        if said:
+            print(f"{one.number}: {one.words}: {said}", flush=True)
+        if asked.store:
+            row = {"number": one.number, "program": one.words, "wrong": said}
+            with asked.store.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    print(f"{count} programs, {failed} wrong, {pipeline.pipeline} on {target}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
