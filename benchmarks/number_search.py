@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from mlirules.drivers.iree import runtime
 from mlirules.drivers.iree.fx import fx_import
@@ -79,7 +79,7 @@ def _dtype(pick: random.Random) -> torch.dtype:
 
 
 def _normalised(x: torch.Tensor) -> torch.Tensor:
-    return F.layer_norm(x, x.shape[-1:])
+    return functional.layer_norm(x, x.shape[-1:])
 
 
 #: What stands before a factor and after a result, by name.
@@ -160,7 +160,7 @@ def _convolution(pick: random.Random) -> _Made:
     bias = pick.random() < 0.5
     after, h = _around(pick, AFTER)
     batch = pick.choice((1, 1, 2, 3))
-    op: Any = getattr(F, f"conv{'_transpose' * transposed}{rank}d")
+    op: Any = getattr(functional, f"conv{'_transpose' * transposed}{rank}d")
 
     def function(x: torch.Tensor, w: torch.Tensor, *b: torch.Tensor) -> torch.Tensor:
         options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
