@@ -18,16 +18,11 @@ the text that the rules make of it has changed.
 """
 
 import argparse
-import contextlib
 import hashlib
 import json
 import os
 import queue
-import select
-import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,6 +38,7 @@ from corpus_report import Done
 from corpus_worker import FORMAT, Row, Setup
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from workers import START_LIMIT, Process, WorkerDied
 
 import mlirules
 from mlirules.drivers.iree.targets import Target
@@ -51,7 +47,6 @@ from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WR
 MODES = ("builtin", "fallback", "rules")
 JOBS_PER_WORKER = 250  # the compiler's context grows with every program
 SOURCES = ("rules", "specs", "generator", "drivers")
-START_LIMIT = 120.0
 
 
 @dataclass(frozen=True)
@@ -143,49 +138,16 @@ def keys(
     return found
 
 
-class WorkerDied(Exception):
-    """The worker ended in the middle of a job, and is of no more use.
-
-    `kind` is `crash` or `timeout`; `stage`, `mode` and `artefact` are what it was at, empty where
-    it had not said.
-    """
-
-    def __init__(self, kind: str, why: str) -> None:
-        super().__init__(why)
-        self.kind = kind
-        self.why = why
-        self.stage = ""
-        self.mode = ""
-        self.artefact = ""
-
-
 class Refused(Exception):
     """The run as a whole makes no sense: a wrong rule, an unknown pipeline. The text says why."""
 
 
-class WorkerProcess:
-    """A worker and the pipe to it."""
+class WorkerProcess(Process):
+    """A worker that takes programs of the corpus."""
 
     def __init__(self, setup: Setup, state: Path, timeout: float) -> None:
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- lives as long as the worker
-        package = Path(mlirules.__file__).parent.parent
-        path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
-        worker = Path(__file__).with_name("corpus_worker.py")
-        self._process = subprocess.Popen(
-            [sys.executable, str(worker), json.dumps(asdict(setup)), str(state), str(timeout)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env={**os.environ, "PYTHONPATH": path},
-            start_new_session=True,  # Ctrl-C is the parent's to handle
-        )
-        self._timeout = timeout
-        self._pending = b""
-        self.done = 0
-        try:
-            self._read(time.monotonic() + START_LIMIT)
-        except WorkerDied as error:
-            raise MlirulesError.at(str(worker), f"the worker does not start: {error.why}") from None
+        arguments = [json.dumps(asdict(setup)), str(state), str(timeout)]
+        super().__init__("corpus_worker.py", arguments, timeout)
 
     def do(self, job: Job, modes: Sequence[str], *, isolated: bool) -> Iterator[Row]:
         """The rows of a job, as they come. Raises WorkerDied and Refused."""
@@ -194,20 +156,13 @@ class WorkerProcess:
             "variant": job.variant,
             "modes": list(modes),
             "isolated": isolated,
-            "timeout": self._timeout,
+            "timeout": self.timeout,
         }
-        stdin = self._process.stdin
-        assert stdin is not None
-        self.done += 1
         at = nowhere = {"stage": "", "mode": "", "artefact": ""}
         # A step in a process of its own says itself when it reached the limit.
-        limit = self._timeout + (START_LIMIT if isolated else 0)
+        limit = self.timeout + (START_LIMIT if isolated else 0)
         try:
-            with contextlib.suppress(BrokenPipeError):  # reading says how it ended
-                stdin.write(json.dumps(order).encode() + b"\n")
-                stdin.flush()
-            while True:
-                answer = self._read(time.monotonic() + limit)
+            for answer in self.ask(order, limit):
                 if "row" in answer:
                     at = nowhere
                     yield _row(answer["row"])
@@ -215,42 +170,9 @@ class WorkerProcess:
                     at = answer
                 elif "refused" in answer:
                     raise Refused(answer["refused"])
-                else:
-                    return
         except WorkerDied as error:
             error.stage, error.mode, error.artefact = at["stage"], at["mode"], at["artefact"]
             raise
-
-    def _read(self, deadline: float) -> dict[str, Any]:
-        stdout = self._process.stdout
-        assert stdout is not None
-        while b"\n" not in self._pending:
-            left = deadline - time.monotonic()
-            ready, _, _ = select.select([stdout], [], [], max(0.0, left))
-            if not ready:
-                self.stop()
-                raise WorkerDied("timeout", f"stopped after {self._timeout:g} s")
-            data = os.read(stdout.fileno(), 1 << 16)
-            if not data:
-                raise WorkerDied("crash", self._epitaph())
-            self._pending += data
-        line, _, self._pending = self._pending.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def _epitaph(self) -> str:
-        code = self._process.wait()
-        if code < 0:
-            return signal.Signals(-code).name
-        self._log.seek(0)
-        said = self._log.read().decode(errors="replace").strip().splitlines()
-        return said[-1] if said else f"exit code {code}"
-
-    def stop(self) -> None:
-        """End the worker and whatever it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
 
 
 def _row(entry: dict[str, Any]) -> Row:

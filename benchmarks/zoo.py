@@ -1,0 +1,351 @@
+"""Are the models that people know right when they are compiled by the shipped rules?
+
+More than 200 models of timm, torchvision and transformers, small, with weights at random, each in
+four modes:
+
+    export    torch.export and the importer
+    plain     plain iree-compile, without the rules
+    default   what `mlirules compile` does
+    rules     what `mlirules compile --no-fallback` does: no torch op is left to IREE
+
+A model is right when its results are PyTorch's, apart by at most 1e-3 of the largest element. Models
+run in worker processes with limits of time and memory. Finished work is kept in a file of JSON lines:
+Ctrl-C loses nothing, and a run goes on where the last one ended.
+
+    python benchmarks/zoo.py                                       # everything
+    python benchmarks/zoo.py --only 'timm/conv*' --only '*bert*'
+    python benchmarks/zoo.py --sample 40 --seed 1 --target vulkan
+    python benchmarks/zoo.py --keep --failed                       # what failed, after a change
+    python benchmarks/zoo.py --keep --report docs/coverage.md      # the table, from finished work
+"""
+
+import argparse
+import fnmatch
+import hashlib
+import json
+import os
+import queue
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import zoo_models
+import zoo_report
+from corpus import sources_digest
+from rich.console import Console
+from workers import Process, WorkerDied
+from zoo_worker import MODES, Row, stem
+
+from mlirules.drivers.iree.targets import Target
+from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
+
+FORMAT = 1
+"""Of the file of finished work; to be raised when outcomes would be judged otherwise."""
+JOBS_PER_WORKER = 25
+GIB = 1 << 30
+
+
+class Store:
+    """Finished work: a file of JSON lines, the last line of a model, mode and target counts."""
+
+    def __init__(self, path: Path) -> None:
+        self._rows: dict[tuple[str, str, str], tuple[Row, str]] = {}
+        self._lock = threading.Lock()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        for line in old.splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:  # an interrupted run did not finish this line
+                continue
+            if entry["format"] == FORMAT:
+                row = row_of(entry["row"])
+                self._rows[row.model, row.mode, entry["target"]] = (row, entry["key"])
+        self._file = path.open("a", encoding="utf-8")
+        if old and not old.endswith("\n"):
+            self._file.write("\n")
+
+    def get(self, model: str, mode: str, target: str, key: str | None) -> Row | None:
+        """The row, if it is finished under this key (under any, without one)."""
+        row, under = self._rows.get((model, mode, target), (None, ""))
+        return row if key is None or under == key else None
+
+    def put(self, row: Row, target: str, key: str) -> None:
+        """Keep a row, at once on disk."""
+        entry = {"format": FORMAT, "target": target, "key": key, "row": asdict(row)}
+        with self._lock:
+            self._rows[row.model, row.mode, target] = (row, key)
+            self._file.write(json.dumps(entry) + "\n")
+            self._file.flush()
+
+
+def row_of(entry: Mapping[str, Any]) -> Row:
+    """A row as it was written."""
+    return Row(**{**entry, "notes": tuple(entry["notes"])})
+
+
+def described(value: object) -> object:
+    """A recipe as something that is printed the same in every process."""
+    if is_dataclass(value):
+        return [described(getattr(value, f.name)) for f in fields(value)]
+    if callable(value):
+        cells = [described(cell.cell_contents) for cell in getattr(value, "__closure__", None) or ()]
+        return [value.__code__.co_code.hex(), repr(value.__code__.co_consts[:1]), cells]
+    return repr(value)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What finished work depends on: a row under another key is not finished."""
+
+    target: str
+    sources: str
+
+    def of(self, model: str, mode: str) -> str:
+        """The key of a model in a mode."""
+        parts: list[object] = [FORMAT, model]
+        if mode == "export":
+            recipe = zoo_models.recipes()[model]
+            drawn = Path(zoo_models.__file__).read_text(encoding="utf-8")
+            parts += [described(recipe), drawn, *map(_version, ("torch", "transformers", "timm"))]
+        else:
+            parts += [self.of(model, "export"), self.target, _version("iree-base-compiler")]
+            if mode != "plain":
+                parts += [self.sources]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+def chosen(
+    models: Iterable[str], only: Sequence[str], sample: int | None, seed: int
+) -> list[str]:
+    """The models whose name, with the package or without, a glob of `only` matches; a sample."""
+    found = [
+        model
+        for model in models
+        if not only
+        or any(fnmatch.fnmatchcase(name, glob) for glob in only for name in (model, model.split("/")[1]))
+    ]
+    if sample is not None and sample < len(found):
+        found = sorted(random.Random(seed).sample(found, sample))
+    return found
+
+
+class Crew:
+    """Works off jobs, models with the modes that are wanted of them, with worker processes."""
+
+    def __init__(
+        self, store: Store, keys: Keys, folder: Path, options: argparse.Namespace, console: Console
+    ) -> None:
+        self._store, self._keys, self._folder = store, keys, folder
+        self._options, self._console = options, console
+        self._todo: queue.SimpleQueue[tuple[str, list[str]]] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._running: set[Process] = set()
+
+    def run(self, jobs: Sequence[tuple[str, list[str]]]) -> None:
+        """Do all jobs; KeyboardInterrupt stops cleanly."""
+        for job in jobs:
+            self._todo.put(job)
+        threads = [
+            threading.Thread(target=self._serve, daemon=True)
+            for _ in range(min(self._options.jobs, len(jobs)))
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in jobs:
+                failure = self._finished.get()
+                if failure is not None:
+                    raise failure
+        finally:
+            self._stopped.set()
+            for worker in list(self._running):
+                worker.stop()
+            for thread in threads:
+                thread.join(timeout=5)
+
+    def _serve(self) -> None:
+        worker: Process | None = None
+        try:
+            while not self._stopped.is_set():
+                try:
+                    model, modes = self._todo.get_nowait()
+                except queue.Empty:
+                    return
+                if worker is not None and worker.done >= JOBS_PER_WORKER:
+                    worker = self._discard(worker)
+                worker = self._do(worker, model, modes)
+                self._finished.put(None)
+        except Exception as error:  # noqa: BLE001 -- handed to the main thread, which raises it
+            if not self._stopped.is_set():
+                self._finished.put(error)
+        finally:
+            if worker is not None:
+                self._discard(worker)
+
+    def _do(self, worker: Process | None, model: str, modes: list[str]) -> Process | None:
+        options = self._options
+        left = list(modes)
+        while left and not self._stopped.is_set():
+            if worker is None:
+                arguments = [str(self._folder), options.target, str(options.timeout)]
+                arguments.append(str(int(options.memory * GIB)))
+                worker = Process("zoo_worker.py", arguments, options.timeout)
+                self._running.add(worker)
+            at = {"stage": "", "mode": left[0]}
+            try:
+                # The compiler is stopped by the worker itself, which says so.
+                for answer in worker.ask({"model": model, "modes": left}, 2 * options.timeout):
+                    if "row" in answer:
+                        self._keep(row_of(answer["row"]))
+                        left = [mode for mode in left if mode != answer["row"]["mode"]]
+                    else:
+                        at = answer
+            except WorkerDied as error:
+                worker = self._discard(worker)
+                if self._stopped.is_set():
+                    return None
+                guilty = ["default", "rules"] if at["mode"] == "default" else [at["mode"]]
+                for mode in guilty:
+                    self._keep(Row(model, mode, error.kind, f"{at['stage']}: {error.why}"))
+                left = [mode for mode in left if mode not in guilty]
+        return worker
+
+    def _keep(self, row: Row) -> None:
+        self._store.put(row, self._target(row.mode), self._keys.of(row.model, row.mode))
+        line = f"{row.model:36} {row.mode:8} {row.outcome:8} {row.seconds:7.1f} s  {row.why[:150]}"
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _target(self, mode: str) -> str:
+        return "" if mode == "export" else str(self._options.target)
+
+    def _discard(self, worker: Process) -> None:
+        worker.stop()
+        self._running.discard(worker)
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line. Exits with 2, saying why, when it is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="zoo.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", action="append", default=[], metavar="GLOB", help="repeatable")
+    parser.add_argument("--sample", type=int, metavar="N", help="N models, chosen by --seed")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--mode", default=",".join(MODES), help="of %(default)s, by commas")
+    parser.add_argument("--target", default="cpu", help="cpu, vulkan, ... (default: cpu)")
+    parser.add_argument("--jobs", type=int, default=2, help="worker processes (default: 2)")
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds a step (default: 120)")
+    parser.add_argument("--memory", type=float, default=12.0, help="GiB a worker (default: 12)")
+    parser.add_argument("--folder", type=Path, help="of programs and finished work")
+    parser.add_argument(
+        "--keep", action="store_true", help="take finished work of other sources of mlirules too"
+    )
+    parser.add_argument("--failed", action="store_true", help="do again what was not right")
+    parser.add_argument("--list", action="store_true", help="only name the models")
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="write the table into this document's section"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 when a model is wrong or lost to plain IREE"
+    )
+    parsed = parser.parse_args(arguments)
+    parsed.mode = [mode for mode in parsed.mode.split(",") if mode]
+    unknown = [mode for mode in parsed.mode if mode not in MODES]
+    if unknown or not parsed.mode:
+        parser.error(f"--mode: {unknown or 'nothing'} given, known: {', '.join(MODES)}")
+    if parsed.jobs < 1 or parsed.timeout <= 0 or parsed.memory <= 0:
+        parser.error("--jobs, --timeout and --memory want a positive number")
+    return parsed
+
+
+def _folder(given: Path | None) -> Path:
+    if given is not None:
+        return given.resolve()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "mlirules" / "zoo"
+
+
+def _measure(options: argparse.Namespace, console: Console) -> int:
+    target = Target.parse(options.target)
+    folder = _folder(options.folder)
+    store = Store(folder / "zoo.jsonl")
+    keys = Keys(target.name, sources_digest())
+    models = chosen(zoo_models.recipes(), options.only, options.sample, options.seed)
+    if not models:
+        raise MlirulesError.at("--only", "no model has such a name", code="only")
+
+    def finished(model: str, mode: str) -> Row | None:
+        exporting = mode == "export"
+        key = None if options.keep and not exporting else keys.of(model, mode)
+        row = store.get(model, mode, "" if exporting else target.name, key)
+        if exporting and row is not None and row.outcome == "right":
+            return row if stem(folder, model).with_suffix(".npz").exists() else None
+        again = options.failed and row is not None and row.outcome not in ("right", "left")
+        return None if again and mode in options.mode else row
+
+    def rows() -> list[Row]:
+        return [
+            row
+            for model in models
+            for mode in MODES
+            if (row := store.get(model, mode, "" if mode == "export" else target.name, None))
+        ]
+
+    if options.list:
+        console.print("\n".join(models))
+        return EXIT_DONE
+    started = time.perf_counter()
+    interrupted = False
+    try:
+        if "export" in options.mode:
+            jobs = [(model, ["export"]) for model in models if finished(model, "export") is None]
+            Crew(store, keys, folder, options, console).run(jobs)
+        jobs = []
+        for model in models:
+            exported = store.get(model, "export", "", keys.of(model, "export"))
+            if exported is not None and exported.outcome == "right":
+                modes = [m for m in MODES[1:] if m in options.mode and finished(model, m) is None]
+                jobs += [(model, modes)] if modes else []
+        Crew(store, keys, folder, options, console).run(jobs)
+    except KeyboardInterrupt:
+        interrupted = True
+    figures = zoo_report.Figures.of(rows(), target.name)
+    zoo_report.show(console, figures)
+    console.print(f"{time.perf_counter() - started:.0f} s", style="dim")
+    if interrupted:
+        console.print("interrupted: the figures are of what is finished; run again to go on")
+        return 130
+    if options.report is not None:
+        zoo_report.write(options.report, figures)
+    broken = figures.wrong or figures.lost
+    return EXIT_CHECK_FAILED if options.check and broken else EXIT_DONE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    options = parse_arguments(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    try:
+        return _measure(options, console)
+    except MlirulesError as error:
+        print(error, file=sys.stderr)
+        return EXIT_INPUT_WRONG
+
+
+if __name__ == "__main__":
+    sys.exit(main())

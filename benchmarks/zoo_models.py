@@ -1,0 +1,142 @@
+"""The models of the zoo, by name, with weights that make every layer matter.
+
+``zoo_models.py:make`` with the argument ``name`` is something that ``mlirules import`` takes.
+"""
+
+import zlib
+from typing import TYPE_CHECKING, Any, Protocol
+
+import zoo_timm
+import zoo_torchvision
+import zoo_transformers
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Recipe(Protocol):
+    """Something that makes a model, its positional and its keyword arguments."""
+
+    def make(self) -> "tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]":
+        """The three of them; needs the package that the model is from."""
+
+
+def recipes() -> dict[str, Recipe]:
+    """All models by name, ``package/model``, in the order of the tables. Needs no torch."""
+    tables: dict[str, Any] = {
+        "timm": zoo_timm.FAMILIES,
+        "torchvision": zoo_torchvision.MODELS,
+        "transformers": zoo_transformers.MODELS,
+    }
+    return {
+        f"{package}/{name}": recipe for package, table in tables.items() for name, recipe in table.items()
+    }
+
+
+def made(name: str) -> "tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]":
+    """A model ready for comparison, its arguments; the same ones whenever it is asked for."""
+    import torch
+
+    torch.manual_seed(zlib.crc32(name.encode()))
+    model, args, kwargs = recipes()[name].make()
+    model.eval()
+    draw(model, args, kwargs)
+    return model, args, kwargs
+
+
+def make(name: str) -> "torch.nn.Module":
+    """:func:`made` as one module that carries its inputs."""
+    model, args, kwargs = made(name)
+    model.example_inputs = kwargs or args  # type: ignore[assignment]
+    return model
+
+
+def draw(model: "torch.nn.Module", args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Draw the weights and statistics of ``model`` so that its results depend on all of them.
+
+    What is constant, or all but zero, as gains, offsets, layer scales and tokens are when they are
+    fresh, is drawn around its value. Then the model runs once on its arguments, while the weights
+    of each product and convolution are scaled so that it gives numbers of order one, and each
+    normalisation takes statistics near those that it sees.
+    """
+    import torch
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point() and parameter.numel():
+                _draw(parameter)
+        hooks = [
+            module.register_forward_hook(_Calibrate())
+            for module in model.modules()
+            if not any(True for _ in module.children())
+        ]
+        try:
+            model(*args, **kwargs)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _draw(parameter: "torch.Tensor") -> None:
+    import torch
+
+    centre = float(parameter.mean())
+    spread = float(parameter.std()) if parameter.numel() > 1 else 0.0
+    if spread > 1e-3 * abs(centre) and spread > 1e-3:
+        # Positions and tables of offsets are drawn with 0.02, and would drown.
+        if spread < 0.05 and parameter.dim() != 2 and parameter.dim() < 4:
+            parameter.mul_(0.3 / spread)
+        return
+    if abs(centre) > 1e-2:
+        parameter.mul_(torch.empty_like(parameter).uniform_(0.7, 1.3))
+    elif 0 < centre:  # a layer scale of 1e-6
+        parameter.copy_(torch.empty_like(parameter).uniform_(0.5, 1.0))
+    else:
+        parameter.normal_(0.0, 0.3)
+
+
+class _Calibrate:
+    """A forward hook that adjusts a module to what it is called with, the first time."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+    def __call__(self, module: "torch.nn.Module", given: tuple[Any, ...], result: Any) -> Any:
+        import torch
+
+        if self.done or not isinstance(result, torch.Tensor) or not given:
+            return None
+        self.done = True
+        weight = getattr(module, "weight", None)
+        if isinstance(getattr(module, "running_mean", None), torch.Tensor):
+            return self._statistics(module, given[0])
+        if isinstance(weight, torch.Tensor) and weight.dim() >= 2 and result.is_floating_point():
+            return self._scaled(module, weight, result)
+        return None
+
+    def _statistics(self, module: Any, seen: "torch.Tensor") -> "torch.Tensor":
+        import torch
+
+        over = [d for d in range(seen.dim()) if d != 1]
+        spread, mean = torch.var_mean(seen.float(), over, correction=0)
+        # One value a channel has no variance: that of the whole stands in.
+        spread = torch.where(spread > 1e-3, spread, seen.float().var(correction=0) + 1e-2)
+        noise = torch.empty_like(mean)
+        module.running_mean.copy_(mean + 0.3 * spread.sqrt() * noise.normal_())
+        module.running_var.copy_(spread * noise.uniform_(0.7, 1.4))
+        result: torch.Tensor = module.forward(seen)
+        return result
+
+    def _scaled(
+        self, module: Any, weight: "torch.Tensor", result: "torch.Tensor"
+    ) -> "torch.Tensor | None":
+        import torch
+
+        spread = float(result.float().std()) if result.numel() > 1 else float(result.abs().max())
+        if not 1e-30 < spread < 1e30 or 0.5 < spread < 1.5:
+            return None
+        weight.mul_(1 / spread)
+        bias = getattr(module, "bias", None)
+        if isinstance(bias, torch.Tensor):
+            bias.mul_(1 / spread)
+        return result / spread

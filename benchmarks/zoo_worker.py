@@ -1,0 +1,233 @@
+"""What happens to one model: export; compile in every mode, run, compare. Also the worker process.
+
+Exporting needs PyTorch and the models' packages, compiling does not: the program and its golden
+values lie in files between the two. A mode is `plain` (iree-compile as it is), `default` (what
+`mlirules compile` does) or `rules` (`mlirules compile --no-fallback`).
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlirules.drivers.iree import compiler, runtime
+from mlirules.drivers.iree.runtime import Array
+from mlirules.drivers.iree.targets import Target
+from mlirules.language.faults import CheckFailed, MlirulesError
+
+MODES = ("export", "plain", "default", "rules")
+TOLERANCE = 1e-3
+"""Of the largest difference, relative to the largest golden element of all results."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The outcome of one model in one mode.
+
+    `outcome` is `right`, `wrong` (it runs and gives other numbers), or where it ended: `export`,
+    `left` (ops that no rule converts, in `rules`), `compile`, `run`, `crash`, `timeout`. `seconds`
+    are those of exporting or compiling; `error` is the largest difference over the largest golden
+    element; `left` counts the ops that the rules left.
+    """
+
+    model: str
+    mode: str
+    outcome: str
+    why: str = ""
+    seconds: float = 0.0
+    error: float | None = None
+    left: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def stem(folder: Path, model: str) -> Path:
+    """Where the program and the golden values of a model are, without what they end in."""
+    return folder / model.replace("/", "-")
+
+
+def export(model: str, folder: Path) -> Row:
+    """Import a model by its recipe; the program and golden values go to the folder."""
+    from mlirules.drivers.frontend.torch import import_file
+
+    recipes = Path(__file__).with_name("zoo_models.py")
+    start = time.perf_counter()
+    program = stem(folder, model)
+    try:
+        import_file(
+            f"{recipes}:make",
+            program.with_suffix(".mlir"),
+            golden=program.with_suffix(".npz"),
+            arguments={"name": model},
+        )
+    except MlirulesError as error:
+        return Row(model, "export", "export", _why(error), _since(start))
+    except Exception as error:  # noqa: BLE001 -- of one model, which it is the outcome of
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        return Row(model, "export", "export", why, _since(start))
+    return Row(model, "export", "right", seconds=_since(start))
+
+
+def relative_error(got: Sequence[Array], want: Sequence[Array]) -> float:
+    """The largest difference over the largest golden element; infinite where kinds differ.
+
+    Integers and truth values must be equal; NaN equals NaN, and an infinity itself.
+    """
+    if len(got) != len(want):
+        return float("inf")
+    worst, scale = 0.0, 0.0
+    for ours, golden in zip(got, want, strict=True):
+        if ours.shape != golden.shape:
+            return float("inf")
+        if golden.dtype.kind in "iub":
+            if not np.array_equal(ours.astype(golden.dtype), golden):
+                return float("inf")
+            continue
+        wide = np.complex128 if golden.dtype.kind == "c" else np.float64
+        a, b = ours.astype(wide), golden.astype(wide)
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        if not np.isfinite(a[~same]).all() or not np.isfinite(b[~same]).all():
+            return float("inf")
+        worst = max(worst, float(np.abs(a - b)[~same].max(initial=0.0)))
+        scale = max(scale, float(np.abs(b[np.isfinite(b)]).max(initial=0.0)))
+    return worst / scale if scale else worst
+
+
+class Judge:
+    """Takes one model through the modes that are wanted of it."""
+
+    def __init__(self, model: str, folder: Path, target: Target, timeout: float) -> None:
+        program = stem(folder, model)
+        self.model = model
+        self.path = program.with_suffix(".mlir")
+        self.target = target
+        self.timeout = timeout
+        golden = program.with_suffix(".npz")
+        self.inputs = runtime.load_npz(golden, prefix="a")
+        self.golden = runtime.load_npz(golden, prefix="r")
+
+    def rows(self, modes: Sequence[str], tell: Callable[..., None]) -> Iterator[Row]:
+        """A row a mode; `tell(stage=..., mode=...)` before whatever may not come back."""
+        from mlirules.drivers.pipelines.transform import compile_program, read_program
+
+        program: Any = read_program(self.path)
+
+        def plain() -> tuple[bytes, Counter[str], list[str]]:
+            made = compiler.compile_module(
+                program, self.target, path=str(self.path), timeout=self.timeout
+            )
+            return made, Counter(), []
+
+        def default() -> tuple[bytes, Counter[str], list[str]]:
+            made, done = compile_program(
+                program, self.target, path=str(self.path), timeout=self.timeout
+            )
+            return made, done.leftover_counts, done.notes
+
+        if "plain" in modes:
+            yield self._row("plain", plain, tell)
+        if "default" in modes or "rules" in modes:
+            row = self._row("default", default, tell)
+            yield row
+            # Where nothing is left the two are the same program.
+            if row.left:
+                left = ", ".join(f"{count} x {op}" for op, count in sorted(row.left.items()))
+                yield Row(self.model, "rules", "left", left, left=row.left)
+            else:
+                yield Row(**{**asdict(row), "mode": "rules"})
+
+    def _row(
+        self,
+        mode: str,
+        make: Callable[[], tuple[bytes, Counter[str], list[str]]],
+        tell: Callable[..., None],
+    ) -> Row:
+        start = time.perf_counter()
+        tell(stage="compile", mode=mode)
+
+        def failed(outcome: str, why: str, seconds: float) -> Row:
+            return Row(self.model, mode, outcome, why[:300], seconds)
+
+        try:
+            made, left, notes = make()
+        except compiler.CompileError as error:
+            kind = error.kind if error.kind in ("crash", "timeout") else "compile"
+            return failed(kind, _why(error), _since(start))
+        except (MlirulesError, CheckFailed) as error:
+            return failed("compile", _why(error), _since(start))
+        except Exception as error:  # noqa: BLE001 -- of one model, which it is the outcome of
+            why = f"{type(error).__name__}: {error}".splitlines()[0]
+            return failed("compile", why, _since(start))
+        seconds = _since(start)
+        tell(stage="run", mode=mode)
+        try:
+            got = runtime.run(
+                made,
+                self.inputs,
+                self.target,
+                device="local-sync" if self.target.kind == "cpu" else None,
+            )
+        except MlirulesError as error:
+            return failed("run", _why(error), seconds)
+        error = relative_error(got, self.golden)
+        return Row(
+            self.model,
+            mode,
+            "right" if error <= TOLERANCE else "wrong",
+            "" if error <= TOLERANCE else f"apart by {error:.1e} of the largest element",
+            seconds,
+            None if error == float("inf") else error,
+            dict(left),
+            tuple(notes),
+        )
+
+
+def _why(error: Exception) -> str:
+    """The first line of the fault that says most: the end it came to, else the first."""
+    faults = getattr(error, "faults", ())
+    if not faults:
+        return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    ends = [fault for fault in faults if fault.code in ("crash", "timeout")]
+    fault = (ends or list(faults))[0]
+    said: str = (fault.message.strip().splitlines() or [""])[0]
+    return said
+
+
+def _since(start: float) -> float:
+    return round(time.perf_counter() - start, 2)
+
+
+def main() -> None:
+    """Serve jobs until stdin ends. `argv`: the folder, the target, time-out, memory in bytes."""
+    # The protocol keeps stdout for itself: what the compiler prints must not get between.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def tell(**message: object) -> None:
+        answers.write(json.dumps(message) + "\n")
+
+    folder, target = Path(sys.argv[1]), Target.parse(sys.argv[2])
+    timeout, memory = float(sys.argv[3]), int(sys.argv[4])
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    tell(ready=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "export" in order["modes"]:
+            tell(stage="export", mode="export")
+            tell(row=asdict(export(order["model"], folder)))
+        else:
+            judge = Judge(order["model"], folder, target, timeout)
+            for row in judge.rows(order["modes"], tell):
+                tell(row=asdict(row))
+        tell(done=True)
+
+
+if __name__ == "__main__":
+    main()
