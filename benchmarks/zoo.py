@@ -8,18 +8,20 @@ four modes:
     default   what `mlirules compile` does
     rules     what `mlirules compile --no-fallback` does: no torch op is left to IREE
 
-A model is right when its results are PyTorch's, apart by at most 1e-3 of the largest element. Models
-run in worker processes with limits of time and memory. Finished work is kept in a file of JSON lines:
-Ctrl-C loses nothing, and a run goes on where the last one ended.
+A model is right when its results are PyTorch's, apart by at most 1e-3 of the largest element.
+Models run in worker processes with limits of time and memory. Finished work is kept in a file of
+JSON lines: Ctrl-C loses nothing, and a run goes on where the last one ended.
 
     python benchmarks/zoo.py                                       # everything
     python benchmarks/zoo.py --only 'timm/conv*' --only '*bert*'
     python benchmarks/zoo.py --sample 40 --seed 1 --target vulkan
+    python benchmarks/zoo.py --mode export,convert                 # which ops are left, quickly
     python benchmarks/zoo.py --keep --failed                       # what failed, after a change
     python benchmarks/zoo.py --keep --report docs/coverage.md      # the table, from finished work
 """
 
 import argparse
+import ast
 import fnmatch
 import hashlib
 import json
@@ -90,12 +92,14 @@ def row_of(entry: Mapping[str, Any]) -> Row:
     return Row(**{**entry, "notes": tuple(entry["notes"])})
 
 
-def described(value: object) -> object:
+def described(value: Any) -> object:
     """A recipe as something that is printed the same in every process."""
     if is_dataclass(value):
         return [described(getattr(value, f.name)) for f in fields(value)]
     if callable(value):
-        cells = [described(cell.cell_contents) for cell in getattr(value, "__closure__", None) or ()]
+        cells = [
+            described(cell.cell_contents) for cell in getattr(value, "__closure__", None) or ()
+        ]
         return [value.__code__.co_code.hex(), repr(value.__code__.co_consts[:1]), cells]
     return repr(value)
 
@@ -112,7 +116,7 @@ class Keys:
         parts: list[object] = [FORMAT, model]
         if mode == "export":
             recipe = zoo_models.recipes()[model]
-            drawn = Path(zoo_models.__file__).read_text(encoding="utf-8")
+            drawn = ast.dump(ast.parse(Path(zoo_models.__file__).read_text(encoding="utf-8")))
             parts += [described(recipe), drawn, *map(_version, ("torch", "transformers", "timm"))]
         else:
             parts += [self.of(model, "export"), self.target, _version("iree-base-compiler")]
@@ -128,15 +132,17 @@ def _version(package: str) -> str:
         return "none"
 
 
-def chosen(
-    models: Iterable[str], only: Sequence[str], sample: int | None, seed: int
-) -> list[str]:
+def chosen(models: Iterable[str], only: Sequence[str], sample: int | None, seed: int) -> list[str]:
     """The models whose name, with the package or without, a glob of `only` matches; a sample."""
     found = [
         model
         for model in models
         if not only
-        or any(fnmatch.fnmatchcase(name, glob) for glob in only for name in (model, model.split("/")[1]))
+        or any(
+            fnmatch.fnmatchcase(name, glob)
+            for glob in only
+            for name in (model, model.split("/")[1])
+        )
     ]
     if sample is not None and sample < len(found):
         found = sorted(random.Random(seed).sample(found, sample))
@@ -187,7 +193,8 @@ class Crew:
                 except queue.Empty:
                     return
                 if worker is not None and worker.done >= JOBS_PER_WORKER:
-                    worker = self._discard(worker)
+                    self._discard(worker)
+                    worker = None
                 worker = self._do(worker, model, modes)
                 self._finished.put(None)
         except Exception as error:  # noqa: BLE001 -- handed to the main thread, which raises it
@@ -216,7 +223,8 @@ class Crew:
                     else:
                         at = answer
             except WorkerDied as error:
-                worker = self._discard(worker)
+                self._discard(worker)
+                worker = None
                 if self._stopped.is_set():
                     return None
                 guilty = ["default", "rules"] if at["mode"] == "default" else [at["mode"]]
@@ -246,10 +254,17 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--only", action="append", default=[], metavar="GLOB", help="repeatable")
     parser.add_argument("--sample", type=int, metavar="N", help="N models, chosen by --seed")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--mode", default=",".join(MODES), help="of %(default)s, by commas")
+    known = ", ".join(MODES)
+    parser.add_argument(
+        "--mode",
+        default="export,plain,default,rules",
+        help=f"of {known}, by commas (default: %(default)s)",
+    )
     parser.add_argument("--target", default="cpu", help="cpu, vulkan, ... (default: cpu)")
     parser.add_argument("--jobs", type=int, default=2, help="worker processes (default: 2)")
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds a step (default: 120)")
+    parser.add_argument(
+        "--timeout", type=float, default=120.0, help="seconds a step (default: 120)"
+    )
     parser.add_argument("--memory", type=float, default=12.0, help="GiB a worker (default: 12)")
     parser.add_argument("--folder", type=Path, help="of programs and finished work")
     parser.add_argument(
@@ -261,7 +276,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         "--report", type=Path, metavar="FILE", help="write the table into this document's section"
     )
     parser.add_argument(
-        "--check", action="store_true", help="exit with 1 when a model is wrong or lost to plain IREE"
+        "--check",
+        action="store_true",
+        help="exit with 1 when a model is wrong or lost to plain IREE",
     )
     parsed = parser.parse_args(arguments)
     parsed.mode = [mode for mode in parsed.mode.split(",") if mode]

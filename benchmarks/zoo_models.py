@@ -29,7 +29,9 @@ def recipes() -> dict[str, Recipe]:
         "transformers": zoo_transformers.MODELS,
     }
     return {
-        f"{package}/{name}": recipe for package, table in tables.items() for name, recipe in table.items()
+        f"{package}/{name}": recipe
+        for package, table in tables.items()
+        for name, recipe in table.items()
     }
 
 
@@ -89,7 +91,7 @@ def _draw(parameter: "torch.Tensor") -> None:
         return
     if abs(centre) > 1e-2:
         parameter.mul_(torch.empty_like(parameter).uniform_(0.7, 1.3))
-    elif 0 < centre:  # a layer scale of 1e-6
+    elif centre > 0:  # a layer scale of 1e-6
         parameter.copy_(torch.empty_like(parameter).uniform_(0.5, 1.0))
     else:
         parameter.normal_(0.0, 0.3)

@@ -77,7 +77,9 @@ def show(console: Console, figures: Figures) -> None:
         table.add_column(heading, justify="left" if heading == "mode" else "right")
     exported = _share(len(figures.exported), len(figures.models))
     table.add_row("export", exported, "", "", f"{figures.seconds('export'):.0f}")
-    for mode in ("plain", "default", "rules"):
+    for mode in ("convert", "plain", "default", "rules"):
+        if not figures.measured(mode):
+            continue
         outcomes = Counter(
             figures.models[m][mode].outcome for m in figures.exported if mode in figures.models[m]
         )
@@ -95,7 +97,7 @@ def show(console: Console, figures: Figures) -> None:
     failures = Table(title="not right")
     for heading in ("model", "mode", "outcome", "why"):
         failures.add_column(heading, overflow="fold")
-    for mode in ("export", "default", "rules"):
+    for mode in ("export", "convert", "default", "rules"):
         for model, rows in figures.models.items():
             row = rows.get(mode)
             if row is None or row.outcome == "right":
@@ -106,11 +108,17 @@ def show(console: Console, figures: Figures) -> None:
     if failures.row_count:
         console.print(failures)
     left = Counter(
-        op for rows in figures.models.values() if "rules" in rows for op in rows["rules"].left
+        op
+        for rows in figures.models.values()
+        for op in {**(rows["rules"].left if "rules" in rows else {}), **_converted(rows)}
     )
     if left:
         said = ", ".join(f"{op} {count}" for op, count in left.most_common(40))
         console.print(f"ops left, by models: {said}", highlight=False)
+
+
+def _converted(rows: dict[str, Row]) -> dict[str, int]:
+    return rows["convert"].left if "convert" in rows else {}
 
 
 def section(figures: Figures) -> str:
@@ -129,7 +137,9 @@ def section(figures: Figures) -> str:
         "rules": "rules alone (`--no-fallback`)",
     }
     for mode, name in names.items():
-        wrong = sum(rows[mode].outcome == "wrong" for rows in figures.models.values() if mode in rows)
+        wrong = sum(
+            rows[mode].outcome == "wrong" for rows in figures.models.values() if mode in rows
+        )
         right = _share(len(figures.right(mode)), figures.measured(mode))
         lines.append(f"| {name} | {right} | {wrong} | {figures.seconds(mode):.0f} |")
     lost = ", ".join(figures.lost) or "none"

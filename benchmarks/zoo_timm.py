@@ -5,7 +5,7 @@ and what is passed to ``timm.create_model`` beside the 10 classes.
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ class Timm:
 
         size = {"img_size": self.side} if self.sized else {}
         module, _, name = self.model.rpartition(".")
-        make = partial(timm.create_model, name)
+        make: Callable[..., torch.nn.Module] = partial(timm.create_model, name)
         if module:
             make = getattr(importlib.import_module(f"timm.models.{module}"), name)
         model = make(num_classes=CLASSES, **size, **self.arguments)
@@ -86,7 +86,14 @@ FAMILIES: Mapping[str, Timm] = {
     "fasternet": _plain("fasternet_t0"),
     "fastvit": _plain("fastvit_t8"),
     "focalnet": _plain("focalnet.FocalNet", depths=(1, 1, 2, 1), embed_dim=32),
-    "gcvit": _sized("gcvit.GlobalContextVit", 64, window_size=(2, 2, 2, 2), depths=(1, 1, 2, 1), num_heads=(2, 4, 8, 16), embed_dim=32),
+    "gcvit": _sized(
+        "gcvit.GlobalContextVit",
+        64,
+        window_size=(2, 2, 2, 2),
+        depths=(1, 1, 2, 1),
+        num_heads=(2, 4, 8, 16),
+        embed_dim=32,
+    ),
     "gemma4_vit": _sized("gemma4_vit_167m", 48, depth=2, embed_dim=96, num_heads=3),
     "ghostnet": _plain("ghostnet_050"),
     "hardcorenas": _plain("hardcorenas_a"),
@@ -117,7 +124,9 @@ FAMILIES: Mapping[str, Timm] = {
     "mvitv2": _sized("mvitv2_tiny"),
     "naflexvit": _plain("naflexvit_base_patch16_gap", depth=2, embed_dim=96, num_heads=3),
     "nasnet": _plain("nasnet.NASNetALarge", 75, num_features=768),
-    "nest": _sized("nest.Nest", 64, embed_dims=(32, 64, 128), num_heads=(1, 2, 4), depths=(1, 1, 2)),
+    "nest": _sized(
+        "nest.Nest", 64, embed_dims=(32, 64, 128), num_heads=(1, 2, 4), depths=(1, 1, 2)
+    ),
     "nextvit": _plain("nextvit_small", depths=(1, 1, 5, 1)),
     "nfnet": _plain("nf_resnet26"),
     "pit": _sized("pit_ti_224", depth=(1, 1, 1)),
@@ -158,13 +167,16 @@ FAMILIES: Mapping[str, Timm] = {
     "visformer": _sized("visformer_tiny"),
     "vision_transformer": _sized("vit_tiny_patch16_224", depth=2),
     "vision_transformer_hybrid": _sized("vit_tiny_r_s16_p8_224", depth=2),
-    "vision_transformer_relpos": _sized("vit_relpos_small_patch16_224", depth=2, embed_dim=96,
-                                        num_heads=3),
+    "vision_transformer_relpos": _sized(
+        "vit_relpos_small_patch16_224", depth=2, embed_dim=96, num_heads=3
+    ),
     "vision_transformer_sam": _sized(
         "samvit_base_patch16_224", depth=2, embed_dim=96, num_heads=3, global_attn_indexes=(1,)
     ),
     "vitamin": _sized("vitamin_small_224"),
-    "volo": _sized("volo.VOLO", 64, layers=(1, 1, 1, 1), embed_dims=(48, 96, 96, 96), num_heads=(2, 4, 4, 4)),
+    "volo": _sized(
+        "volo.VOLO", 64, layers=(1, 1, 1, 1), embed_dims=(48, 96, 96, 96), num_heads=(2, 4, 4, 4)
+    ),
     "vovnet": _plain("ese_vovnet19b_slim_dw"),
     "xception": _plain("xception", 71),
     "xception_aligned": _plain("xception41", 64),

@@ -178,9 +178,7 @@ def _swin_v2() -> "torch.nn.Module":
 def _swin3d() -> "torch.nn.Module":
     from torchvision.models.video import SwinTransformer3d
 
-    return SwinTransformer3d(
-        [2, 4, 4], 48, [2, 2], [3, 6], [2, 4, 4], num_classes=CLASSES
-    )
+    return SwinTransformer3d([2, 4, 4], 48, [2, 2], [3, 6], [2, 4, 4], num_classes=CLASSES)
 
 
 def _mvit() -> "torch.nn.Module":
@@ -213,17 +211,21 @@ def _s3d() -> "torch.nn.Module":
 def _ssd() -> "torch.nn.Module":
     import torchvision
 
-    return torchvision.models.detection.ssd300_vgg16(
+    detector = torchvision.models.detection.ssd300_vgg16(
         weights=None, weights_backbone=None, num_classes=CLASSES
-    ).backbone
+    )
+    backbone: torch.nn.Module = detector.backbone
+    return backbone
 
 
 def _ssdlite() -> "torch.nn.Module":
     import torchvision
 
-    return torchvision.models.detection.ssdlite320_mobilenet_v3_large(
+    detector = torchvision.models.detection.ssdlite320_mobilenet_v3_large(
         weights=None, weights_backbone=None, num_classes=CLASSES
-    ).backbone
+    )
+    backbone: torch.nn.Module = detector.backbone
+    return backbone
 
 
 MODELS: Mapping[str, Vision] = {

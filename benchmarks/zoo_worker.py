@@ -2,7 +2,8 @@
 
 Exporting needs PyTorch and the models' packages, compiling does not: the program and its golden
 values lie in files between the two. A mode is `plain` (iree-compile as it is), `default` (what
-`mlirules compile` does) or `rules` (`mlirules compile --no-fallback`).
+`mlirules compile` does) or `rules` (`mlirules compile --no-fallback`); `convert` is the default
+pipeline without compiling, which says quickly what the rules leave.
 """
 
 import json
@@ -12,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from mlirules.drivers.iree.runtime import Array
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import CheckFailed, MlirulesError
 
-MODES = ("export", "plain", "default", "rules")
+MODES = ("export", "convert", "plain", "default", "rules")
 TOLERANCE = 1e-3
 """Of the largest difference, relative to the largest golden element of all results."""
 
@@ -33,7 +34,8 @@ class Row:
     """The outcome of one model in one mode.
 
     `outcome` is `right`, `wrong` (it runs and gives other numbers), or where it ended: `export`,
-    `left` (ops that no rule converts, in `rules`), `compile`, `run`, `crash`, `timeout`. `seconds`
+    `left` (ops that no rule converts, in `rules`), `compile`, `run`, `crash`, `timeout`; without
+    compiling `right` is converted. `seconds`
     are those of exporting or compiling; `error` is the largest difference over the largest golden
     element; `left` counts the ops that the rules left.
     """
@@ -95,7 +97,7 @@ def relative_error(got: Sequence[Array], want: Sequence[Array]) -> float:
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         if not np.isfinite(a[~same]).all() or not np.isfinite(b[~same]).all():
             return float("inf")
-        worst = max(worst, float(np.abs(a - b)[~same].max(initial=0.0)))
+        worst = max(worst, float(np.abs(a[~same] - b[~same]).max(initial=0.0)))
         scale = max(scale, float(np.abs(b[np.isfinite(b)]).max(initial=0.0)))
     return worst / scale if scale else worst
 
@@ -115,7 +117,13 @@ class Judge:
 
     def rows(self, modes: Sequence[str], tell: Callable[..., None]) -> Iterator[Row]:
         """A row a mode; `tell(stage=..., mode=...)` before whatever may not come back."""
-        from mlirules.drivers.pipelines.transform import compile_program, read_program
+        from mlirules.drivers.pipelines.cost import Settings
+        from mlirules.drivers.pipelines.transform import (
+            compile_program,
+            default_for,
+            read_program,
+            transform,
+        )
 
         program: Any = read_program(self.path)
 
@@ -131,17 +139,36 @@ class Judge:
             )
             return made, done.leftover_counts, done.notes
 
+        def convert() -> Row:
+            line = default_for(self.target.kind)
+            settings = Settings(self.target, flags=tuple(line.flags))
+            done = transform(program, line, path=str(self.path), costs=settings)
+            return _left(Row(self.model, "convert", "right", left=dict(done.leftover_counts)))
+
+        if "convert" in modes:
+            start = time.perf_counter()
+            tell(stage="transform", mode="convert")
+            row = self._caught("convert", convert)
+            yield replace(row, seconds=_since(start))
         if "plain" in modes:
             yield self._row("plain", plain, tell)
         if "default" in modes or "rules" in modes:
             row = self._row("default", default, tell)
             yield row
             # Where nothing is left the two are the same program.
-            if row.left:
-                left = ", ".join(f"{count} x {op}" for op, count in sorted(row.left.items()))
-                yield Row(self.model, "rules", "left", left, left=row.left)
-            else:
-                yield Row(**{**asdict(row), "mode": "rules"})
+            yield _left(replace(row, mode="rules"))
+
+    def _caught(self, mode: str, make: Callable[[], Row]) -> Row:
+        try:
+            return make()
+        except compiler.CompileError as error:
+            outcome = error.kind if error.kind in ("crash", "timeout") else "compile"
+            return Row(self.model, mode, outcome, _why(error)[:300])
+        except (MlirulesError, CheckFailed) as error:
+            return Row(self.model, mode, "compile", _why(error)[:300])
+        except Exception as error:  # noqa: BLE001 -- of one model, which it is the outcome of
+            why = f"{type(error).__name__}: {error}".splitlines()[0]
+            return Row(self.model, mode, "compile", why[:300])
 
     def _row(
         self,
@@ -151,42 +178,46 @@ class Judge:
     ) -> Row:
         start = time.perf_counter()
         tell(stage="compile", mode=mode)
+        made: list[tuple[bytes, Counter[str], list[str]]] = []
 
-        def failed(outcome: str, why: str, seconds: float) -> Row:
-            return Row(self.model, mode, outcome, why[:300], seconds)
+        def compiled() -> Row:
+            made.append(make())
+            return Row(self.model, mode, "")
 
-        try:
-            made, left, notes = make()
-        except compiler.CompileError as error:
-            kind = error.kind if error.kind in ("crash", "timeout") else "compile"
-            return failed(kind, _why(error), _since(start))
-        except (MlirulesError, CheckFailed) as error:
-            return failed("compile", _why(error), _since(start))
-        except Exception as error:  # noqa: BLE001 -- of one model, which it is the outcome of
-            why = f"{type(error).__name__}: {error}".splitlines()[0]
-            return failed("compile", why, _since(start))
+        row = self._caught(mode, compiled)
+        if not made:
+            return replace(row, seconds=_since(start))
+        (binary, left, notes) = made[0]
         seconds = _since(start)
         tell(stage="run", mode=mode)
         try:
             got = runtime.run(
-                made,
+                binary,
                 self.inputs,
                 self.target,
                 device="local-sync" if self.target.kind == "cpu" else None,
             )
         except MlirulesError as error:
-            return failed("run", _why(error), seconds)
-        error = relative_error(got, self.golden)
+            return Row(self.model, mode, "run", _why(error)[:300], seconds, left=dict(left))
+        apart = relative_error(got, self.golden)
         return Row(
             self.model,
             mode,
-            "right" if error <= TOLERANCE else "wrong",
-            "" if error <= TOLERANCE else f"apart by {error:.1e} of the largest element",
+            "right" if apart <= TOLERANCE else "wrong",
+            "" if apart <= TOLERANCE else f"apart by {apart:.1e} of the largest element",
             seconds,
-            None if error == float("inf") else error,
+            None if apart == float("inf") else apart,
             dict(left),
             tuple(notes),
         )
+
+
+def _left(row: Row) -> Row:
+    """`row` for a mode that leaves nothing to IREE."""
+    if not row.left:
+        return row
+    said = ", ".join(f"{count} x {op}" for op, count in sorted(row.left.items()))
+    return replace(row, outcome="left", why=said)
 
 
 def _why(error: Exception) -> str:

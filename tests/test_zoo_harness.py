@@ -1,0 +1,169 @@
+"""The zoo's harness, without PyTorch: programs that are here stand for exported models."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+RELU = """module {
+  func.func @main(%a: !torch.vtensor<[2,3],f32>) -> !torch.vtensor<[2,3],f32> {
+    %0 = torch.aten.relu %a : !torch.vtensor<[2,3],f32> -> !torch.vtensor<[2,3],f32>
+    return %0 : !torch.vtensor<[2,3],f32>
+  }
+}
+"""
+UNKNOWN = RELU.replace("torch.aten.relu %a", 'torch.operator "torch.aten.nonexistent_here"(%a)')
+UNKNOWN = UNKNOWN.replace(": !torch.vtensor<[2,3],f32> ->", ": (!torch.vtensor<[2,3],f32>) ->")
+
+
+@pytest.fixture(scope="module")
+def zoo() -> Any:
+    """The benchmark as a module."""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        return importlib.import_module("zoo")
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture
+def two(zoo: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which two models are exported: one that works and one with an unknown op."""
+    models = {"here/relu": None, "here/unknown": None}
+    monkeypatch.setattr(zoo.zoo_models, "recipes", lambda: models)
+    store = zoo.Store(tmp_path / "zoo.jsonl")
+    keys = zoo.Keys("cpu", "")
+    a = np.array([[-1, 0, 1], [2, -3, 4]], np.float32)
+    for name, text in (("here/relu", RELU), ("here/unknown", UNKNOWN)):
+        file = zoo.stem(tmp_path, name)
+        file.with_suffix(".mlir").write_text(text)
+        np.savez(file.with_suffix(".npz"), a0=a, r0=np.maximum(a, 0))
+        store.put(zoo.Row(name, "export", "right"), "", keys.of(name, "export"))
+    return tmp_path
+
+
+def _outcomes(folder: Path) -> dict[tuple[str, str], str]:
+    rows = [json.loads(line)["row"] for line in (folder / "zoo.jsonl").read_text().splitlines()]
+    return {(row["model"], row["mode"]): row["outcome"] for row in rows}
+
+
+def test_it_has_the_models_it_says(zoo: Any) -> None:
+    by_package: dict[str, int] = {}
+    for name in zoo.zoo_models.recipes():
+        package = name.split("/")[0]
+        by_package[package] = by_package.get(package, 0) + 1
+    assert sum(by_package.values()) >= 150
+    assert by_package["transformers"] >= 60
+
+
+def test_modes_are_judged_and_finished_work_is_not_done_again(
+    zoo: Any, two: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--folder", str(two), "--jobs", "1"]
+    assert zoo.main([*options, "--check"]) == 0
+    assert _outcomes(two) == {
+        ("here/relu", "export"): "right",
+        ("here/unknown", "export"): "right",
+        ("here/relu", "plain"): "right",
+        ("here/relu", "default"): "right",
+        ("here/relu", "rules"): "right",
+        ("here/unknown", "plain"): "compile",
+        ("here/unknown", "default"): "compile",
+        ("here/unknown", "rules"): "compile",
+    }
+    lines = (two / "zoo.jsonl").read_text()
+    assert zoo.main([*options, "--check"]) == 0
+    assert (two / "zoo.jsonl").read_text() == lines
+    assert "here/unknown" in capsys.readouterr().out
+
+
+def test_wrong_numbers_are_told(zoo: Any, two: Path) -> None:
+    relu = zoo.stem(two, "here/relu").with_suffix(".npz")
+    with np.load(relu) as values:
+        a, r = values["a0"], values["r0"]
+    np.savez(relu, a0=a, r0=r + 1)
+    options = ["--folder", str(two), "--jobs", "1", "--only", "relu", "--mode", "export,default"]
+    assert zoo.main([*options, "--check"]) == 1
+    assert _outcomes(two)["here/relu", "default"] == "wrong"
+
+
+def test_what_the_rules_leave_is_listed_without_compiling(zoo: Any, two: Path) -> None:
+    assert zoo.main(["--folder", str(two), "--jobs", "1", "--mode", "export,convert"]) == 0
+    assert _outcomes(two)["here/relu", "convert"] == "right"
+    assert _outcomes(two)["here/unknown", "convert"] == "left"
+
+
+def test_a_worker_that_hangs_costs_one_model(
+    zoo: Any, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hangs:
+        done = 0
+        started: list[Any] = []  # noqa: RUF012 -- what the test looks at
+
+        def __init__(self, *_: Any) -> None:
+            self.started.append(self)
+
+        def ask(self, *_: Any) -> Any:
+            yield {"stage": "compile", "mode": "default"}
+            raise zoo.WorkerDied("timeout", "stopped after 1 s")
+
+        def stop(self) -> None:
+            pass
+
+    monkeypatch.setattr(zoo, "Process", Hangs)
+    options = ["--folder", str(two), "--jobs", "1", "--mode", "default,rules"]
+    assert zoo.main(options) == 0
+    assert len(Hangs.started) == 2
+    assert _outcomes(two)["here/unknown", "rules"] == "timeout"
+
+
+def test_the_report_goes_between_its_marks(zoo: Any, two: Path) -> None:
+    document = two / "coverage.md"
+    begin, end = (mark.format("cpu") for mark in (zoo.zoo_report.BEGIN, zoo.zoo_report.END))
+    document.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
+    options = ["--folder", str(two), "--jobs", "1", "--mode", "export,default,rules"]
+    assert zoo.main([*options, "--report", str(document)]) == 0
+    text = document.read_text()
+    assert text.startswith(f"before\n{begin}\n2 of 2 models")
+    assert "| here/relu | - | right | right |" in text
+    assert text.endswith(f"{end}\nafter\n")
+    assert "old" not in text
+    document.write_text("no marks\n")
+    assert zoo.main([*options, "--report", str(document)]) == 2
+
+
+def test_an_interrupted_line_is_ignored(zoo: Any, tmp_path: Path) -> None:
+    path = tmp_path / "zoo.jsonl"
+    zoo.Store(path).put(zoo.Row("a/b", "export", "right"), "", "key")
+    with path.open("a") as file:
+        file.write('{"format": 1, "row"')
+    again = zoo.Store(path)
+    again.put(zoo.Row("a/c", "export", "right"), "", "key")
+    assert zoo.Store(path).get("a/b", "export", "", "key").outcome == "right"
+    assert zoo.Store(path).get("a/c", "export", "", "key").outcome == "right"
+    assert zoo.Store(path).get("a/b", "export", "", "other") is None
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "error"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], 0.0),
+        ([1.0, 2.0], [1.0, 4.0], 0.5),
+        ([np.nan, np.inf], [np.nan, np.inf], 0.0),
+        ([np.nan, 1.0], [1.0, 1.0], np.inf),
+        ([np.inf, 1.0], [-np.inf, 1.0], np.inf),
+        ([0.0], [0.0], 0.0),
+    ],
+)
+def test_errors_are_relative_to_the_largest(
+    zoo: Any, got: list[float], want: list[float], error: float
+) -> None:
+    judged = sys.modules["zoo_worker"]
+    assert zoo.zoo_report.Row is judged.Row
+    assert judged.relative_error([np.array(got)], [np.array(want)]) == error
