@@ -65,7 +65,7 @@ def export(model: str, folder: Path) -> Row:
     try:
         import_file(
             f"{recipes}:make",
-            program.with_suffix(".mlir"),
+            program.with_suffix(".mlirbc"),
             golden=program.with_suffix(".npz"),
             arguments={"name": model},
         )
@@ -108,7 +108,9 @@ class Judge:
     def __init__(self, model: str, folder: Path, target: Target, timeout: float) -> None:
         program = stem(folder, model)
         self.model = model
-        self.path = program.with_suffix(".mlir")
+        self.path = program.with_suffix(".mlirbc")
+        if not self.path.exists():  # a program that was written by hand
+            self.path = program.with_suffix(".mlir")
         self.target = target
         self.timeout = timeout
         golden = program.with_suffix(".npz")
@@ -121,19 +123,20 @@ class Judge:
         from mlirules.drivers.pipelines.transform import (
             compile_program,
             default_for,
-            read_program,
+            load_program,
             transform,
         )
 
-        program: Any = read_program(self.path)
-
+        
         def plain() -> tuple[bytes, Counter[str], list[str]]:
+            program = load_program(self.path)
             made = compiler.compile_module(
                 program, self.target, path=str(self.path), timeout=self.timeout
             )
             return made, Counter(), []
 
         def default() -> tuple[bytes, Counter[str], list[str]]:
+            program = load_program(self.path)
             made, done = compile_program(
                 program, self.target, path=str(self.path), timeout=self.timeout
             )
@@ -142,6 +145,7 @@ class Judge:
         def convert() -> Row:
             line = default_for(self.target.kind)
             settings = Settings(self.target, flags=tuple(line.flags))
+            program = load_program(self.path)
             done = transform(program, line, path=str(self.path), costs=settings)
             return _left(Row(self.model, "convert", "right", left=dict(done.leftover_counts)))
 
