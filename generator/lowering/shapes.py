@@ -243,10 +243,11 @@ class Shapes(Arith):
         return parts
 
     def concatenate(self, items: list[Any], axis: int, target: str) -> Local:
-        """Tensors one after the other along an axis."""
+        """Tensors one after the other along an axis; one of shape ``[0]`` joins those of any rank."""
         parts = [self.local(v) for v in items]
         if not parts:
             raise Refused("nothing to concatenate")
+        parts = [part for part in parts if part.tensor.dims != (0,)] or parts[:1]
         rank = parts[0].tensor.rank
         if not rank:
             raise Refused("tensors of rank 0 cannot be concatenated")
