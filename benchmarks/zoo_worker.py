@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -127,7 +126,7 @@ class Judge:
             transform,
         )
 
-        
+
         def plain() -> tuple[bytes, Counter[str], list[str]]:
             program = load_program(self.path)
             made = compiler.compile_module(
