@@ -132,7 +132,7 @@ SPECIAL: dict[str, tuple[int, int, str]] = {
 TENSOR: dict[str, tuple[int, int, str]] = {
     "reshape": (1, 2, "reshape(x, shape): the same elements, row-major; one -1 is inferred"),
     "pad": (4, 4, "pad(x, low, high, value): elements put before and after each dim (may be < 0)"),
-    "concatenate": (2, 2, "concatenate(xs, axis): tensors joined along an axis; shape [0] joins any"),
+    "concatenate": (2, 2, "concatenate(xs, axis): tensors joined on an axis; [0] joins any"),
     "window": (5, 5, "window(x, axis, start, size, step): a strided window along one axis"),
     "stack": (2, 2, "stack(xs, axis): tensors joined along a new axis"),
     "converted": (2, 2, "converted(xs, T): a list of tensors, each cast to element type T"),
