@@ -243,7 +243,7 @@ class Shapes(Arith):
         return parts
 
     def concatenate(self, items: list[Any], axis: int, target: str) -> Local:
-        """Tensors one after the other along an axis; one of shape ``[0]`` joins those of any rank."""
+        """Tensors one after the other along an axis; shape ``[0]`` joins any rank."""
         parts = [self.local(v) for v in items]
         if not parts:
             raise Refused("nothing to concatenate")
