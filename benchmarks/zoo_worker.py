@@ -126,7 +126,6 @@ class Judge:
             transform,
         )
 
-
         def plain() -> tuple[bytes, Counter[str], list[str]]:
             program = load_program(self.path)
             made = compiler.compile_module(
