@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mlirules.language.faults import MlirulesError
+from mlirules.drivers.iree import runtime
+from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 
-__all__ = ["SUFFIXES", "write_archive"]
+__all__ = ["SUFFIXES", "check", "write_archive"]
 
 SUFFIXES = (".safetensors", ".irpa")
 
@@ -95,3 +98,41 @@ def _write_irpa(path: str, values: Mapping[str, Any]) -> None:
     for name, array in values.items():
         index.add_buffer(name, array.reshape(-1).view(np.uint8))
     index.create_archive_file(path)
+
+
+_NAMED = re.compile(
+    r'#stream\.parameter\.named<(?:"(?P<scope>[^"]*)"::)?"(?P<name>[^"]*)"> : '
+    r"tensor<(?P<sizes>(?:\d+x)*)(?P<element>[^>]+>?)>"
+)
+
+
+def check(module: Any, archives: Sequence[str], path: str) -> None:
+    """Compare what a program loads by name with what archives ``[SCOPE=]FILE`` hold.
+
+    Raises MlirulesError for each weight of ``path`` that is missing or of another size.
+    """
+    held: dict[tuple[str, str], int] = {}
+    for archive in archives:
+        scope, _, file = runtime.scoped(archive).partition("=")
+        for name, entry in runtime.read_archive(file).items():
+            held[scope, name] = entry.length
+    faults = []
+    for op in module.body.operations:
+        inner = op.operation
+        if inner.name != "util.global" or "initial_value" not in inner.attributes:
+            continue
+        found = _NAMED.match(str(inner.attributes["initial_value"]))
+        if found is None:
+            continue
+        scope, name = found["scope"] or "", found["name"]
+        sizes = [int(size) for size in found["sizes"].split("x") if size]
+        wanted = math.prod(sizes) * runtime.dtype_of(found["element"]).itemsize
+        if (scope, name) not in held:
+            near = [other for at, other in held if at == scope]
+            what = f"no archive holds the weight {name!r} of the scope {scope!r}"
+            faults.append(Fault(Span(path), "weight", what, did_you_mean(name, near)))
+        elif held[scope, name] != wanted:
+            what = f"the weight {name!r} has {held[scope, name]} bytes, the program wants {wanted}"
+            faults.append(Fault(Span(path), "weight", what))
+    if faults:
+        raise MlirulesError(faults)

@@ -51,8 +51,10 @@ __all__ = [
     "load_npz",
     "parse_input",
     "parse_type",
+    "read_archive",
     "run",
     "run_each",
+    "scoped",
     "store_arrays",
     "tool_path",
     "version",
@@ -270,6 +272,35 @@ def _run_here(
     return Program(vmfb, inputs, uri, function, parameters).results()
 
 
+def scoped(archive: str) -> str:
+    """``[SCOPE=]FILE`` with its scope."""
+    return archive if "=" in archive else f"{SCOPE}={archive}"
+
+
+def _load_archive(index: Any, path: str) -> None:
+    if not Path(path).is_file():
+        raise MlirulesError.at(path, "there is no such file", code="file")
+    try:
+        index.load(path)
+    except (IndexError, RuntimeError, ValueError) as error:
+        raise MlirulesError.at(
+            path,
+            f"is no archive of weights: {_first_line(error)}",
+            code="archive",
+            suggestion="give a .safetensors or .irpa",
+        ) from error
+
+
+def read_archive(path: str) -> dict[str, Any]:
+    """What an archive of weights holds by name, each with its ``length`` in bytes; not its values.
+
+    Raises MlirulesError.
+    """
+    index = _binding.ParameterIndex()
+    _load_archive(index, path)
+    return dict(index.items())
+
+
 def _parameter_modules(parameters: Sequence[str]) -> list[Any]:
     """The archives ``[SCOPE=]FILE`` as a module that programs load weights from; they are mapped.
 
@@ -277,21 +308,8 @@ def _parameter_modules(parameters: Sequence[str]) -> list[Any]:
     """
     indices: dict[str, Any] = {}
     for text in parameters:
-        scope, equals, path = text.partition("=")
-        if not equals:
-            scope, path = SCOPE, text
-        if not Path(path).is_file():
-            raise MlirulesError.at(path, "there is no such file", code="file")
-        index = indices.setdefault(scope, _binding.ParameterIndex())
-        try:
-            index.load(path)
-        except (RuntimeError, ValueError) as error:
-            raise MlirulesError.at(
-                path,
-                f"is no archive of weights: {_first_line(error)}",
-                code="archive",
-                suggestion="give a .safetensors or .irpa",
-            ) from error
+        scope, _, path = scoped(text).partition("=")
+        _load_archive(indices.setdefault(scope, _binding.ParameterIndex()), path)
     if not indices:
         return []
     providers = [index.create_provider(scope=scope) for scope, index in indices.items()]

@@ -52,8 +52,11 @@ def compare(
     rounds: int = 30,
     seconds: float | None = None,
     timeout: float | None = None,
+    parameters: Sequence[str] = (),
 ) -> Measured:
     """Run compiled ``programs`` in turns on the same ``inputs``; the first is the baseline.
+
+    ``parameters`` are archives of weights, as :func:`runtime.run` takes them.
 
     At most ``rounds`` rounds and no new one after ``seconds``, but three; ``timeout`` (seconds)
     is for all of it. Raises RunError when a program does not run to its end, and MlirulesError
@@ -72,6 +75,7 @@ def compare(
             "function": function,
             "rounds": rounds,
             "seconds": seconds,
+            "parameters": list(parameters),
         }
         (folder / "asked.json").write_text(json.dumps(asked))
         code = f"import sys; sys.path[:] = {sys.path!r}; import mlirules.drivers.measure.child as m"
@@ -129,7 +133,11 @@ def _child() -> None:
 def _timed(folder: Path, asked: dict[str, Any], inputs: Sequence[Array]) -> dict[str, Any]:
     programs = {
         name: runtime.Program(
-            (folder / f"{n}.vmfb").read_bytes(), inputs, asked["device"], asked["function"]
+            (folder / f"{n}.vmfb").read_bytes(),
+            inputs,
+            asked["device"],
+            asked["function"],
+            asked["parameters"],
         )
         for n, name in enumerate(asked["names"])
     }

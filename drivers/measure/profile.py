@@ -102,6 +102,7 @@ def profile(
     seconds: float = 1.0,
     model: str = "",
     timeout: float | None = 600,
+    parameters: Sequence[str] = (),
 ) -> Profile:
     """Run ``function`` for at least ``seconds`` with the runtime's profiler.
 
@@ -121,6 +122,7 @@ def profile(
                 f"--device={target.device}",
                 f"--module={folder / 'module.vmfb'}",
                 f"--function={function}",
+                *(f"--parameters={runtime.scoped(text)}" for text in parameters),
                 *given,
                 f"--benchmark_min_time={seconds:g}s",
                 "--benchmark_format=json",

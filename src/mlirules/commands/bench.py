@@ -12,6 +12,7 @@ from mlirules.commands.common import (
     Device,
     Json,
     Measure,
+    Parameters,
     cost_settings,
     note,
     out,
@@ -41,6 +42,7 @@ def command(
         ),
     ] = None,
     target: Device = "cpu",
+    parameters: Parameters = None,
     golden: Annotated[
         Path | None, typer.Option(help="An .npz with inputs a0..; default: random ones.")
     ] = None,
@@ -101,6 +103,7 @@ def command(
             rounds=rounds,
             seconds=seconds,
             timeout=timeout,
+            parameters=parameters or (),
         )
     report = {
         "model": str(model),

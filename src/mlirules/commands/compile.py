@@ -12,6 +12,7 @@ from mlirules.commands.common import (
     Flags,
     Json,
     Measure,
+    Parameters,
     applications_table,
     cost_settings,
     decisions_as_json,
@@ -51,6 +52,7 @@ def command(
             "before those of the pipeline.",
         ),
     ] = None,
+    parameters: Parameters = None,
     measure: Measure = False,
     no_fallback: Annotated[
         bool,
@@ -73,12 +75,15 @@ def command(
     configured by it, or when --no-fallback finds a torch op left.
     """
     from mlirules.drivers.apply.engine import write_trace
+    from mlirules.drivers.iree.parameters import check as check_archives
     from mlirules.drivers.iree.targets import Target
     from mlirules.drivers.pipelines.transform import Pipeline, compile_program, load_program
 
     chosen = Target.parse(target)
     line = Pipeline.load(pipeline) if pipeline else None
     source = load_program(model)
+    if parameters:
+        check_archives(source.module, parameters, str(model))
     with working(f"compiling {model} for {chosen}"):
         binary, done = compile_program(
             source,

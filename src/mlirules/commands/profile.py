@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from mlirules.commands.common import Device, Flags, Json, note, out, say_json, table, warn, working
+from mlirules.commands.common import (
+    Device,
+    Flags,
+    Json,
+    Parameters,
+    note,
+    out,
+    say_json,
+    table,
+    warn,
+    working,
+)
 
 EXAMPLE = "mlirules profile model.mlir --target cpu --json > before.json"
 
@@ -23,6 +34,7 @@ def command(
     pipeline: Annotated[
         str | None, typer.Option("--pipeline", "-p", help="A shipped pipeline's name or a file.")
     ] = None,
+    parameters: Parameters = None,
     function: Annotated[
         str | None, typer.Option(help="The function to call; default: the program's first.")
     ] = None,
@@ -64,6 +76,7 @@ def command(
             seconds=seconds,
             model=str(model),
             timeout=timeout,
+            parameters=parameters or (),
         )
     changes = profiling.compare(old, made) if old is not None else []
     if as_json:
