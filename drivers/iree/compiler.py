@@ -10,24 +10,40 @@ import contextlib
 import functools
 import importlib
 import importlib.metadata
-import inspect
-import mmap
 import os
 import re
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import iree.compiler
 from iree.compiler import ir, rewrite
 from iree.compiler.passmanager import PassManager
 
 from mlirules.drivers.iree import dialects, program
+from mlirules.drivers.iree.diagnostics import (
+    STDIN,
+    CompileError,
+    Lines,
+    diagnostics,
+    failure,
+    faults_of,
+    op_in,
+    pipeline_fault,
+)
+from mlirules.drivers.iree.ops import (
+    is_registered_op,
+    known_dialects,
+    op_documentation,
+    op_oracle,
+    op_suggestion,
+    registered_ops,
+    shared_context,
+    tool_path,
+)
 from mlirules.drivers.iree.program import Program
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
@@ -51,6 +67,7 @@ __all__ = [
     "lower",
     "lower_to",
     "op_documentation",
+    "op_oracle",
     "op_suggestion",
     "parse",
     "registered_ops",
@@ -86,32 +103,9 @@ PHASES = (
 #: What a program with kernels of its own needs on Vulkan.
 WHOLE_BUFFERS = "--iree-scheduling-optimize-bindings=false"
 
-_LIBS = Path(next(iter(iree.compiler.__path__))) / "_mlir_libs"
-_STDIN = "<stdin>"
-#: What the compiler calls a program without a file, as one given to the bindings.
-_UNNAMED = ("-", _STDIN)
 
 #: What can be compiled. The locations of a bare module mean no text that is known.
 Source: TypeAlias = str | ir.Module | Program
-
-_Lines: TypeAlias = Callable[[], Sequence[str]]
-
-
-class CompileError(MlirulesError):
-    """The compiler did not deliver.
-
-    ``kind`` is ``error`` (it said why), ``crash`` (it died) or ``timeout``. ``faults`` holds the
-    errors located in the program, the first real one first; ``op`` names the operation it is
-    about, when the compiler told; ``stderr`` is all it printed.
-    """
-
-    def __init__(
-        self, kind: str, stderr: str, faults: Sequence[Fault], op: str | None = None
-    ) -> None:
-        super().__init__(faults)
-        self.kind = kind
-        self.stderr = stderr
-        self.op = op
 
 
 # ---------------------------------------------------------------- contexts and parsing
@@ -122,55 +116,9 @@ def context() -> ir.Context:
     return ir.Context()
 
 
-@functools.cache
-def _shared_context() -> ir.Context:
-    return ir.Context()
-
-
 def version() -> str:
     """The installed compiler's release, as ``3.13.0``."""
     return importlib.metadata.version("iree-base-compiler")
-
-
-def is_registered_op(name: str) -> bool:
-    """Whether ``name`` (``torch.aten.mm``) is an operation of the installed compiler."""
-    return bool(_shared_context().is_registered_operation(name))
-
-
-@functools.cache
-def _all_ops() -> frozenset[str]:
-    # The bindings cannot list operations, so the library's string literals are the candidates and
-    # the context has the last word. About a second, paid only when something must be suggested.
-    pattern = re.compile(rb"\0([a-z][a-z0-9_]*(?:\.[A-Za-z_]\w*)+)(?=\0)")
-    with (
-        (_LIBS / "libIREECompiler.so").open("rb") as library,
-        mmap.mmap(library.fileno(), 0, access=mmap.ACCESS_READ) as data,
-    ):
-        candidates = {match.group(1).decode() for match in pattern.finditer(data)}
-    return frozenset(name for name in candidates if is_registered_op(name))
-
-
-def registered_ops(dialect: str | None = None) -> list[str]:
-    """The operations of ``dialect``, or of every dialect, sorted. The first call takes a second."""
-    return sorted(op for op in _all_ops() if dialect is None or op.partition(".")[0] == dialect)
-
-
-@functools.cache
-def known_dialects() -> tuple[str, ...]:
-    """The namespaces of all dialects of the installed compiler, sorted."""
-    shown = subprocess.run(
-        [tool_path("iree-opt"), "--show-dialects"], capture_output=True, text=True, timeout=60
-    )
-    listed = shown.stdout.rpartition(":")[2]
-    return tuple(sorted(name.strip() for name in listed.split(",") if name.strip()))
-
-
-def op_suggestion(name: str) -> str:
-    """A ``did you mean`` sentence for an operation that is not registered, or an empty string."""
-    dialect = name.partition(".")[0]
-    if dialect not in known_dialects():
-        return did_you_mean(dialect, known_dialects())
-    return did_you_mean(name, registered_ops(dialect))
 
 
 def parse(text: str | bytes, path: str = "<string>", ctx: ir.Context | None = None) -> ir.Module:
@@ -182,7 +130,7 @@ def parse(text: str | bytes, path: str = "<string>", ctx: ir.Context | None = No
         return ir.Module.parse(text, ctx if ctx is not None else context())
     except ir.MLIRError as error:
         said = text if isinstance(text, str) else text.decode("utf-8", errors="replace")
-        raise MlirulesError(_faults_of(error, "mlir", path, said)) from error
+        raise MlirulesError(faults_of(error, "mlir", path, said)) from error
 
 
 def run_passes(module: ir.Module, pipeline: str) -> None:
@@ -194,90 +142,15 @@ def run_passes(module: ir.Module, pipeline: str) -> None:
     try:
         manager = PassManager.parse(pipeline, module.context)
     except ValueError as error:
-        raise MlirulesError(_pipeline_fault(str(error), pipeline)) from error
+        raise MlirulesError(pipeline_fault(str(error), pipeline)) from error
     try:
         manager.run(module.operation)
     except ir.MLIRError as error:
-        faults = _faults_of(error, "pass", "<module>", "")
-        raise CompileError("error", str(error), faults, _op_in(str(error))) from error
-
-
-def _pipeline_fault(message: str, pipeline: str) -> Fault:
-    found = re.search(r":(\d+):(\d+): error: (.*)", message)
-    if not found:
-        return Fault(Span("<pipeline>"), "pipeline", message.strip())
-    line, column = int(found[1]), int(found[2])
-    # The parser strips the outer `builtin.module(` before it counts columns.
-    inner = message.splitlines()[1] if len(message.splitlines()) > 1 else ""
-    start = pipeline.find(inner) if inner else -1
-    return Fault(
-        Span("<pipeline>", line, column + max(start, 0), source_line=pipeline),
-        "pipeline",
-        found[3],
-    )
-
-
-def _faults_of(error: ir.MLIRError, code: str, path: str, text: str) -> list[Fault]:
-    lines = text.split("\n")
-    faults = []
-    for diagnostic in error.error_diagnostics:
-        notes = [note.message for note in diagnostic.notes if _worth_telling(note.message)]
-        message = "; ".join([_clean(diagnostic.message), *notes])
-        span = _span_of(str(diagnostic.location), path, lines)
-        faults.append(Fault(span, code, message, _suggest(message)))
-    return faults or [Fault(Span(path), code, str(error).strip())]
-
-
-def _worth_telling(note: str) -> bool:
-    return not note.startswith(("see current operation", "Available dialects"))
-
-
-def _span_of(location: str, path: str, lines: Sequence[str]) -> Span:
-    found = re.search(r'"([^"]*)":(\d+):(\d+)', location)
-    if not found or found[2] == "0":
-        return Span(path)
-    if found[1] not in _UNNAMED:  # a loc(...) written in the text names another file
-        return Span(found[1], int(found[2]), int(found[3]))
-    return _source_span(path, int(found[2]), int(found[3]), lines)
-
-
-def _source_span(path: str, line: int, column: int, lines: Sequence[str]) -> Span:
-    if not 1 <= line <= len(lines):
-        return Span(path, line, column)
-    source = lines[line - 1]
-    word = re.match(r"[\w.!%@#$-]+", source[column - 1 :])
-    return Span(path, line, column, len(word[0]) if word else 1, source)
-
-
-def _clean(message: str) -> str:
-    """``message`` without the operation that the compiler prints after it, often pages long."""
-    legalize = r"(failed to legalize operation '[^']*'(?: that was explicitly marked illegal)?): .*"
-    return re.sub(legalize, r"\1", message.strip(), flags=re.DOTALL)
-
-
-def _suggest(message: str) -> str:
-    unknown = re.search(
-        r"custom op '([\w.]+)' is unknown|unregistered operation '([\w.]+)'"
-        r"|not found for custom op '([\w.]+)'",
-        message,
-    )
-    if not unknown:
-        return ""
-    return op_suggestion(unknown[1] or unknown[2] or unknown[3])
+        faults = faults_of(error, "pass", "<module>", "")
+        raise CompileError("error", str(error), faults, op_in(str(error))) from error
 
 
 # ---------------------------------------------------------------- tools and compilation
-
-
-def tool_path(name: str) -> Path:
-    """The path of a binary of the compiler's wheel: ``iree-compile``, ``iree-opt``, ``iree-link``.
-
-    Raises MlirulesError when the wheel has no such binary.
-    """
-    path = _LIBS / name
-    if not path.is_file():
-        raise MlirulesError.at(name, f"the installed compiler has no {name!r}", code="tool")
-    return path
 
 
 def run_tool(
@@ -301,7 +174,7 @@ def _run_tool(
     stdin: str,
     path: str,
     timeout: float | None,
-    lines: _Lines,
+    lines: Lines,
 ) -> tuple[str, str]:
     command = [str(tool_path(name)), *arguments]
     with subprocess.Popen(
@@ -324,7 +197,7 @@ def _run_tool(
             _kill(process)
             raise
     if process.returncode:
-        raise _failure(name, process.returncode, stderr, path, lines)
+        raise failure(name, process.returncode, stderr, path, lines)
     return stdout, stderr
 
 
@@ -386,7 +259,7 @@ def _program(source: Source) -> Program | None:
     if isinstance(source, ir.Module):
         return Program(source)
     try:
-        here = context() if len(source) > _LARGE else _shared_context()
+        here = context() if len(source) > _LARGE else shared_context()
         return Program(ir.Module.parse(source, here), source)
     except ir.MLIRError:
         return None
@@ -456,7 +329,7 @@ def lower(
         try:
             module = program.of_bytecode(output, source.module.context)
         except ir.MLIRError as error:
-            raise MlirulesError(_faults_of(error, "mlir", f"{path} after {phase}", "")) from error
+            raise MlirulesError(faults_of(error, "mlir", f"{path} after {phase}", "")) from error
     return Program(module, source.origin)
 
 
@@ -490,7 +363,7 @@ def _compile(
     return stdout
 
 
-def _lines_of(source: Source) -> _Lines:
+def _lines_of(source: Source) -> Lines:
     """The lines that locations in the source mean, found when something must be located."""
 
     @functools.cache
@@ -518,17 +391,15 @@ def _arguments(
     return [a for a in arguments if a.partition("=")[0] not in given] + list(flags)
 
 
-def _checked_diagnostics(
-    stderr: str, flags: Sequence[str], path: str, lines: _Lines
-) -> list[Fault]:
+def _checked_diagnostics(stderr: str, flags: Sequence[str], path: str, lines: Lines) -> list[Fault]:
     """What a compilation that reported success printed. Raises CompileError for ignored flags."""
-    said = list(_diagnostics(stderr, path, lines))
+    said = list(diagnostics(stderr, path, lines))
     # A torch pattern may complain about an op of the program that another pattern then converts.
     # An error about the flags or their files means that something asked for was left out.
     asked = " ".join(["iree-compile", "MLIR Textual PassPipeline Parser", *flags])
     ignored = [f for f in said if f.severity == "error" and f.span.path in asked]
     if ignored:
-        raise CompileError("error", stderr, ignored, _op_in(stderr))
+        raise CompileError("error", stderr, ignored, op_in(stderr))
     return said
 
 
@@ -559,7 +430,7 @@ def compile_here(
             os.write(2, f"error: {' '.join(str(error).split())}\n".encode())
     stderr = "".join(said)
     if vmfb is None:
-        raise _failure("iree-compile", 1, stderr, path, lines)
+        raise failure("iree-compile", 1, stderr, path, lines)
     _checked_diagnostics(stderr, flags, path, lines)
     return vmfb
 
@@ -597,7 +468,7 @@ def single_threaded() -> None:
 
 def _invoke(session: Any, text: str) -> bytes | None:
     api = _embedding_api()
-    source = api.Source.wrap_buffer(session, text.encode() + b"\0", buffer_name=_STDIN)
+    source = api.Source.wrap_buffer(session, text.encode() + b"\0", buffer_name=STDIN)
     invocation = session.invocation()
     try:
         invocation.enable_console_diagnostics()
@@ -664,139 +535,6 @@ def _check_flags(target: Target, flags: Sequence[str]) -> None:
 
 
 # ---------------------------------------------------------------- what the compiler printed
-
-_DIAGNOSTIC = re.compile(
-    r"^(?P<path>[^\s:][^:\n]*):(?P<line>\d+)(?::(?P<column>\d+))?: "
-    r"(?P<severity>error|warning): (?P<message>.*)$"
-)
-_PLAIN = re.compile(r"^(?:[\w/.-]+: )?(?:(?:error|ERROR|LLVM ERROR|warning): )(?P<message>.*)$")
-_CONSEQUENCES = (
-    "failed to run translation of source executable",
-    "failed to run pass pipeline",
-    "failed to link executable",
-    "failed to serialize executable",
-)
-
-
-def _diagnostics(stderr: str, path: str, lines: _Lines) -> Iterator[Fault]:
-    for printed in stderr.splitlines():
-        found = _DIAGNOSTIC.match(printed)
-        if found:
-            line, column = int(found["line"]), int(found["column"] or 0)
-            message = _clean(found["message"])
-            if found["path"] in _UNNAMED:
-                span = _source_span(path, line, column, lines()) if line else Span(path)
-            elif found["path"] == "<unknown>":
-                span = Span("iree-compile")
-            else:
-                span = _file_span(found["path"], line, column)
-            yield Fault(span, "compile", message, _suggest(message), found["severity"])
-            continue
-        plain = _PLAIN.match(printed)
-        if plain:
-            severity = "warning" if "warning: " in printed[: plain.start("message")] else "error"
-            yield Fault(
-                Span("iree-compile"), "compile", plain["message"].strip(), severity=severity
-            )
-
-
-def _file_span(path: str, line: int, column: int) -> Span:
-    try:
-        lines = Path(path).read_text().split("\n")
-    except (OSError, UnicodeDecodeError):  # a location need not name a file that exists here
-        lines = []
-    return _source_span(path, line, column, lines)
-
-
-def _failure(name: str, code: int, stderr: str, path: str, lines: _Lines) -> CompileError:
-    errors = [f for f in _diagnostics(stderr, path, lines) if f.severity == "error"]
-    causes = [f for f in errors if not f.message.startswith(_CONSEQUENCES)]
-    # A linker error has no place in the program, but what fails in consequence has.
-    located = next((f.span for f in errors if f not in causes and f.span.line), None)
-    if located is not None:
-        causes = [f if f.span.line else replace(f, span=located) for f in causes]
-    faults = list(dict.fromkeys(causes or errors[:1]))
-    crashed = code < 0 or code >= 128 or "Stack dump:" in stderr
-    if crashed:
-        where = _crash_site(stderr)
-        message = f"{name} crashed ({_signal_name(code)})" + (f" in {where}" if where else "")
-        faults.append(Fault(Span(path), "crash", message))
-    if not faults:
-        said = [line for line in stderr.splitlines() if line.strip()]
-        message = said[0].strip() if said else f"{name} failed with exit code {code}"
-        # "Unknown command line argument": without the binary's path and its advice to read --help
-        message = message.removeprefix(f"{name}: ").partition("  Try: ")[0]
-        # The tool always proposes some flag, however far.
-        given, near = re.search(r"'(-[^'=]*)", message), re.search(r"mean '([^']+)'", stderr)
-        suggestion = did_you_mean(given[1], [near[1]]) if given and near else ""
-        faults.append(Fault(Span(name), "compile", message, suggestion))
-    op = _op_in(stderr) or _op_at(faults[0].span)
-    return CompileError("crash" if crashed else "error", stderr, faults, op)
-
-
-def _op_at(span: Span) -> str | None:
-    """The operation whose name stands at ``span``, or later in its line."""
-    found = re.search(r"\b[a-z_]\w*\.[a-zA-Z_][\w.]*", span.source_line[span.column - 1 :])
-    return found[0] if found and is_registered_op(found[0]) else None
-
-
-def _signal_name(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
-
-
-_NOT_THE_SITE = ("llvm::", "SignalHandler", "(/", "__", "raise", "abort", "std::")
-
-
-def _crash_site(stderr: str) -> str:
-    """The innermost frame of the compiler's own code, which tells one crash from another."""
-    for frame in re.finditer(
-        r"^\s*#\d+ 0x[0-9a-f]+ (.+?)(?: \S+\.\w+:\d+:\d+)?$", stderr, re.MULTILINE
-    ):
-        symbol = frame[1].removeprefix("void ")
-        if not symbol.startswith(_NOT_THE_SITE):
-            return symbol.replace("(anonymous namespace)::", "").partition("(")[0]
-    return ""
-
-
-def _op_in(stderr: str) -> str | None:
-    found = re.search(
-        r"failed to legalize operation '([\w.$]+)'"
-        r"|'([a-z_]\w*\.[\w.$]+)' op "
-        r"|custom op '([\w.$]+)'"
-        r'|see current operation: (?:%[\w:, #%]+ = )?"?([a-z_]\w*\.[\w.$]+)',
-        stderr,
-    )
-    return next(filter(None, found.groups()), None) if found else None
-
-
-def op_documentation(name: str) -> str:
-    """What the installed compiler's bindings say of an op, in Markdown; empty: nothing.
-
-    Dialects without a Python module (torch among them) have no text.
-    """
-    dialect = name.partition(".")[0]
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", dialect):
-        return ""
-    try:
-        module = importlib.import_module(f"iree.compiler.dialects.{dialect}")
-    except ImportError:
-        return ""
-    for found in vars(module).values():
-        if isinstance(found, type) and getattr(found, "OPERATION_NAME", "") == name:
-            return inspect.cleandoc(found.__doc__ or "")
-    return ""
-
-
-def op_oracle(name: str) -> tuple[bool, list[str]]:
-    """Whether the installed compiler has an op, and the ops of its dialect (for suggestions)."""
-    if is_registered_op(name):
-        return True, []
-    return False, registered_ops(name.split(".")[0]) or registered_ops()
 
 
 def indexing_maps(op: ir.Operation) -> list[Any] | None:
