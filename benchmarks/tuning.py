@@ -35,7 +35,7 @@ from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import profile, timing
 from mlirules.drivers.pipelines import transform as pipeline
-from mlirules.drivers.tuning import ordering, space, tuner, ways, written
+from mlirules.drivers.tuning import ordering, outcome, space, tuner, ways, written
 from mlirules.drivers.tuning.measure import Result
 from mlirules.drivers.tuning.space import candidate_of
 from mlirules.drivers.tuning.store import Measured, Store, root_of
@@ -139,7 +139,7 @@ def search(
             if left < 5:
                 print(f"{name}: no time left")
                 continue
-            options = tuner.Options(
+            options = outcome.Options(
                 CPU, budget=budget, seconds=left, seed=seed, order=order, rounds=3
             )
             made = tuner.tune(

@@ -28,6 +28,7 @@ from mlirules.drivers.tuning import (
     dispatches,
     measure,
     ordering,
+    outcome,
     report,
     results,
     space,
@@ -357,9 +358,9 @@ def test_ways_must_take_effect_and_are_remembered(tmp_path: Path) -> None:
 
 
 def test_what_won_is_written_as_a_pipeline_that_compiles(tmp_path: Path) -> None:
-    whole = tuner.Whole(2.0, 1.0, 2.0, 0.01)
-    found = tuner.Outcome("conv.mlir", CPU, (), None)
-    found.choice = tuner.Choice("im2col", IM2COL, (), whole, 0.01)
+    whole = outcome.Whole(2.0, 1.0, 2.0, 0.01)
+    found = outcome.Outcome("conv.mlir", CPU, (), None)
+    found.choice = outcome.Choice("im2col", IM2COL, (), whole, 0.01)
     (path,) = written.write_found(found, tmp_path, "conv")
     chosen = Pipeline.load(path)
     _, done = compile_program(CONVOLUTION, CPU, chosen)
@@ -373,7 +374,7 @@ def test_what_won_is_written_as_a_pipeline_that_compiles(tmp_path: Path) -> None
     settings = Settings.model_validate({"pipeline": "ConvTileAndDecomposeExpert", "tiles": tiles})
     won = Winner(root, settings, 2.0, 1.0, 0.01, 9, "a device", 0.01, 4)
     found.rules = results.rules_of([won], CPU)
-    found.choice = tuner.Choice("with rules", PACKED, tuple(found.rules), whole, 0.01)
+    found.choice = outcome.Choice("with rules", PACKED, tuple(found.rules), whole, 0.01)
     path = written.write_found(found, tmp_path, "conv")[-1]
     chosen = Pipeline.load(path)
     assert chosen.flags == ["--iree-opt-data-tiling"]
@@ -605,10 +606,10 @@ func.func @main(%a: tensor<64x32xf32>, %b: tensor<64x32xf32>) -> tensor<64x32xf3
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuner.Outcome, Path]:
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[outcome.Outcome, Path]:
     state = tmp_path_factory.mktemp("tune") / "state.sqlite"
     store, pool = Store(state), workers("2")
-    options = tuner.Options(CPU, budget=4, seed=3, order="random", rounds=3)
+    options = outcome.Options(CPU, budget=4, seed=3, order="random", rounds=3)
     try:
         found = tuner.tune(product(64, 64, 64), options, store, pool, path="mm.mlir")
     finally:
@@ -618,7 +619,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuner.Outcome, P
 
 
 def test_a_search_measures_its_budget_and_tells(
-    searched: tuple[tuner.Outcome, Path],
+    searched: tuple[outcome.Outcome, Path],
 ) -> None:
     found, state = searched
     (tuned,) = found.tuned
@@ -634,7 +635,7 @@ def test_a_search_measures_its_budget_and_tells(
 
 
 def test_what_is_known_is_not_measured_again(
-    searched: tuple[tuner.Outcome, Path], monkeypatch: pytest.MonkeyPatch
+    searched: tuple[outcome.Outcome, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, state = searched
     asked: list[str] = []
@@ -646,7 +647,7 @@ def test_what_is_known_is_not_measured_again(
 
     monkeypatch.setattr(measure, "compiled", counted)
     store, pool = Store(state), workers("1")
-    options = tuner.Options(CPU, budget=5, seed=3, order="random", rounds=3, check=False)
+    options = outcome.Options(CPU, budget=5, seed=3, order="random", rounds=3, check=False)
     found = tuner.tune(product(64, 64, 64), options, store, pool)
     assert found.tuned[0].resumed == 4
     assert len(asked) == 1
@@ -654,7 +655,7 @@ def test_what_is_known_is_not_measured_again(
     store.close()
 
 
-def test_the_page_needs_nothing_else(searched: tuple[tuner.Outcome, Path]) -> None:
+def test_the_page_needs_nothing_else(searched: tuple[outcome.Outcome, Path]) -> None:
     page = report.page(searched[0])
     assert not re.search(
         r"(src|href)=|@import|url\(|<script|https?://(?!www\.w3\.org/2000/svg)", page
@@ -664,7 +665,9 @@ def test_the_page_needs_nothing_else(searched: tuple[tuner.Outcome, Path]) -> No
         assert word in page
 
 
-def test_the_page_opens_in_a_browser(searched: tuple[tuner.Outcome, Path], tmp_path: Path) -> None:
+def test_the_page_opens_in_a_browser(
+    searched: tuple[outcome.Outcome, Path], tmp_path: Path
+) -> None:
     browser = (
         shutil.which("chromium")
         or shutil.which("chromium-browser")
@@ -816,13 +819,13 @@ def test_a_cluster_of_two_workers_loses_one(tmp_path: Path) -> None:
         store, pool = Store(tmp_path / "s.sqlite"), workers(f"dask://127.0.0.1:{port}")
         seen: list[Result] = []
 
-        def watch(event: tuner.Event) -> None:
+        def watch(event: outcome.Event) -> None:
             if event.result is not None:
                 seen.append(event.result.result)
                 if len(seen) == 2:
                     os.killpg(two[0].pid, signal.SIGKILL)
 
-        options = tuner.Options(CPU, budget=10, order="random", rounds=3, check=False)
+        options = outcome.Options(CPU, budget=10, order="random", rounds=3, check=False)
         found = tuner.tune(product(64, 64, 64), options, store, pool, watch=watch)
         two[0].wait(timeout=10)
         assert two[1].poll() is None
@@ -906,7 +909,7 @@ def test_a_target_without_a_device_is_refused_before_any_work(tmp_path: Path) ->
     if target.available() is None:
         pytest.skip("there is a hip device")
     with pytest.raises(MlirulesError, match="compile-only"):
-        tuner.tune(product(8, 8, 8), tuner.Options(target), Store(tmp_path / "s"), workers("1"))
+        tuner.tune(product(8, 8, 8), outcome.Options(target), Store(tmp_path / "s"), workers("1"))
 
 
 # ---- profiles ------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.measure import roofline
+from mlirules.drivers.tuning.outcome import Outcome, Tuned
 from mlirules.drivers.tuning.store import Measured
-from mlirules.drivers.tuning.tuner import Outcome, Tuned
 from mlirules.language.faults import MlirulesError
 
 _WIDTH, _HEIGHT = 460, 260

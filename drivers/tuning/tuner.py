@@ -7,7 +7,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mlirules.drivers.iree import compiler
@@ -24,6 +24,7 @@ from mlirules.drivers.tuning import (
 )
 from mlirules.drivers.tuning.dispatches import Dispatch, Value
 from mlirules.drivers.tuning.measure import Result, Runner, RunnerDied, Task
+from mlirules.drivers.tuning.outcome import Choice, Event, Options, Outcome, Tuned, Whole
 from mlirules.drivers.tuning.results import Winner
 from mlirules.drivers.tuning.space import Candidate, Space
 from mlirules.drivers.tuning.store import Measured, Store
@@ -43,121 +44,6 @@ MOST_SOLVED = 512
 #: The best candidates are timed again, with more turns, before one of them wins.
 FINALISTS = 3
 MOST_FINALS = 3
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to search.
-
-    ``budget`` limits the candidates for one dispatch, stored ones included; ``seconds`` limits the
-    time for all of them (0: no limit). Dispatches that take at least ``share`` of the program's
-    time are tuned, at most
-    ``most`` of them; ``only`` names dispatches instead.
-    """
-
-    target: Target
-    budget: int = 64
-    seconds: float = 0.0
-    seed: int = 0
-    order: str = "heuristic"
-    flags: tuple[str, ...] = ()
-    share: float = 0.05
-    most: int = 8
-    only: tuple[str, ...] = ()
-    rounds: int = 5
-    check: bool = True
-
-
-@dataclass
-class Tuned:
-    """What became of one dispatch."""
-
-    task: Task
-    share: float
-    calls: int
-    candidates: int
-    measured: list[Measured] = field(default_factory=list)
-    #: Results that were stored by an earlier run.
-    resumed: int = 0
-    default_ms: float = 0.0
-    noise: float = 0.0
-    drift: float = 1.0
-    winner: Winner | None = None
-    why_not: str = ""
-
-    @property
-    def best(self) -> Measured | None:
-        """The fastest candidate with right numbers."""
-        working = [m for m in self.measured if m.result.state == "ok"]
-        return max(working, key=lambda m: m.result.ratio or 0, default=None)
-
-
-@dataclass
-class Whole:
-    """The program with and without the winners."""
-
-    default_ms: float
-    tuned_ms: float
-    ratio: float
-    spread: float
-    difference: str = ""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The whole program compiled in one way: with rules, with a way's flags, or with both."""
-
-    name: str
-    way: Way | None
-    rules: tuple[tuple[ConfigRule, str], ...]
-    whole: Whole
-    unsure: float
-
-
-@dataclass
-class Outcome:
-    """A finished (or interrupted) search."""
-
-    model: str
-    target: Target
-    flags: tuple[str, ...]
-    profile: profiling.Profile | None
-    tuned: list[Tuned] = field(default_factory=list)
-    skipped: dict[str, str] = field(default_factory=dict)
-    whole: Whole | None = None
-    #: Winners that made the program slower, and why each was dropped.
-    dropped: dict[str, str] = field(default_factory=dict)
-    rules: list[tuple[ConfigRule, str]] = field(default_factory=list)
-    interrupted: bool = False
-    #: Ways to compile the program that were tried, and what won of those and the rules together.
-    ways: list[Tried] = field(default_factory=list)
-    choices: list[Choice] = field(default_factory=list)
-    choice: Choice | None = None
-    #: Ways that the rules cannot be used with, and why.
-    unfit: dict[str, str] = field(default_factory=dict)
-    #: The search under the best way's flags, on the program as it rewrites it.
-    under: Outcome | None = None
-
-    @property
-    def winners(self) -> list[Winner]:
-        """What won and was not dropped."""
-        return [
-            t.winner
-            for t in self.tuned
-            if t.winner is not None and t.task.dispatch.name not in self.dropped
-        ]
-
-
-@dataclass(frozen=True)
-class Event:
-    """What happens, for whoever watches: ``kind`` is ``dispatch``, ``result`` or ``note``."""
-
-    kind: str
-    text: str = ""
-    dispatch: Tuned | None = None
-    result: Measured | None = None
-    done: int = 0
-    total: int = 0
 
 
 Watch = Callable[[Event], None]

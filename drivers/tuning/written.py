@@ -11,7 +11,7 @@ import yaml
 from mlirules.drivers.frontend.torch import write_whole
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning import results
-from mlirules.drivers.tuning.tuner import Outcome
+from mlirules.drivers.tuning.outcome import Outcome
 from mlirules.language.pipeline import Pipeline, Stage
 
 

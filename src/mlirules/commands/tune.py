@@ -78,7 +78,7 @@ def command(
     """Find faster configurations for what dominates a program; write rules and a report."""
     from mlirules.drivers.iree.targets import Target
     from mlirules.drivers.pipelines.transform import Pipeline, read_program, transform
-    from mlirules.drivers.tuning import report, tuner, ways, written
+    from mlirules.drivers.tuning import outcome, report, tuner, ways, written
     from mlirules.drivers.tuning import space as spaces
     from mlirules.drivers.tuning.store import Store
     from mlirules.drivers.tuning.workers import workers as workers_of
@@ -92,7 +92,7 @@ def command(
     if before is not None:
         text = transform(text, before, path=str(model)).text
         extra = [*before.flags, *(extra or ())]
-    options = tuner.Options(
+    options = outcome.Options(
         chosen,
         budget=count,
         seconds=seconds,
