@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from mlirules.cli import app
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.tuning_specs import overlap as overlap_module
 from mlirules.drivers.tuning_specs.check import Source, check_spec, load_source
 from mlirules.drivers.tuning_specs.compile import configure
 from mlirules.drivers.tuning_specs.examples import example_tests
@@ -235,3 +236,152 @@ def test_hip_names_a_library_op_that_can_never_match() -> None:
     text = OLDER.read_text().replace("iree_linalg_ext.online_attention", "linalg.matmul")
     codes = [f.code for f in check_spec("spec.mlir", text, target="hip:gfx942").errors]
     assert "never-matches" in codes
+
+
+# ---- other inputs, upgrades, what specs do to models ------------------------------------------
+
+CORPUS = HERE / "specs" / "corpus"
+PRODUCT = CORPUS / "02-product-of-exact-sizes.mlir"
+PLAIN = """\
+func.func @product(%a: tensor<64x64xf32>, %b: tensor<64x64xf32>, %c: tensor<64x64xf32>)
+    -> tensor<64x64xf32> {
+  %r = linalg.matmul ins(%a, %b : tensor<64x64xf32>, tensor<64x64xf32>)
+    outs(%c : tensor<64x64xf32>) -> tensor<64x64xf32>
+  return %r : tensor<64x64xf32>
+}
+"""
+
+
+def test_folders_and_bytecode_are_read(tmp_path: Path) -> None:
+    module = compiler.parse(PRODUCT.read_text())
+    with (tmp_path / "spec.mlirbc").open("wb") as file:
+        module.operation.write_bytecode(file)
+    (tmp_path / "other.mlir").write_text(PRODUCT.read_text())
+    done = run("spec", "check", tmp_path, "-t", "cpu", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)["sources"]
+    assert [(Path(s["path"]).name, s["entries"]) for s in told] == [
+        ("other.mlir", ["m"]),
+        ("spec.mlirbc", ["m"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("pdl.pattern : benefit(1) {\n  %o = operation\n  rewrite %o {\n  }\n}", "mlir", ""),
+        (
+            "pdl.pattern @p : benefit(1) {\n  %o = pdl.operation\n  pdl.rewrite %o {\n"
+            "    pdl.erase %o\n  }\n}",
+            "no-spec",
+            "PDL patterns",
+        ),
+        (PLAIN, "no-spec", "no named sequence"),
+        (
+            "// @__kernel_config stands in a comment\n"
+            "module attributes { transform.with_named_sequence } {\n"
+            "  transform.named_sequence @x(%op: !transform.any_op {transform.readonly}) {\n"
+            "    transform.yield\n  }\n}",
+            "no-entry",
+            "none tries entries",
+        ),
+    ],
+)
+def test_what_is_no_spec_is_called_what_it_is(text: str, code: str, message: str) -> None:
+    fault = check_spec("file.mlir", text).errors[0]
+    assert fault.code == code
+    assert message in fault.message
+
+
+def test_a_placeholder_links_to_nothing_but_is_no_error(tmp_path: Path) -> None:
+    (placeholder,) = CORPUS.glob("*placeholder.mlir")
+    out = tmp_path / "linked.mlir"
+    done = run("spec", "link", placeholder, "-o", out)
+    assert done.exit_code == 0, done.output
+    assert "changes nothing" in done.stderr
+    compiler.run_tool("iree-opt", [str(out)])
+    done = run("spec", "link", placeholder, PRODUCT, "-o", out)
+    assert done.exit_code == 0, done.output
+    assert [r.name for r in check_spec(str(out)).rules] == ["m"]
+
+
+def test_older_spellings_are_upgraded_and_every_change_is_listed(tmp_path: Path) -> None:
+    old = HERE / "specs" / "older" / "product.mlir"
+    fault = check_spec(str(old), target="hip:gfx942").errors[0]
+    assert "mlirules spec upgrade" in fault.suggestion
+    new = tmp_path / "new.mlir"
+    done = run("spec", "upgrade", old, "-o", new, "--json")
+    assert done.exit_code == 0, done.output
+    changes = json.loads(done.stdout)["changes"]
+    assert [(c["old"], c["new"]) for c in changes] == [
+        ("MFMA_F16_16x16x16_F32", "MFMA_F32_16x16x16_F16"),
+        ("subgroup_m_count = 2 : i64", "subgroup_basis = [[2, 2, 1], [0, 1, 2]]"),
+        ("subgroup_n_count = 2 : i64,", ""),
+        ("LLVMGPUVectorDistribute", "#iree_gpu.pipeline<VectorDistribute>"),
+        ("prefetch_shared_memory = true", "prefetch_num_stages = 2"),
+    ]
+    lines = old.read_text().split("\n")
+    for change in changes:  # where it says, in the old file
+        at = change["column"] - 1
+        assert lines[change["line"] - 1][at:].startswith(change["old"].rstrip(","))
+    assert new.read_text().startswith("// A LLVMGPUVectorDistribute comment")
+    assert check_spec(str(new), target="hip:gfx942").errors == []
+
+
+def test_on_cuda_it_is_said_which_flag_works(tmp_path: Path) -> None:
+    (spec,) = CORPUS.glob("*product-cuda.mlir")
+    done = run("spec", "check", spec, "-t", "cuda:sm_80")
+    assert done.exit_code == 0, done.output
+    assert "--iree-codegen-transform-dialect-library=SPEC" in done.stderr
+    done = run("spec", "import", spec, "-t", "cuda:sm_80", "-o", tmp_path / "rules")
+    assert done.exit_code == 0, done.output
+    done = run("generate", tmp_path / "rules", "--to", "tuning-spec", "-o", tmp_path / "made")
+    assert done.exit_code == 0, done.output
+    (flags,) = (tmp_path / "made").glob("*.flags")
+    assert flags.read_text().startswith("--iree-codegen-transform-dialect-library=")
+    (made,) = (tmp_path / "made").glob("*.mlir")
+    assert "--iree-codegen-tuning-spec-path is ignored" in made.read_text()
+
+
+def test_a_folder_may_be_the_one_we_are_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "one.yaml").write_text(write_config(rule("one", m=64).doc))
+    monkeypatch.chdir(tmp_path / "own")
+    done = run("generate", ".", "--to", "tuning-spec", "-o", tmp_path / "made")
+    assert done.exit_code == 0, done.output
+    assert [f.name for f in sorted((tmp_path / "made").glob("*own*"))]
+
+
+def test_differences_coverage_and_proof_of_models(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "a.mlir").write_text(PLAIN)
+    other = tmp_path / "other.mlir"
+    text = PRODUCT.read_text()
+    other.write_text(text.replace("distribution = [32, 32, 0]", "distribution = [16, 32, 0]"))
+    assert other.read_text() != text
+    same = run("spec", "diff", PRODUCT, PRODUCT, models, "-t", "cpu")
+    assert same.exit_code == 0, same.output
+    done = run("spec", "diff", PRODUCT, other, models, "-t", "cpu", "--json")
+    assert done.exit_code == 1, done.output
+    ((change,),) = [m["changes"] for m in json.loads(done.stdout)]
+    assert any("distribution = [32, 32, 0]" in line for line in change["before"])
+    assert any("distribution = [16, 32, 0]" in line for line in change["after"])
+    page = tmp_path / "page.html"
+    done = run("spec", "coverage", models, PRODUCT, "-t", "cpu", "--html", page)
+    assert done.exit_code == 0, done.output
+    assert "1 models, 1 configured ops, 1 hit by entries" in done.stdout
+    assert "<td>m</td>" in page.read_text()
+    done = run("spec", "import", PRODUCT, "-t", "cpu", "-o", tmp_path / "rules", "--prove", models)
+    assert done.exit_code == 0, done.output
+    assert "1 configured ops, 1 alike" in done.stdout
+
+
+def test_time_grows_with_the_entries_and_no_faster() -> None:
+    """Counted, not timed: pairs of rules that are held against each other."""
+    many = [rule(f"r{n}", m=64 * (n + 1), k={"multiple_of": 8}) for n in range(120)]
+    compared = list(overlap_module._candidates(many))
+    assert compared == []
+    assert overlaps([*many, rule("all", m={"multiple_of": 64})])
+    twice = [r for r in many for _ in range(2)]
+    assert len(overlaps(twice)) == len(many)

@@ -40,6 +40,18 @@ NAMED_LOOPS = {
     "linalg.pooling_nchw_max": 6,
 }
 
+#: Ops that the compiler takes in a matcher when it reads a spec, and refuses when it uses it.
+NOT_IN_MATCHERS = frozenset(
+    {
+        "transform.annotate",
+        "transform.get_consumers_of_result",
+        "transform.get_result",
+        "transform.select",
+        "transform.structured.match",
+        "transform.verify",
+    }
+)
+
 #: A tensor whose sizes are not asked for, and its element type.
 _ANY_TENSOR = re.compile(r"tensor<((?:\?x)+)([a-zA-Z]\w*)>")
 
@@ -126,6 +138,14 @@ class _Maker(SettingsReader):
             "reason": f"It stands in {self.spec.path}.",
         }
         for one in entry.kept:
+            if one.what in NOT_IN_MATCHERS and one in asks.unread:
+                self.fault(
+                    one.offset,
+                    "matcher-op",
+                    f"{one.what} in a matcher: foreach_match refuses it at use",
+                    "ask for operands (transform.get_operand), types and sizes",
+                )
+                continue
             self.fault(
                 one.offset,
                 "spec-op",

@@ -27,7 +27,10 @@ class Artefacts:
 
 def stem_of(path: str) -> str:
     """A rule set's name as a file name: ``torch/to-linalg`` becomes ``torch-to-linalg``."""
-    parts = [p for p in Path(path).with_suffix("").parts if p not in ("/", "..", ".")]
+    given = Path(path)
+    if given.name in ("", ".."):  # a folder that is named by where it is
+        given = given.resolve()
+    parts = [p for p in given.with_suffix("").parts if p not in ("/", "..", ".")]
     return "-".join(parts[-2:]) or "rules"
 
 
@@ -75,14 +78,19 @@ def artefacts(
     return made
 
 
-def tuning_specs(rules: Sequence[ConfigRule], name: str) -> Artefacts:
-    """A tuning spec for each kind of target that the config rules are for."""
+def tuning_specs(rules: Sequence[ConfigRule], name: str, *, folder: Path = Path()) -> Artefacts:
+    """A tuning spec for each kind of target that the config rules are for.
+
+    Beside it the flag by which the compiler takes it; ``folder`` is where the files will lie.
+    """
     made = Artefacts()
     kinds = sorted({kind for rule in rules for kind in rule.kinds})
     for kind in kinds:
         chosen = [rule for rule in rules if kind in rule.kinds]
         module = re.sub(r"\W", "_", name)
-        made.files[f"{name}.{kind}.mlir"] = tuning.tuning_spec(chosen, name=module, kind=kind)
+        file = f"{name}.{kind}.mlir"
+        made.files[file] = tuning.tuning_spec(chosen, name=module, kind=kind)
+        made.files[f"{name}.{kind}.flags"] = tuning.hook(kind, (folder / file).as_posix()) + "\n"
     return made
 
 

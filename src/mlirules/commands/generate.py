@@ -74,7 +74,9 @@ def command(
             step(path)
             parts = []
             if "tuning-spec" in chosen:
-                parts.append(forms.tuning_specs(config_set([path]), forms.stem_of(path)))
+                parts.append(
+                    forms.tuning_specs(config_set([path]), forms.stem_of(path), folder=output)
+                )
             rewrites = [form for form in chosen if form != "tuning-spec"]
             if rewrites:
                 loaded = select(list(rule_set((path,))), split(only), split(skip))

@@ -313,6 +313,8 @@ class GpuChecks(Findings):
         }
         need = 0
         for position in settings.promote_operands:
+            if not 0 <= position < len(rule.operands):
+                continue  # a fault of its own, or an op whose operands are not known
             operand = rule.operands[position]
             count = math.prod(extent(i, sizes) for i in operand.indices)
             need += count * element_bits(operand.element) // 8
