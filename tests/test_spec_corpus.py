@@ -1,7 +1,7 @@
 """Specs of every construct: what is made of them means the same, or they are refused at a line.
 
 The compiler's own interpreter runs the original and what is made of it on the same ops, which must
-end with the same attributes. A slow test compiles them, too, and compares the dumped configurations.
+end with the same attributes. A slow test compiles them, too, and compares what is dumped.
 """
 
 import random
@@ -187,7 +187,8 @@ class Made:
                 if pick.random() < 0.3:
                     size = pick.choice((*_SIZES, -1))
                     lines.append(
-                        f"transform.iree.match.dims_equal %{group}, [{size}] : !transform.param<i64>"
+                        f"transform.iree.match.dims_equal %{group}, [{size}] "
+                        ": !transform.param<i64>"
                     )
             lines += self.limits(by_class=True)
         tiles = f"[{pick.choice((16, 32, 64))}, {pick.choice((16, 32, 64))}, 0]"
