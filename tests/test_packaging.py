@@ -82,7 +82,7 @@ def test_wheel_holds_rules_templates_and_types(wheel: Path) -> None:
     assert any(n.startswith("mlirules/specs/pipelines/") and n.endswith(".yaml") for n in names)
     assert any(n.startswith("mlirules/generator/templates/") and n.endswith(".j2") for n in names)
     assert any(n.endswith("/licenses/LICENSE") for n in names)
-    assert {f"mlirules/specs/demo/hello_nn_world.{s}" for s in ("mlir", "npz")} <= set(names)
+    assert {f"mlirules/specs/demo/bert.{s}" for s in ("mlirbc", "npz")} <= set(names)
 
 
 def test_sdist_holds_the_tests_and_no_links(built: Path) -> None:

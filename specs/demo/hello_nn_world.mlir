@@ -1,1 +1,0 @@
-../../examples/hello_nn_world.mlir
