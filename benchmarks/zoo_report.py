@@ -157,6 +157,8 @@ def section(figures: Figures) -> str:
     ]
     for model in exported:
         rows = figures.models[model]
+        if not any(mode in rows for mode in names):
+            continue  # not compiled yet
         cells = [_outcome(rows.get(mode)) for mode in names]
         times = [f"{rows[m].seconds:.1f}" if m in rows else "-" for m in ("plain", "default")]
         left = sum(rows["default"].left.values()) if "default" in rows else 0

@@ -65,11 +65,14 @@ def test_it_has_the_models_it_says(zoo: Any) -> None:
 def test_modes_are_judged_and_finished_work_is_not_done_again(
     zoo: Any, two: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--folder", str(two), "--jobs", "1"]
+    modes = "export,convert,plain,default,rules"
+    options = ["--folder", str(two), "--jobs", "1", "--mode", modes]
     assert zoo.main([*options, "--check"]) == 0
     assert _outcomes(two) == {
         ("here/relu", "export"): "right",
         ("here/unknown", "export"): "right",
+        ("here/relu", "convert"): "right",
+        ("here/unknown", "convert"): "left",
         ("here/relu", "plain"): "right",
         ("here/relu", "default"): "right",
         ("here/relu", "rules"): "right",
@@ -91,12 +94,6 @@ def test_wrong_numbers_are_told(zoo: Any, two: Path) -> None:
     options = ["--folder", str(two), "--jobs", "1", "--only", "relu", "--mode", "export,default"]
     assert zoo.main([*options, "--check"]) == 1
     assert _outcomes(two)["here/relu", "default"] == "wrong"
-
-
-def test_what_the_rules_leave_is_listed_without_compiling(zoo: Any, two: Path) -> None:
-    assert zoo.main(["--folder", str(two), "--jobs", "1", "--mode", "export,convert"]) == 0
-    assert _outcomes(two)["here/relu", "convert"] == "right"
-    assert _outcomes(two)["here/unknown", "convert"] == "left"
 
 
 def test_a_worker_that_hangs_costs_one_model(
@@ -127,11 +124,19 @@ def test_the_report_goes_between_its_marks(zoo: Any, two: Path) -> None:
     document = two / "coverage.md"
     begin, end = (mark.format("cpu") for mark in (zoo.zoo_report.BEGIN, zoo.zoo_report.END))
     document.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
+    store = zoo.Store(two / "zoo.jsonl")
+    keys = zoo.Keys("cpu", zoo.sources_digest())
+    for model, left in (("here/relu", {}), ("here/unknown", {"torch.aten.x": 2})):
+        for mode in ("default", "rules"):
+            outcome = "left" if left and mode == "rules" else "right"
+            row = zoo.Row(model, mode, outcome, left=left)
+            store.put(row, "cpu", keys.of(model, mode))
     options = ["--folder", str(two), "--jobs", "1", "--mode", "export,default,rules"]
     assert zoo.main([*options, "--report", str(document)]) == 0
     text = document.read_text()
     assert text.startswith(f"before\n{begin}\n2 of 2 models")
-    assert "| here/relu | - | right | right |" in text
+    assert "| here/relu | - | right | right | - | 0.0 | 0 |" in text
+    assert "| here/unknown | - | right | left | - | 0.0 | 2 |" in text
     assert text.endswith(f"{end}\nafter\n")
     assert "old" not in text
     document.write_text("no marks\n")
