@@ -41,7 +41,8 @@ LEFT_OUT: dict[str, str] = {
     "geometric": RANDOM,
     "log_normal": RANDOM,
     "multinomial": RANDOM,
-    "normal*": RANDOM,
+    "normal": RANDOM,
+    "normal-*": RANDOM,
     "rand": RANDOM,
     "rand_like": RANDOM,
     "randint*": RANDOM,
@@ -134,13 +135,15 @@ def export(op: Any, sample: Any, name: str, folder: Path) -> dict[str, Any]:
     from torch.export.graph_signature import OutputKind
     from torch.utils import _pytree as pytree
 
+    from mlirules.drivers.iree import fx
     from mlirules.drivers.frontend import torch as frontend
-    from mlirules.drivers.iree import compiler
+    from mlirules.drivers.frontend.values import to_numpy
 
     leaves, tree = pytree.tree_flatten(((sample.input, *sample.args), dict(sample.kwargs)))
     at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     tensors = tuple(leaves[i].detach() for i in at)
     call = op.get_op()
+    only = {OutputKind.USER_OUTPUT}
 
     class Call(torch.nn.Module):
         def __init__(self, own: bool) -> None:
@@ -159,18 +162,16 @@ def export(op: Any, sample: Any, name: str, folder: Path) -> dict[str, Any]:
         results = Call(own=True)(*tensors)
         if not results:
             raise ValueError("no result is a tensor")
-        exported = torch.export.export(Call(own=False), tensors, strict=False)
-        kinds = {output.kind for output in exported.graph_signature.output_specs}
-        if kinds != {OutputKind.USER_OUTPUT}:  # an op that writes its argument writes a copy
-            exported = torch.export.export(Call(own=True), tensors, strict=False)
-        if _decomposable(exported.graph):
-            exported = frontend._decomposed(exported)
-    text = compiler.fx_import(exported)
+        exported = _exported(Call(own=False), tensors)
+        if {output.kind for output in exported.graph_signature.output_specs} != only:
+            # An op that writes its argument, perhaps only once decomposed, writes a copy.
+            exported = _exported(Call(own=True), tensors)
+    text = str(fx.fx_import(exported).module.operation.get_asm())
     (folder / "core" / f"{name}.mlir").write_text(text.rstrip("\n") + "\n", encoding="utf-8")
     frontend.write_golden(
         folder / "data" / f"{name}.npz",
-        [frontend._as_numpy(tensor) for tensor in tensors],
-        [frontend._as_numpy(result) for result in results],
+        [to_numpy(tensor) for tensor in tensors],
+        [to_numpy(result) for result in results],
     )
     return {
         "name": name,
@@ -180,6 +181,15 @@ def export(op: Any, sample: Any, name: str, folder: Path) -> dict[str, Any]:
         "random": any(fnmatch.fnmatchcase(op.name, glob) for glob in UNINITIALISED),
         "variants": {"core": {"n_results": len(results), "result_index": [*range(len(results))]}},
     }
+
+
+def _exported(model: Any, tensors: tuple[Any, ...]) -> Any:
+    import torch
+
+    from mlirules.drivers.frontend import torch as frontend
+
+    exported = torch.export.export(model, tensors, strict=False)
+    return frontend._decomposed(exported) if _decomposable(exported.graph) else exported
 
 
 def _decomposable(graph: Any) -> bool:
