@@ -135,9 +135,9 @@ def export(op: Any, sample: Any, name: str, folder: Path) -> dict[str, Any]:
     from torch.export.graph_signature import OutputKind
     from torch.utils import _pytree as pytree
 
-    from mlirules.drivers.iree import fx
     from mlirules.drivers.frontend import torch as frontend
     from mlirules.drivers.frontend.values import to_numpy
+    from mlirules.drivers.iree import fx
 
     leaves, tree = pytree.tree_flatten(((sample.input, *sample.args), dict(sample.kwargs)))
     at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
