@@ -22,7 +22,7 @@ from collections.abc import Callable
 from mlirules.drivers.apply.engine import Outcome
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.traversal import ops_below
-from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.match.matcher import Match, Matcher
 from mlirules.drivers.pipelines.transform import rule_set, shared_context
 from mlirules.drivers.quality.explain import diagnoses, why_not
 
@@ -75,7 +75,7 @@ def main() -> None:
 
     def match() -> None:
         matcher = Matcher(product, context)
-        assert sum(matcher.match(op) is not None for op in roots) < len(roots)
+        assert sum(isinstance(matcher.match(op), Match) for op in roots) < len(roots)
 
     def explain() -> None:
         found = diagnoses(Matcher(product, context), module)

@@ -239,11 +239,11 @@ def test_generated_pdl_is_cached_and_every_native_is_bound(
     text = pdll.pdll(rules)
     assert text == pdll.pdll(rules)
     assert "generated from cached.yaml:1" in text
-    before = pdll.runs
+    before = pdll.runs()
     first = pdll.compile_pdll(text)
-    assert pdll.runs == before + 1
+    assert pdll.runs() == before + 1
     assert pdll.compile_pdll(text) == first
-    assert pdll.runs == before + 1
+    assert pdll.runs() == before + 1
     assert pdll.natives_of(first) == {"cached_holds", "cached_build"}
     engine = Engine(rules, compiler.context())
     monkeypatch.setattr(pdll, "natives_of", lambda _text: {"cached_holds", "somebody_elses"})

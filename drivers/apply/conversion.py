@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlirules.drivers.iree.compiler import ir, known_dialects, rewrite
 from mlirules.drivers.iree.traversal import ops_below
-from mlirules.drivers.match.matcher import type_info
+from mlirules.drivers.match.matcher import Refusal, type_info
 from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.rule import Rule
 from mlirules.language.values import Tensor
@@ -117,9 +117,9 @@ def _pattern(engine: Engine, run: _Run, rule: Rule) -> Callable[..., bool | None
         root = op.operation
         try:
             match = matcher.match(root, run.around)
-            if match is None:
-                if matcher.faults:
-                    run.fail(matcher.faults[0])
+            if isinstance(match, Refusal):
+                if match.error is not None:
+                    run.fail(match.error)
                 return True
             originals = list(root.operands)
             for value, converted in zip(originals, list(adaptor.operands), strict=True):

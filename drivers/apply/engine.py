@@ -156,7 +156,25 @@ def select(
     ]
 
 
-_IMMORTAL: list[tuple[Any, Any, Any]] = []
+class _Frozen:
+    """A frozen pattern set, and what must outlive it.
+
+    Destroying a pattern set after its context aborts the process, and the collector that breaks
+    cycles promises no order; but it calls finalizers first. The bindings need not keep alive the
+    functions that they are given.
+    """
+
+    __slots__ = ("_context", "_module", "_natives", "patterns")
+
+    def __init__(self, patterns: Any, module: Any, natives: Any, context: Any) -> None:
+        self.patterns = patterns
+        self._module = module
+        self._natives = natives
+        self._context = context
+
+    def __del__(self) -> None:
+        self.patterns = None
+        self._module = None
 
 
 class Engine:
@@ -167,9 +185,9 @@ class Engine:
         self.context = context
         self.matchers: dict[str, Matcher] = {}
         self.include(rules)
-        self._frozen: dict[frozenset[str], Any] = {}
-        self._keep: list[Any] = []
-        self._run: _Run | None = None
+        self._frozen: dict[frozenset[str], _Frozen] = {}
+        # The innermost run last: what MLIR calls back belongs to that.
+        self._runs: list[_Run] = []
 
     def include(self, rules: Sequence[Rule]) -> None:
         """Take further rules of the same set; those that are here already stay as they are."""
@@ -202,7 +220,7 @@ class Engine:
         key = frozenset(r.name for r in rules)
         found = self._frozen.get(key)
         if found is not None:
-            return found
+            return found.patterns
         text = pdll.compile_pdll(pdll.pdll(rules))
         natives: dict[str, Callable[..., Any]] = {}
         for rule in rules:
@@ -225,31 +243,27 @@ class Engine:
                 patterns.register_constraint_function(name, function)
             else:
                 patterns.register_rewrite_function(name, function)
-        # The bindings need not keep the functions that they are given alive.
-        self._keep.append(natives)
-        frozen = patterns.freeze()
-        # Destroying a pattern set after its context aborts the process, and the collector that
-        # breaks our cycles promises no order: both live as long as the process.
-        _IMMORTAL.append((self.context, module, frozen))
-        self._frozen[key] = frozen
-        return frozen
+        held = _Frozen(patterns.freeze(), module, natives, self.context)
+        self._frozen[key] = held
+        return held.patterns
 
     def _holds(self, rule: Rule) -> Callable[..., bool]:
         matcher = self.matchers[rule.name]
+        runs = self._runs
 
         def holds(_rewriter: Any, _results: Any, values: Any) -> bool:
             # The bindings' convention: True means failure.
-            run = self._run
-            if run is None or run.stop:
+            run = runs[-1]
+            if run.stop:
                 return True
             try:
                 match = matcher.match(values[0].operation, run.around)
             except BaseException as error:  # noqa: BLE001 - must not unwind through the C++ driver
                 run.fail(error)
                 return True
-            if match is None:
-                if matcher.faults:
-                    run.fail(matcher.faults[0])
+            if isinstance(match, Refusal):
+                if match.error is not None:
+                    run.fail(match.error)
                 return True
             # What an earlier fusion left without users is no place for another.
             if run.applied and rule.doc.kind == "fusion" and run.around.dead(match.root):
@@ -266,9 +280,10 @@ class Engine:
         return holds
 
     def _build(self, rule: Rule) -> Callable[..., None]:
+        runs = self._runs
+
         def build(rewriter: Any, _results: Any, values: Any) -> None:
-            run = self._run
-            assert run is not None
+            run = runs[-1]
             root = values[0].operation
             match = run.matched.pop(rule.name, None)
             if match is None:
@@ -313,7 +328,10 @@ class Engine:
         if options.record and options.texts:
             run.alone = sum(op_names(module).values()) > LARGE
         started = time.perf_counter()
-        self._run = run
+        if not self._runs:
+            for matcher in self.matchers.values():
+                matcher.trim()
+        self._runs.append(run)
         # Every value that crosses into Python is a new object; collecting them while MLIR's driver
         # runs costs many times what the rewriting does, and frees nothing.
         collecting = gc.isenabled()
@@ -331,7 +349,7 @@ class Engine:
                     options.driver, f"the driver failed: {error}", code="driver"
                 ) from None
         finally:
-            self._run = None
+            self._runs.pop()
             if run.marks is not None:
                 run.marks.erase()
             if collecting:

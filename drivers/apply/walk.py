@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mlirules.drivers.apply.rewrites import Read, Scope, Template
-from mlirules.drivers.match.matcher import only_tensors
+from mlirules.drivers.match.matcher import Match, only_tensors
 from mlirules.language.rule import Rule
 
 if TYPE_CHECKING:
@@ -123,15 +123,15 @@ class Walk:
         run = self.run
         for matcher in site.matchers:
             match = matcher.match(op, run.around)
-            if match is not None:
+            if isinstance(match, Match):
                 made = run.apply(match, op, partial(self._replace_beside, op))
                 for result, value in zip(op.results, made, strict=True):
                     result.replace_all_uses_with(value)
                 op.erase()
                 self.instantiator.erase_passed()
                 return
-            if matcher.faults:
-                run.fail(matcher.faults[0])
+            if match.error is not None:
+                run.fail(match.error)
                 return
 
     def _replace_beside(self, root: Any, op: Any, values: list[Any]) -> None:
@@ -192,7 +192,7 @@ class Walk:
     def _plan(self, site: _Site, op: Any) -> _Plan | None:
         for matcher in site.matchers:
             match = matcher.match(op, self.run.around)
-            if match is not None:
+            if isinstance(match, Match):
                 assert matcher.fast_names is not None
                 number = {name: n for n, name in enumerate(matcher.fast_names)}
                 template = match.template
@@ -200,8 +200,8 @@ class Walk:
                 self.run.may_leave_dead |= len(template.reads) < len(number)
                 reads = [(number[path], *rest) for path, *rest in template.reads]
                 return _Plan(matcher.rule, template, reads, template.returned[0])
-            if matcher.faults:
-                self.run.fail(matcher.faults[0])
+            if match.error is not None:
+                self.run.fail(match.error)
                 return None
         return None
 

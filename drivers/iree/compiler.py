@@ -439,7 +439,7 @@ def _embedding_api() -> Any:
     return importlib.import_module("iree.compiler.api")  # initialises a compiler: when needed only
 
 
-@functools.cache
+@functools.lru_cache(maxsize=32)
 def _for_a_session(flags: tuple[str, ...]) -> bool:
     """Whether no flag is one of those that exist once in a process, unknown to a session."""
     with _stderr_captured():
@@ -450,7 +450,7 @@ def _for_a_session(flags: tuple[str, ...]) -> bool:
     return True
 
 
-@functools.cache
+@functools.lru_cache(maxsize=8)
 def _session(flags: tuple[str, ...]) -> Any:
     session = _embedding_api().Session()
     session.set_flags(*flags)

@@ -64,7 +64,7 @@ def _named(name: str, features: str) -> tuple[str, ...]:
     )
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def _described(name: str) -> tuple[str, tuple[str, ...]]:
     """The compiler's own name for a CPU and its features; a later one outdoes an earlier one."""
     text, _ = compiler.run_tool(

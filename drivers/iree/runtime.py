@@ -135,7 +135,7 @@ def tool_path(name: str) -> Path:
     return path
 
 
-@functools.cache
+@functools.lru_cache(maxsize=16)
 def _list_devices(driver: str) -> tuple[tuple[str, ...], str]:
     """The device URIs of ``driver`` and, when there is none, the reason."""
     command = [str(tool_path("iree-run-module")), f"--list_devices={driver}"]

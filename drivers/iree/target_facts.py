@@ -12,7 +12,7 @@ from mlirules.language.config.rule import TargetFacts
 _PROBE = "func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }\n"
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def facts(name: str) -> TargetFacts:
     """The facts of a target, as ``cuda:sm_80``. Takes one short run of the compiler, once.
 

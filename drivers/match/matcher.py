@@ -58,6 +58,8 @@ class Refusal:
     #: The op of the program that stands where the rule wants something else, when not the root.
     at: Any = None
     suggestion: str = ""
+    #: The rule is at fault: it let the op in, and its rewrite does not fit.
+    error: MlirulesError | None = None
 
     def fault(self, rule: Rule) -> Fault:
         """The refusal as a located fault."""
@@ -121,20 +123,11 @@ class _Stop(Exception):
         self.refusal = refusal
 
 
-# Types are few and values are many: parse each type once.
-_type_cache: dict[Any, tuple[str, Tensor | None]] = {}
-
-
+@functools.lru_cache(maxsize=20_000)
 def type_info(type_: Any) -> tuple[str, Tensor | None]:
     """An MLIR type as text, and as a tensor type (unnamed) when it is one."""
-    found = _type_cache.get(type_)
-    if found is None:
-        text = str(type_)
-        found = (text, tensor_of_type("", text))
-        if len(_type_cache) > 20000:
-            _type_cache.clear()
-        _type_cache[type_] = found
-    return found
+    text = str(type_)
+    return text, tensor_of_type("", text)
 
 
 def only_tensors(types: Iterable[Any]) -> bool:
@@ -170,6 +163,7 @@ class _State:
     """What one attempt has bound so far."""
 
     around: Around
+    verdict: _Verdict | None = None
     values: dict[str, Any] = field(default_factory=dict)
     lists: dict[str, list[str]] = field(default_factory=dict)
     ops: dict[int, Any] = field(default_factory=dict)
@@ -208,7 +202,6 @@ class Matcher:
         self.rule = rule
         self.context = context
         self.cache: dict[Any, _Verdict] = {}
-        self.faults: list[MlirulesError] = []
         self.by_result: dict[str, tuple[int, int]] = {}
         for n, pattern in enumerate(rule.match):
             for i, name in enumerate(pattern.equation.results):
@@ -229,13 +222,13 @@ class Matcher:
         self.plain_where = [c for c in rule.where if not _asks_structure(c[1])]
         # A single op without alternatives is the common case, and needs no backtracking.
         self.fast_names = self._simple_operands()
+        self.root_op = rule.root.op if self.fast_names is not None else ""
         self.fast_range = range(len(self.fast_names or ()))
         self.one_result = len(self.root_results) == 1
         self.fast: dict[Any, _Verdict] = {}
         self.judged: dict[Any, _Judged] = {}
         self.parts = _parts(rule)
         self.said = said_by(rule)
-        self.last_verdict: _Verdict | None = None
         self.alternatives = any(p.op in self.commutative for p in rule.match)
 
     def _simple_operands(self) -> list[str] | None:
@@ -261,9 +254,13 @@ class Matcher:
         """What the rule has made of the matches so far, one for each distinct kind of match."""
         return [v.template for v in self.cache.values() if v.template is not None]
 
-    def match(self, op: Any, around: Around = ANYWHERE) -> Match | None:
-        """The rule's match at ``op``, or None."""
-        if self.fast_names is not None:
+    def match(self, op: Any, around: Around = ANYWHERE) -> Match | Refusal:
+        """The rule's match at ``op``, or why there is none.
+
+        A refusal with an ``error`` is a fault of the rule. Nothing of an attempt is kept but what
+        types and constants decide.
+        """
+        if self.fast_names is not None and op.name == self.root_op:
             operands = op.operands
             values = (
                 [operands[i] for i in self.fast_range]
@@ -279,7 +276,8 @@ class Matcher:
             verdict = self.fast.get(whole)
             if verdict is not None and len(values) == len(self.fast_names):
                 if verdict.template is None:
-                    return None
+                    assert verdict.refusal is not None
+                    return verdict.refusal
                 return Match(
                     self.rule,
                     op,
@@ -288,28 +286,31 @@ class Matcher:
                     ONLY_TENSORS,
                     verdict.env,
                 )
-            found = self._attempt(op, around)
-            if self.last_verdict is not None and only_tensors(key):
-                self.fast[whole] = self.last_verdict
-                if found is not None:
+            state = _State(around)
+            found = self._attempt(op, around, state)
+            if state.verdict is not None and only_tensors(key):
+                self.fast[whole] = state.verdict
+                if isinstance(found, Match):
                     found.inner = ONLY_TENSORS
             return found
         return self._attempt(op, around)
 
-    def _attempt(self, op: Any, around: Around) -> Match | None:
-        self.last_verdict = None
+    def _attempt(self, op: Any, around: Around, state: _State | None = None) -> Match | Refusal:
         try:
-            return self._match(op, around)
-        except _Stop:
-            return None
+            return self._match(op, around, state)
+        except _Stop as stop:
+            return stop.refusal
 
     def explain(self, op: Any, around: Around = ANYWHERE) -> Refusal | None:
         """Why the rule does not apply at ``op``, or None when it does."""
-        try:
-            self._match(op, around)
-        except _Stop as stop:
-            return stop.refusal
-        return None
+        found = self._attempt(op, around)
+        return found if isinstance(found, Refusal) else None
+
+    def trim(self) -> None:
+        """Forget what was decided, when that has become much. Not while a run goes on."""
+        for cache in (self.cache, self.fast, self.judged):
+            if len(cache) > MAX_DECIDED:
+                cache.clear()
 
     def diagnose(self, op: Any, around: Around = ANYWHERE, *, rewrite: bool = True) -> Diagnosis:
         """All that keeps the rule from applying at ``op``, in the rule's order, and how near it is.
@@ -468,12 +469,12 @@ class Matcher:
 
     # -- structure
 
-    def _match(self, op: Any, around: Around) -> Match:
+    def _match(self, op: Any, around: Around, first: _State | None = None) -> Match:
         if self.rule.equation is not None:
             return self._match_equation(op, around)
         best: _Stop | None = None
         for swaps in self._choices():
-            state = _State(around)
+            state = first if first is not None else _State(around)
             try:
                 self._op(self.rule.root, len(self.rule.match) - 1, op, state, swaps)
                 if not self.other_roots:
@@ -1052,7 +1053,7 @@ class Matcher:
         if verdict is None:
             verdict = self._verdict(op, state)
             self.cache[whole] = verdict
-        self.last_verdict = verdict
+        state.verdict = verdict
         if verdict.refusal is not None:
             refusal = verdict.refusal
             raise _Stop(
@@ -1064,6 +1065,7 @@ class Matcher:
                     state.depth + refusal.depth,
                     refusal.node,
                     suggestion=refusal.suggestion,
+                    error=refusal.error,
                 )
             )
         for line, expr in self.structural:
@@ -1154,8 +1156,7 @@ class Matcher:
                     "refuse such programs in `where:`",
                 )
             )
-            self.faults.append(fault)
-            return _Verdict(None, Refusal(error.line, error.message, depth=99), env)
+            return _Verdict(None, Refusal(error.line, error.message, depth=99, error=fault), env)
 
     def _named_values(
         self, op: Any, state: _State
@@ -1263,6 +1264,8 @@ class Matcher:
 # Beyond what any pattern counts: the ops are right, a type or a condition is not.
 PATTERN_HOLDS = 100_000
 MAX_USERS = 4
+# How many combinations of types and constants a matcher remembers between runs.
+MAX_DECIDED = 20_000
 # How many users of a shared operand are looked at for a match of several roots, and how many may be
 # tried: a rule with three roots tries pairs of them.
 MAX_LOOKED_AT = 64

@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from mlirules.drivers.apply import session
 from mlirules.drivers.iree import compiler, program, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import MlirulesError
@@ -137,9 +138,6 @@ class Binary:
     function: str
 
 
-_binaries: dict[tuple[str, Target], Binary] = {}
-
-
 def compile_together(texts: Iterable[str], target: Target, context: Any) -> None:
     """Compile several small programs at once, for :func:`compare` to find them.
 
@@ -148,7 +146,7 @@ def compile_together(texts: Iterable[str], target: Target, context: Any) -> None
     """
     groups: dict[tuple[str, ...], list[str]] = {}
     for text in dict.fromkeys(texts):
-        if (text, target) not in _binaries and "dense_resource" not in text:
+        if (text, target) not in session.current().binaries and "dense_resource" not in text:
             groups.setdefault(compiler.flags_for(target, text), []).append(text)
     for group in groups.values():
         if len(group) > 1:
@@ -171,15 +169,17 @@ def _compile_group(texts: Sequence[str], target: Target, context: Any) -> None:
         together.body.append(operations[0])
     vmfb = compiler.compile_module(together, target)
     for text, function in functions.items():
-        _binaries[text, target] = Binary(vmfb, function)
+        session.current().binaries.put((text, target), Binary(vmfb, function))
 
 
 def binary(text: str, target: Target) -> Binary:
-    """The compiled program; compiled once in a process. Raises :class:`CompileError`."""
-    if (text, target) not in _binaries:
+    """The compiled program; compiled once in a session. Raises :class:`CompileError`."""
+    known = session.current().binaries
+    found: Binary | None = known.get((text, target))
+    if found is None:
         name, _ = signature(text)
-        _binaries[text, target] = Binary(compiler.compile_module(text, target), name)
-    return _binaries[text, target]
+        found = known.put((text, target), Binary(compiler.compile_module(text, target), name))
+    return found
 
 
 @dataclass(frozen=True)

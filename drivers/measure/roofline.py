@@ -105,7 +105,7 @@ class Parameters(BaseModel):
         return 1e9 * self.peak_gflops.get(element, self.peak_gflops["f32"])
 
 
-@functools.cache
+@functools.lru_cache(maxsize=16)
 def parameters(kind: str, folder: Path = PARAMETERS) -> Parameters:
     """The parameters of a kind of target. Raises :class:`MlirulesError`, located."""
     path = folder / f"{kind}.yaml"

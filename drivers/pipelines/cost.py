@@ -28,7 +28,7 @@ from mlirules.drivers.apply.engine import Engine, Options
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.match.matcher import Around, Match, Matcher, program_order
+from mlirules.drivers.match.matcher import Around, Match, Matcher, Refusal, program_order
 from mlirules.drivers.measure import child as measuring
 from mlirules.drivers.measure import numerics, roofline
 from mlirules.generator.emit import pdll
@@ -138,7 +138,9 @@ class Judge:
         own: Decision | None = None
         for name, matcher in self.matchers.items():
             found = match if name == match.rule.name else matcher.match(match.root, around)
-            if found is None:
+            if isinstance(found, Refusal):
+                if found.error is not None:
+                    raise found.error
                 continue
             decision = self._weigh(found)
             if name == match.rule.name:

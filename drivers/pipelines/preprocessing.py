@@ -265,15 +265,13 @@ def _from_program(rule: Rule, program: Any, uses: list[_Uses], kind: str) -> Ite
         if op.name not in rule.root_ops:
             continue
         match = matcher.match(op, around)
-        if match is None:
-            refusal = matcher.explain(op, around)
-            if refusal is not None:
-                refusals.append(refusal)
+        if isinstance(match, Refusal):
+            if match.error is not None:
+                raise match.error
+            refusals.append(match)
             continue
         found = True
         yield _entry(rule, match, [], uses, op)
-    if matcher.faults:
-        raise matcher.faults[0]
     if not found:
         best = max(refusals, key=lambda r: r.depth, default=None)
         line = best.line if best is not None else None
@@ -304,12 +302,10 @@ def _from_equation(rule: Rule, guards: list[_Guard], uses: list[_Uses]) -> Itera
             if op is None:
                 continue
             match = matcher.match(op)
-            if match is None:
-                refusal = matcher.explain(op)
-                if refusal is not None:
-                    refusals.append(refusal)
-                    if _for_every_spelling(rule, refusal):
-                        break
+            if isinstance(match, Refusal):
+                refusals.append(match)
+                if _for_every_spelling(rule, match):
+                    break
                 continue
             entry = _entry(rule, match, guards, uses, op)
             spelt.setdefault(entry.dag, entry)
@@ -323,8 +319,9 @@ def _from_equation(rule: Rule, guards: list[_Guard], uses: list[_Uses]) -> Itera
         entries += spelt.values()
     if not entries:
         # A fault comes first: there the conditions held, and only the sizes were missing.
-        if matcher.faults:
-            fault = matcher.faults[0].faults[0]
+        errors = [refusal.error for refusal in refusals if refusal.error is not None]
+        if errors:
+            fault = errors[0].faults[0]
             raise MlirulesError(
                 Fault(
                     fault.span,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mlirules.drivers.apply import leftovers as leftovers_of
-from mlirules.drivers.apply import tracking
+from mlirules.drivers.apply import session, tracking
 from mlirules.drivers.apply.engine import (
     Engine,
     Options,
@@ -28,7 +28,7 @@ from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines import cost
 from mlirules.drivers.tuning_specs.compile import ConfigReport, compile_with, config_set, packs
 from mlirules.language.faults import CheckFailed, Fault, MlirulesError, Span, did_you_mean
-from mlirules.language.library import Entry, RuleSet, open_rules, reachable
+from mlirules.language.library import Entry, RuleSet, reachable
 from mlirules.language.pipeline import Expect, Pipeline, Stage, default_for
 from mlirules.language.rule import Rule
 
@@ -79,13 +79,12 @@ class ExpectationError(CheckFailed):
     """A rule that the pipeline says must apply did not."""
 
 
-@functools.lru_cache(maxsize=64)
 def library(paths: tuple[str, ...]) -> RuleSet:
-    """Rule sets by name or path, opened once: their rules are read when they are needed.
+    """Rule sets by name or path: their rules are read when they are needed.
 
     Raises :class:`MlirulesError` with the faults of all rules.
     """
-    return open_rules(paths, ops=compiler.op_oracle, compiler=compiler.version())
+    return session.current().library(paths)
 
 
 def rule_set(paths: tuple[str, ...]) -> tuple[Rule, ...]:
@@ -93,24 +92,14 @@ def rule_set(paths: tuple[str, ...]) -> tuple[Rule, ...]:
     return tuple(library(paths).rules())
 
 
-_context: Any = None
-_engines: dict[tuple[str, ...], Engine] = {}
-
-
 def shared_context() -> Any:
-    """The context that engines share within a process."""
-    global _context
-    if _context is None:
-        _context = compiler.context()
-    return _context
+    """The context of the session that this thread is in."""
+    return session.current().context
 
 
 def engine_for(rules: Sequence[Rule]) -> Engine:
-    """An engine for these rules in the shared context; templates are kept between programs."""
-    key = tuple(r.path + ":" + r.name for r in rules)
-    if key not in _engines:
-        _engines[key] = Engine(rules, shared_context())
-    return _engines[key]
+    """An engine for these rules in the session's context; what it decides is kept."""
+    return session.current().engine_for(rules)
 
 
 def read_program(path: str | Path) -> str:
@@ -195,10 +184,9 @@ def _stage_engine(stage: Stage, module: Any) -> Engine:
     """The engine of a stage, with the rules that a program can come to need."""
     entries = stage_entries(stage)
     key = tuple(e.digest + ":" + e.path for e in entries)
-    if key not in _engines:
-        _engines[key] = Engine([], shared_context())
-    _engines[key].include([e.rule for e in reachable(entries, op_names(module))])
-    return _engines[key]
+    engine = session.current().engine(key)
+    engine.include([e.rule for e in reachable(entries, op_names(module))])
+    return engine
 
 
 def _options(

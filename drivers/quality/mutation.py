@@ -14,7 +14,7 @@ from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
-from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.match.matcher import Match, Matcher, Refusal
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines.transform import (
     engine_for,
@@ -188,9 +188,10 @@ def _noticed(mutant: Rule, cases: list[_Case]) -> str | None:
     """The first test whose outcome the mutant changes."""
     matcher = Matcher(mutant, shared_context())
     for case in cases:
-        fires = any(matcher.match(op) is not None for op in _roots(mutant, case.module))
+        found = [matcher.match(op) for op in _roots(mutant, case.module)]
+        fires = any(isinstance(match, Match) for match in found)
         # A rewrite that does not fit what was let in is a fault, which fails a test as well.
-        faults, matcher.faults = matcher.faults, []
+        faults = any(isinstance(match, Refusal) and match.error for match in found)
         if faults or fires != case.fires:
             return case.name
     return None

@@ -157,10 +157,9 @@ def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
                 refusals.append(refusal)
     if not candidates and test.because is not None:
         result.problems.append(f"the program holds no {rule.root_ops[0]}: it shows no refusal")
-    faults = engine.matchers[rule.name].faults
-    if faults:
-        result.problems.append(str(faults[0]))
-        faults.clear()
+    errors = [refusal.error for refusal in refusals if refusal.error is not None]
+    if errors:
+        result.problems.append(str(errors[0]))
     if len(refusals) < candidates or _apply(rule, module, _first_kind(rule)):
         result.problems.append("the rule applied, but should not have")
         return

@@ -164,7 +164,6 @@ class Search:
             for op in ops_below(module.operation)
             if op.name in self.rule.root_ops
         ]
-        self.matcher.faults.clear()
         if self.watch is not None:
             for diagnosis in found:
                 self.watch(diagnosis)

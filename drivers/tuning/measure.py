@@ -180,7 +180,7 @@ def _gate(exclusive: bool) -> Iterator[None]:
         yield
 
 
-@functools.cache
+@functools.lru_cache(maxsize=16)
 def device_name(target: str) -> str:
     """What computes: the processor with its cores, or the device as the runtime calls it."""
     kind = Target.parse(target).kind

@@ -16,6 +16,7 @@ import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -316,8 +317,12 @@ def tool() -> str:
     )
 
 
-#: How often mlir-pdll has run in this process; a warm cache keeps it at 0.
-runs = 0
+_RUNS: ContextVar[int] = ContextVar("runs", default=0)
+
+
+def runs() -> int:
+    """How often mlir-pdll has run for this thread; a warm cache keeps it at 0."""
+    return _RUNS.get()
 
 
 def write_atomically(path: Path, text: str) -> bool:
@@ -333,14 +338,13 @@ def write_atomically(path: Path, text: str) -> bool:
 
 def compile_pdll(text: str, *, path: str = "rules.pdll") -> str:
     """PDLL to PDL (MLIR text), cached by content. Raises :class:`MlirulesError`, located."""
-    global runs
     digest = hashlib.sha256(("pdll-1\0" + text).encode()).hexdigest()
     cached = cache.directory() / "pdl" / f"{digest}.mlir"
     try:
         return cached.read_text(encoding="utf-8")
     except OSError:
         pass
-    runs += 1
+    _RUNS.set(_RUNS.get() + 1)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "rules.pdll"
         source.write_text(text, encoding="utf-8")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from contextvars import ContextVar
 from typing import Annotated
 
 import typer
@@ -54,7 +55,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_state = {"debug": False}
+_DEBUG: ContextVar[bool] = ContextVar("debug", default=False)
 
 
 @app.callback()
@@ -63,7 +64,7 @@ def _common(
         bool, typer.Option("--debug", help="Show the traceback of an internal error.")
     ] = False,
 ) -> None:
-    _state["debug"] = debug
+    _DEBUG.set(debug)
 
 
 for _module, _name in (
@@ -115,7 +116,7 @@ def main(arguments: list[str] | None = None) -> None:
         _faults([Fault(span, "file", error.strerror or str(error))], as_json)
         sys.exit(EXIT_INPUT_WRONG)
     except Exception as error:  # noqa: BLE001 - the last line of defence: a bug, told in one line
-        if _state["debug"]:
+        if _DEBUG.get():
             traceback.print_exc()
         said = " ".join(str(error).split())[:300]
         err.print(

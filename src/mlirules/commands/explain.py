@@ -52,8 +52,10 @@ def command(
     matcher = engine_for([chosen]).matchers[chosen.name]
     wanted = None if at is None else (lambda op: _fits(place(op, model), at))
     found = diagnoses(matcher, module, wanted)
-    if matcher.faults:
-        raise matcher.faults[0]
+    for diagnosis in found:
+        for refusal in diagnosis.refusals:
+            if refusal.error is not None:
+                raise refusal.error
     if as_json:
         say_json([as_data(diagnosis, model) for diagnosis in found])
         return

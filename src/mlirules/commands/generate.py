@@ -106,7 +106,7 @@ def command(
                 "written": [n for n, new in written.items() if new],
                 "unchanged": [n for n, new in written.items() if not new],
                 "refused": [{"form": form, **fault.as_json()} for form, fault in made.refused],
-                "mlir_pdll_runs": pdll.runs,
+                "mlir_pdll_runs": pdll.runs(),
             }
         )
     else:
@@ -116,7 +116,7 @@ def command(
             note(f"{form}: {fault.render()}")
         say(
             f"{sum(written.values())} files written, {len(written)} in all; "
-            f"mlir-pdll ran {pdll.runs} times"
+            f"mlir-pdll ran {pdll.runs()} times"
         )
     if not made.files:
         if not as_json:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def dtype_of_code(code: int) -> DType | None:
     return DType(name) if name else None
 
 
-@cache
+@lru_cache(maxsize=1024)
 def dtype_named(name: str) -> DType | None:
     """The element type spelt ``name`` in a rule or in a torch type, or None."""
     if name.startswith("complex<f") and name.endswith(">"):

@@ -1,0 +1,288 @@
+"""Nothing is kept from one program to the next but what a session says, and that is right."""
+
+import ast
+import gc
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlirules.drivers.apply.engine import Engine, Options
+from mlirules.drivers.apply.session import Bounded, Session, current
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.match.matcher import Match, Matcher, Refusal
+from mlirules.drivers.pipelines.transform import transform
+from mlirules.language.faults import MlirulesError
+from mlirules.language.loader import load_rule
+from mlirules.language.pipeline import Stage
+
+ROOT = Path(__file__).resolve().parent.parent
+RULE = """\
+rule: {name}
+kind: fusion
+summary: A rule of a test.
+reason: It shows what a session keeps.
+types: {{x: 'vtensor<M x N x T>', y: 'vtensor<M x N x T>'}}
+match: ['y = torch.aten.{op}(x)']
+rewrite: ['{rewrite}']
+tests:
+  - name: positive
+    input: "module {{}}"
+    check: "CHECK: module"
+  - name: negative
+    unchanged: "module {{}}"
+"""
+
+
+def text_of(name: str, op: str, rewrite: str) -> str:
+    return RULE.format(name=name, op=op, rewrite=rewrite)
+
+
+def rule(name: str, op: str, rewrite: str) -> Any:
+    return load_rule(f"{name}.yaml", text_of(name, op, rewrite), ops=compiler.op_oracle)
+
+
+def program(op: str, kind: str = "f32") -> str:
+    type_ = f"!torch.vtensor<[4,4],{kind}>"
+    return (
+        f"func.func @main(%x: {type_}) -> {type_} {{\n"
+        f"  %y = torch.aten.{op} %x : {type_} -> {type_}\n  return %y : {type_}\n}}\n"
+    )
+
+
+#: It says f64, and is let in for every element type.
+WRONG = ("wrong", "relu", "y[i, j] = cast(x[i, j], f64)")
+
+
+@pytest.mark.parametrize("driver", ["greedy", "walk", "conversion"])
+def test_a_good_program_after_a_bad_one(driver: Any) -> None:
+    with Session() as session:
+        engine = session.engine_for([rule(*WRONG)])
+        for _ in range(2):
+            with pytest.raises(MlirulesError, match="wrong"):
+                engine.run(compiler.parse(program("relu"), "p", session.context), Options(driver))
+            good = compiler.parse(program("relu", "f64"), "p", session.context)
+            assert engine.run(good, Options(driver)).total == 1
+            other = compiler.parse(program("tanh"), "p", session.context)
+            assert engine.run(other, Options(driver)).total == 0
+
+
+def test_a_match_a_refusal_and_a_fault() -> None:
+    context = compiler.context()
+    matcher = Matcher(rule(*WRONG), context)
+    found = []
+    modules = [compiler.parse(program("relu", kind), "p", context) for kind in ("f64", "f32")]
+    modules.append(compiler.parse(program("tanh"), "p", context))
+    for module in modules:
+        op = module.body.operations[0].regions[0].blocks[0].operations[0].operation
+        found.append(matcher.match(op))
+    match, fault, refusal = found
+    assert isinstance(match, Match)
+    assert isinstance(fault, Refusal)
+    assert fault.error is not None
+    assert isinstance(refusal, Refusal)
+    assert refusal.error is None
+    assert "torch.aten.tanh" in refusal.message
+
+
+def test_a_rule_file_that_is_edited_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "edited.yaml"
+    stage = Stage(phase="torch", rules=[str(file)], driver="greedy")
+    for new in ("tanh", "sigmoid", "exp2"):
+        file.write_text(text_of("edited", "relu", f"y = torch.aten.{new}(x)"), encoding="utf-8")
+        assert f"torch.aten.{new}" in transform(program("relu"), stages=[stage]).text
+
+
+@pytest.mark.parametrize("driver", ["greedy", "walk", "conversion"])
+def test_runs_nest(driver: Any) -> None:
+    """The inner run is over when the outer one goes on, with its own limits and counts."""
+    with Session() as session:
+        engine = session.engine_for([rule("turn", "relu", "y = torch.aten.tanh(x)")])
+        outer = Engine([rule("outer", "exp", "y = torch.aten.exp2(x)")], session.context)
+        inner_totals = []
+
+        def accept(_match: Match, _around: Any) -> bool:
+            inner = compiler.parse(program("relu"), "inner", session.context)
+            inner_totals.append(engine.run(inner, Options(driver)).total)
+            # The engine that is running runs within itself, too.
+            again = compiler.parse(program("exp"), "again", session.context)
+            inner_totals.append(outer.run(again, Options(driver)).total)
+            return True
+
+        text = program("exp").replace(
+            "  return %y",
+            "  %z = torch.aten.exp %y : !torch.vtensor<[4,4],f32> -> !torch.vtensor<[4,4],f32>\n"
+            "  return %z",
+        )
+        module = compiler.parse(text, "outer", session.context)
+        done = outer.run(module, Options("greedy", accept=accept))
+        assert done.total == 2
+        assert inner_totals == [1, 1, 1, 1]
+        assert str(module).count("torch.aten.exp2") == 2
+
+
+def test_two_sessions_in_two_threads_give_the_results_of_one(tmp_path: Path) -> None:
+    files = []
+    for name in ("tanh", "sigmoid"):
+        files.append(tmp_path / f"{name}.yaml")
+        files[-1].write_text(text_of(name, "relu", f"y = torch.aten.{name}(x)"), encoding="utf-8")
+
+    def work(file: Path, out: list[str]) -> None:
+        with Session():
+            for _ in range(20):
+                stage = Stage(phase="torch", rules=[str(file)], driver="greedy")
+                out.append(transform(program("relu"), stages=[stage]).text)
+
+    alone: list[list[str]] = [[], []]
+    for file, out in zip(files, alone, strict=True):
+        work(file, out)
+    together: list[list[str]] = [[], []]
+    threads = [
+        threading.Thread(target=work, args=given) for given in zip(files, together, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert together == alone
+    assert "torch.aten.tanh" in alone[0][0]
+    assert "torch.aten.sigmoid" in alone[1][0]
+
+
+def test_a_thread_has_a_session_of_its_own() -> None:
+    found: list[Session] = []
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: found.append(current()))
+        thread.start()
+        thread.join()
+    assert found[0] is not found[1]
+    assert current() is current()
+    with Session() as session:
+        assert current() is session
+    assert current() is not session
+
+
+def test_sessions_come_and_go() -> None:
+    """A pattern set that outlived its context would end the process."""
+    for _ in range(5):
+        session = Session()
+        engine = session.engine_for([rule("turn", "relu", "y = torch.aten.tanh(x)")])
+        module = compiler.parse(program("relu"), "p", session.context)
+        assert engine.run(module, Options()).total == 1
+        cycle: list[Any] = [session, engine]
+        cycle.append(cycle)
+        del session, engine, module, cycle
+        gc.collect()
+
+
+def test_what_is_kept_is_bounded() -> None:
+    kept: Bounded[int, str] = Bounded(2)
+    for n in range(3):
+        kept.put(n, str(n))
+        kept.get(0)
+    assert len(kept) == 2
+    assert kept.get(0) == "0"
+    assert kept.get(1) is None
+
+
+# ---------------------------------------------------------------- no state in modules
+
+#: Filled while their module is imported, and only read afterwards.
+REGISTRIES = {"FUNCTIONS"}
+_CHANGES = {
+    "add",
+    "append",
+    "clear",
+    "extend",
+    "insert",
+    "pop",
+    "popitem",
+    "remove",
+    "setdefault",
+    "update",
+}
+
+
+def _module_names(tree: ast.Module) -> set[str]:
+    names = set()
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if isinstance(node, ast.AnnAssign):
+            targets = [node.target]
+        names |= {t.id for t in targets if isinstance(t, ast.Name)}
+    return names
+
+
+def _state(tree: ast.Module) -> list[tuple[int, str]]:
+    """Lines of a module that keep something in it, and how."""
+    names = _module_names(tree) - REGISTRIES
+    found = []
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        arguments = [*function.args.args, *function.args.kwonlyargs, *function.args.posonlyargs]
+        own = {a.arg for a in arguments}
+        for node in ast.walk(function):
+            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.For)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                own |= {
+                    n.id
+                    for t in targets
+                    for n in ast.walk(t)
+                    if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+                }
+        kept = names - own
+        for node in ast.walk(function):
+            if isinstance(node, ast.Global):
+                found.append((node.lineno, f"global {', '.join(node.names)}"))
+            target: ast.expr | None = None
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
+                target = node.value
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                target = node.func.value if node.func.attr in _CHANGES else None
+            if isinstance(target, ast.Name) and target.id in kept:
+                found.append((node.lineno, f"{target.id} is changed"))
+        for decorator in function.decorator_list:
+            spelt = ast.unparse(decorator)
+            unbounded = spelt in ("functools.cache", "cache") or "maxsize=None" in spelt
+            if unbounded and any(a.annotation is None or not _few(a.annotation) for a in arguments):
+                found.append((decorator.lineno, f"{function.name}: a cache without a bound"))
+    return found
+
+
+def _few(annotation: ast.expr) -> bool:
+    """Whether few values have a type: then a cache by them needs no bound."""
+    return ast.unparse(annotation) in ("bool", "Kind", "Literal")
+
+
+def test_no_module_keeps_state() -> None:
+    folders = [ROOT / "src" / "mlirules", ROOT / "generator", ROOT / "drivers"]
+    files = {file.resolve() for folder in folders for file in folder.rglob("*.py")}
+    assert len(files) > 100
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {what}"
+        for file in sorted(files)
+        for line, what in _state(ast.parse(file.read_text(encoding="utf-8")))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_search_for_state_finds_it() -> None:
+    text = """
+kept = []
+count = 0
+@functools.cache
+def f(x: str):
+    global count
+    kept.append(x)
+    count += 1
+def g():
+    kept = {}
+    kept["own"] = 1
+"""
+    assert [what for _, what in _state(ast.parse(text))] == [
+        "global count",
+        "kept is changed",
+        "f: a cache without a bound",
+    ]
