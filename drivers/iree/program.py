@@ -20,6 +20,7 @@ __all__ = [
     "MAGIC",
     "Facts",
     "Program",
+    "entries",
     "entry",
     "facts",
     "inline_integer_resources",
@@ -124,13 +125,17 @@ def entry(module: ir.Module) -> tuple[str, str] | None:
 
     The types are separated by commas; None for a module without such a function.
     """
+    return next(entries(module), None)
+
+
+def entries(module: ir.Module) -> Iterator[tuple[str, str]]:
+    """The functions that others can call, in order, as :func:`entry` gives the first."""
     for op in module.body.operations:
         inner = op.operation
         if inner.name in _FUNCTIONS and not _is_private(inner):
             type_ = ir.FunctionType(ir.TypeAttr(inner.attributes["function_type"]).value)
             name = ir.StringAttr(inner.attributes["sym_name"]).value
-            return name, ", ".join(map(str, type_.inputs))
-    return None
+            yield name, ", ".join(map(str, type_.inputs))
 
 
 def _is_private(function: Any) -> bool:

@@ -204,18 +204,24 @@ def run(
 
 
 def run_each(
-    vmfb: bytes, calls: Sequence[tuple[str, Sequence[npt.ArrayLike]]], target: Target
+    vmfb: bytes,
+    calls: Sequence[tuple[str, Sequence[npt.ArrayLike]]],
+    target: Target,
+    *,
+    isolated: bool | None = None,
+    timeout: float | None = None,
 ) -> list[list[Array] | MlirulesError]:
     """The results of several calls, each a function and its inputs; an error where one fails.
 
-    Where a child process is needed all calls share it: starting one costs far more than a call.
-    Raises MlirulesError when no device is here.
+    Where a child process is needed (``isolated`` forces one, a ``timeout`` in seconds for all
+    calls needs one) all calls share it: starting one costs far more than a call. Raises
+    MlirulesError when no device is here.
     """
-    if target.kind != "cpu":
+    if target.kind != "cpu" or isolated or timeout is not None:
         if (reason := target.available()) is not None:
             raise MlirulesError.at("--target", reason, code="device")
         arrays = [(name, [np.asarray(value) for value in inputs]) for name, inputs in calls]
-        return _run_isolated(vmfb, arrays, target.device, None)
+        return _run_isolated(vmfb, arrays, target.device, timeout)
     results: list[list[Array] | MlirulesError] = []
     for name, inputs in calls:
         try:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mlirules.drivers.apply import session
 from mlirules.drivers.iree import compiler, program, runtime
 from mlirules.drivers.iree.targets import Target
-from mlirules.language.faults import MlirulesError
+from mlirules.language.faults import MlirulesError, did_you_mean
 from mlirules.language.model import RunSpec
 
 Array = npt.NDArray[Any]
@@ -57,6 +57,29 @@ def signature(
         depth += {"(": 1, ")": -1}.get(text[at], 0)
         at += 1
     return found.group(1), _arguments(text[found.end() : at - 1])
+
+
+def functions(
+    source: str | compiler.ir.Module | compiler.Program, only: str | None = None
+) -> dict[str, list[tuple[list[int | None], str]]]:
+    """The functions of a program that can be called, with their arguments, in order.
+
+    ``only`` chooses one. Raises :class:`MlirulesError` where it, or any, is missing.
+    """
+    if isinstance(source, str):
+        source = compiler.parse(source)
+    module = source.module if isinstance(source, compiler.Program) else source
+    found = {name: _arguments(types) for name, types in program.entries(module)}
+    if only is not None and only not in found:
+        raise MlirulesError.at(
+            "--function",
+            f"the program has no function {only!r}",
+            code="function",
+            suggestion=did_you_mean(only, found) or "it has: " + ", ".join(found),
+        )
+    if not found:
+        raise MlirulesError.at("<program>", "no function to run", code="no-entry")
+    return found if only is None else {only: found[only]}
 
 
 def _arguments(inside: str) -> list[tuple[list[int | None], str]]:

@@ -6,7 +6,7 @@ import functools
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,10 @@ from mlirules.language.pipeline import Expect, Pipeline, Stage, default_for
 from mlirules.language.rule import Rule
 
 __all__ = [
+    "WHOLE",
+    "Part",
     "Pipeline",
+    "Recipe",
     "Transformed",
     "compile_program",
     "default_for",
@@ -59,6 +62,8 @@ class Transformed:
     configs: ConfigReport | None = None
     #: What was not done as the pipeline says, and why.
     notes: list[str] = field(default_factory=list)
+    #: The flags that the compiler was given: the pipeline's, then the user's.
+    flags: tuple[str, ...] = ()
 
     @functools.cached_property
     def text(self) -> str:
@@ -69,6 +74,77 @@ class Transformed:
     def applications(self) -> Counter[str]:
         """Applications by rule."""
         return self.outcome.counts
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of what a pipeline does to a program; None stands for all.
+
+    The first ``applications`` of its rules in the order of the phases, these ``flags`` of its own
+    and of the user's, and the first of its config rules.
+    """
+
+    applications: int | None = None
+    flags: tuple[str, ...] | None = None
+    configs: int | None = None
+
+
+#: All that a pipeline does.
+WHOLE = Part()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a program is compiled: what `compile`, `verify`, `bench` and `bisect` have in common."""
+
+    #: The program: its text, or what reads it (it is changed while it is compiled).
+    source: str | Callable[[], Program]
+    target: Target
+    #: None: the target's default.
+    pipeline: Pipeline | None = None
+    path: str = "<string>"
+    #: Further flags of the user's.
+    flags: tuple[str, ...] = ()
+    configs: tuple[str | Path, ...] = ()
+    costs: cost.Settings | None = None
+    timeout: float | None = None
+
+    def program(self) -> str | Program:
+        """The program before any rule."""
+        return self.source if isinstance(self.source, str) else self.source()
+
+    def compile(
+        self, part: Part = WHOLE, *, record: bool = False, fallback: bool = True
+    ) -> tuple[bytes, Transformed]:
+        """Compile the program by the pipeline or a part of it; raises as `compile_program` does."""
+        return compile_program(
+            self.program(),
+            self.target,
+            self.pipeline,
+            path=self.path,
+            fallback=fallback,
+            flags=self.flags,
+            record=record,
+            timeout=self.timeout,
+            configs=self.configs,
+            costs=self.costs,
+            part=part,
+        )
+
+    def rewritten(self, applications: int | None = None, *, record: bool = False) -> Transformed:
+        """The program after the torch stages, or after their first applications."""
+        pipeline = self.pipeline or default_for(self.target.kind)
+        flags = (*pipeline.flags, *self.flags)
+        costs = self.costs or cost.Settings(self.target)
+        return transform(
+            self.program(),
+            pipeline,
+            path=self.path,
+            record=record,
+            max_rewrites=applications,
+            costs=replace(costs, target=self.target, flags=flags),
+            kind=self.target.kind,
+        )
 
 
 class LeftoverError(CheckFailed):
@@ -404,11 +480,13 @@ def compile_program(
     timeout: float | None = None,
     configs: Sequence[str | Path] = (),
     costs: cost.Settings | None = None,
+    part: Part = WHOLE,
 ) -> tuple[bytes, Transformed]:
     """The whole way: torch stages, IREE's phases with further stages between them, binary.
 
     ``configs`` are sets of config rules, tried before those of the pipeline's configuration stages.
-    ``costs`` is what cost stages decide by (default: the roofline model for the target).
+    ``costs`` is what cost stages decide by (default: the roofline model for the target). ``part``
+    leaves out what follows it; what must apply is then not asked for.
 
     Raises :class:`LeftoverError` when ``fallback`` is False and torch ops are left, and
     :class:`~mlirules.drivers.tuning_specs.compile.NotApplied` when a config rule did not take
@@ -427,7 +505,19 @@ def compile_program(
         )
     flags = (*pipeline.flags, *flags)
     costs = replace(costs or cost.Settings(target), target=target, flags=flags)
-    done = transform(source, pipeline, path=path, record=record, costs=costs, kind=target.kind)
+    done = transform(
+        source,
+        pipeline,
+        path=path,
+        record=record,
+        costs=costs,
+        kind=target.kind,
+        max_rewrites=part.applications,
+    )
+    given = set(flags if part.flags is None else part.flags)
+    own = [flag for flag in pipeline.flags if flag in given]
+    users = [flag for flag in flags[len(pipeline.flags) :] if flag in given]
+    flags = done.flags = (*own, *users)
     if not fallback and done.leftovers:
         listed = "\n".join(f"  {n:>4} x {name}" for name, n in done.leftover_counts.most_common())
         unknown = leftovers_of.unruled(done.program, path)
@@ -455,33 +545,34 @@ def _compiled(
     costs: cost.Settings,
 ) -> tuple[bytes, Transformed]:
     current, resume = _later_stages(
-        done, pipeline, target, flags, path, timeout, record, costs=costs
+        done, pipeline, target, flags, path, timeout, record, costs=costs, upto=part.applications
     )
     stages = [s for s in pipeline.stages if s.phase == "configuration"]
     sets = [*configs, *(name for stage in stages for name in stage.rules)]
-    if not sets:
+    chosen = config_set(sets)[: part.configs] if sets and part.configs != 0 else []
+    if not chosen:
         try:
             binary = compiler.compile_module(
                 current, target, flags=flags, path=path, compile_from=resume, timeout=timeout
             )
         except compiler.CompileError as error:
-            if not pipeline.dispensable or error.kind == "timeout":
+            dropped = [flag for flag in own if flag in pipeline.dispensable]
+            if not dropped or error.kind == "timeout":
                 raise
             # What the user gives stays.
-            kept = [flag for flag in pipeline.flags if flag not in pipeline.dispensable]
-            kept += flags[len(pipeline.flags) :]
+            kept = [*(flag for flag in own if flag not in dropped), *users]
             binary = compiler.compile_module(
                 current, target, flags=kept, path=path, compile_from=resume, timeout=timeout
             )
+            done.flags = tuple(kept)
             why = error.faults[0].message.splitlines()[0]
             done.notes.append(
-                f"compiled without {', '.join(pipeline.dispensable)} of the pipeline "
+                f"compiled without {', '.join(dropped)} of the pipeline "
                 f"{pipeline.pipeline}, with which the program does not compile: {why}"
             )
         return binary, done
-    chosen = config_set(sets)
     # What the user gives stays, and fails located; a pipeline's own habit makes way.
-    left_out = packs(chosen, target, pipeline.flags)
+    left_out = packs(chosen, target, own)
     binary, report = compile_with(
         str(current.module),
         target,
@@ -496,7 +587,7 @@ def _compiled(
             f"compiled without {', '.join(left_out)} of the pipeline {pipeline.pipeline}: packed "
             "products take no configuration"
         )
-    for stage in stages:
+    for stage in stages if part == WHOLE else ():
         _check_config_expectations(stage, report)
     return binary, replace(done, configs=report)
 
@@ -526,6 +617,7 @@ def _later_stages(
     record: bool = False,
     last: str = "preprocessing",
     costs: cost.Settings | None = None,
+    upto: int | None = None,
 ) -> tuple[Program, str | None]:
     """The program after the stages that follow phases of the compiler, and the last such phase."""
     current = done.program
@@ -548,7 +640,7 @@ def _later_stages(
                 module,
                 done.outcome,
                 record,
-                None,
+                upto,
                 rest=rest,
                 costs=costs,
                 kind=target.kind,

@@ -1,13 +1,19 @@
-"""The first rule application that breaks a program, by binary search over the applications."""
+"""What breaks a program, by binary search: an application of a rule, a flag, a config rule.
+
+The program is compiled as `compile` compiles it, by ever larger parts of what the pipeline does:
+first no application of a rule and no flag, then the first applications in their order through all
+phases, then the flags one by one, then the config rules.
+"""
 
 from __future__ import annotations
 
+import functools
 import shlex
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mlirules.drivers.apply.engine import Application
@@ -15,85 +21,192 @@ from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.measure.timing import paired
-from mlirules.drivers.pipelines import cost
-from mlirules.drivers.pipelines.transform import stage_rules, transform
-from mlirules.drivers.quality.verify import Settings, verify
+from mlirules.drivers.pipelines.transform import (
+    WHOLE,
+    Part,
+    Recipe,
+    Transformed,
+    default_for,
+    stage_rules,
+)
+from mlirules.drivers.quality.verify import Settings, Source, verify
 from mlirules.language.faults import CheckFailed, MlirulesError
 from mlirules.language.pipeline import Stage
 
-#: Whether a program, given as text, is good.
-Check = Callable[[str], bool]
+
+@dataclass
+class Candidate:
+    """A program compiled by a part of what its pipeline does; made when it is asked for."""
+
+    recipe: Recipe
+    part: Part
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The program after the applications, as text: what the torch stages make of it."""
+        return self.recipe.rewritten(self.part.applications).text
+
+    @functools.cached_property
+    def compiled(self) -> tuple[bytes, Transformed]:
+        """The program compiled. Raises what `compile` does."""
+        return self.recipe.compile(self.part)
+
+
+#: Whether a program is good.
+Check = Callable[[Candidate], bool]
 
 
 @dataclass
 class Culprit:
-    """The application that breaks a program; ``tried`` programs were checked to find it."""
+    """What breaks a program: one of ``application``, ``flag`` and ``config`` (a config rule).
 
-    application: Application
+    ``number`` is its place among the ``total`` of all three; ``tried`` programs were checked.
+    """
+
+    number: int
     total: int
     tried: int
+    application: Application | None = None
+    flag: str = ""
+    config: str = ""
+
+    def __str__(self) -> str:
+        if self.application is not None:
+            at = self.application
+            return f"application {self.number} of {self.total}: {at.rule} at {at.location}"
+        if self.flag:
+            return f"the flag {self.flag}"
+        return f"the config rule {self.config}"
+
+    def as_json(self) -> dict[str, object]:
+        """The culprit as plain data."""
+        application = vars(self.application) if self.application is not None else None
+        return {
+            "application": application,
+            "flag": self.flag,
+            "config": self.config,
+            "number": self.number,
+            "total": self.total,
+            "tried": self.tried,
+        }
+
+
+@dataclass
+class _Steps:
+    """All that a pipeline does to a program, one after the other."""
+
+    applications: int
+    flags: tuple[str, ...]
+    configs: tuple[str, ...]
+
+    @property
+    def total(self) -> int:
+        return self.applications + len(self.flags) + len(self.configs)
+
+    def part(self, count: int) -> Part:
+        """The first ``count`` steps."""
+        if count >= self.total:
+            return WHOLE
+        flags = max(0, count - self.applications)
+        configs = max(0, flags - len(self.flags))
+        some = count if count < self.applications else None
+        return Part(some, self.flags[:flags], configs)
+
+    def said(self) -> str:
+        """The steps in words."""
+        words = [f"{self.applications} applications"]
+        words += [f"{len(self.flags)} flags"] if self.flags else []
+        words += [f"{len(self.configs)} config rules"] if self.configs else []
+        return ", ".join(words)
 
 
 def bisect(
-    text: str,
-    stages: Sequence[Stage],
+    recipe: Recipe,
     good: Check,
     *,
-    path: str = "<string>",
     step: Callable[[str], object] = lambda _: None,
-    costs: cost.Settings | None = None,
+    text_only: bool = False,
 ) -> Culprit:
-    """Find the first application after which ``good`` no longer holds.
+    """Find the first step of the pipeline after which ``good`` no longer holds.
 
-    ``costs`` is what cost stages decide by.
-    Raises :class:`CheckFailed` when the program is bad without any rule or good with all of them.
+    ``text_only``: the check looks at the program before it is compiled, so only the torch stages
+    have a say. Raises :class:`CheckFailed` when the program is bad without any rule and flag, or
+    good with all of them.
     """
-    total = transform(text, path=path, stages=stages, costs=costs).outcome.total
+    compiles = True
+    if text_only:
+        steps = _Steps(recipe.rewritten().outcome.total, (), ())
+    else:
+        try:
+            done = recipe.compile()[1]
+        except (compiler.CompileError, CheckFailed):
+            compiles = False
+            done = recipe.rewritten()
+            pipeline = recipe.pipeline or default_for(recipe.target.kind)
+            done.flags = (*pipeline.flags, *recipe.flags)
+        names = dict.fromkeys(hit.rule.name for hit in done.configs.hits) if done.configs else ()
+        steps = _Steps(done.outcome.total, tuple(dict.fromkeys(done.flags)), tuple(names))
     tried = 0
 
     def holds(count: int) -> bool:
         nonlocal tried
         tried += 1
-        step(f"{count} of {total} applications")
-        done = transform(text, path=path, stages=stages, max_rewrites=count, costs=costs)
-        return good(done.text)
+        step(f"{count} of {steps.total} steps")
+        try:
+            return good(Candidate(recipe, steps.part(count)))
+        except compiler.CompileError:
+            # What is looked for is what breaks the whole: its compilation, or its numbers.
+            return compiles
 
-    if not total:
-        raise CheckFailed(f"{path}: no rule applies: nothing to bisect")
+    if not steps.total:
+        raise CheckFailed(f"{recipe.path}: no rule applies and there is no flag: nothing to bisect")
     if not holds(0):
-        raise CheckFailed(f"{path}: the check fails without any rule, too")
-    if holds(total):
-        raise CheckFailed(f"{path}: the check holds after all {total} applications")
-    low, high = 0, total  # good after low, bad after high
+        raise CheckFailed(f"{recipe.path}: the check fails without any rule and flag, too")
+    if compiles and holds(steps.total):
+        raise CheckFailed(f"{recipe.path}: the check holds after all {steps.said()}")
+    low, high = 0, steps.total  # good after low, bad after high
     while high - low > 1:
         middle = (low + high) // 2
         if holds(middle):
             low = middle
         else:
             high = middle
-    done = transform(text, path=path, stages=stages, record=True, max_rewrites=high, costs=costs)
-    return Culprit(done.outcome.applications[high - 1], total, tried)
+    if high > steps.applications + len(steps.flags):
+        config = steps.configs[high - steps.applications - len(steps.flags) - 1]
+        return Culprit(high, steps.total, tried, config=config)
+    if high > steps.applications:
+        flag = steps.flags[high - steps.applications - 1]
+        return Culprit(high, steps.total, tried, flag=flag)
+    done = recipe.rewritten(high, record=True)
+    if len(done.outcome.applications) < high:  # one of a later phase
+        done = recipe.compile(Part(high, (), 0), record=True)[1]
+    return Culprit(high, steps.total, tried, done.outcome.applications[high - 1])
 
 
 def by_command(command: str) -> Check:
-    """Good is where a command exits with 0; ``{}`` in it is the program's path.
+    """Good is where a command exits with 0.
 
-    Raises :class:`MlirulesError` for a command without ``{}``.
+    ``{}`` in it is the path of the program after the torch stages, ``{vmfb}`` that of the compiled
+    program. Raises :class:`MlirulesError` for a command with neither.
     """
     words = shlex.split(command)
-    if not any("{}" in word for word in words):
+    if not any("{}" in word or "{vmfb}" in word for word in words):
         raise MlirulesError.at(
             "--check",
             "says nowhere where the program goes",
             code="check",
-            suggestion="write {} for its path: --check 'mycheck {}'",
+            suggestion="write {} for its path, {vmfb} for that of the compiled program: "
+            "--check 'mycheck {}'",
         )
 
-    def good(text: str) -> bool:
+    def good(candidate: Candidate) -> bool:
         with tempfile.TemporaryDirectory(prefix="mlirules-") as folder:
-            program = Path(folder) / "program.mlir"
-            program.write_text(text, encoding="utf-8")
-            filled = [word.replace("{}", str(program)) for word in words]
+            program, binary = Path(folder) / "program.mlir", Path(folder) / "program.vmfb"
+            if any("{}" in word for word in words):
+                program.write_text(candidate.text, encoding="utf-8")
+            if compiled(command):
+                binary.write_bytes(candidate.compiled[0])
+            filled = [w.replace("{}", str(program)).replace("{vmfb}", str(binary)) for w in words]
             try:
                 return subprocess.run(filled, capture_output=True, check=False).returncode == 0
             except OSError as error:
@@ -102,14 +215,16 @@ def by_command(command: str) -> Check:
     return good
 
 
-def by_numbers(before: str, settings: Settings) -> Check:
-    """Good is where the program computes what it did without rules."""
+def compiled(command: str) -> bool:
+    """Whether a command of :func:`by_command` looks at the compiled program."""
+    return "{vmfb}" in command
 
-    def good(text: str) -> bool:
-        try:
-            report = verify(before, text, settings)
-        except MlirulesError:
-            return False  # it does not compile any more
+
+def by_numbers(before: Source, settings: Settings) -> Check:
+    """Good is where the program computes what it did without rules and flags."""
+
+    def good(candidate: Candidate) -> bool:
+        report = verify(before, lambda _: candidate.compiled[0], settings)
         if not report.comparisons:
             raise CheckFailed("nothing could be compared: " + "; ".join(report.skipped))
         return report.passed
@@ -117,21 +232,23 @@ def by_numbers(before: str, settings: Settings) -> Check:
     return good
 
 
-def by_time(before: str, target: Target, factor: float) -> Check:
+def by_time(before: Source, target: Target, factor: float) -> Check:
     """Good is where the program takes at most ``factor`` times as long as without rules.
 
     Both stay loaded and run in turns; the median of the rounds' ratios counts.
     """
-    name, arguments = numerics.signature(before)
+    source = before if isinstance(before, str) else before()
+    name, arguments = numerics.signature(source)
     inputs = numerics.random_inputs(arguments)
 
-    def loaded(text: str) -> runtime.Program:
-        return runtime.Program(compiler.compile_module(text, target), inputs, target.device, name)
+    def loaded(binary: bytes) -> runtime.Program:
+        return runtime.Program(binary, inputs, target.device, name)
 
-    plain = loaded(before)
+    plain = loaded(compiler.compile_module(source, target))
 
-    def good(text: str) -> bool:
-        timed = paired({"plain": plain, "rules": loaded(text)}, baseline="plain", rounds=15)
+    def good(candidate: Candidate) -> bool:
+        forms = {"plain": plain, "rules": loaded(candidate.compiled[0])}
+        timed = paired(forms, baseline="plain", rounds=15)
         # How many times as fast with the rules as without.
         return timed.ratio("rules").median * factor >= 1.0
 
@@ -150,58 +267,48 @@ class Ablation:
 
 
 def ablate(
-    text: str,
-    stages: Sequence[Stage],
-    target: Target,
+    recipe: Recipe,
     *,
-    path: str = "<string>",
     step: Callable[[str], object] = lambda _: None,
     repeat: int = 5,
-    costs: cost.Settings | None = None,
 ) -> list[Ablation]:
     """Compile and run time with each rule that applies left out, in turn; all of them first."""
-    counts = transform(text, path=path, stages=stages, costs=costs).outcome.counts
+    pipeline = recipe.pipeline or default_for(recipe.target.kind)
+    counts = recipe.compile()[1].outcome.counts
     out = []
     for rule in ["", *counts]:
         step(rule or "all rules")
-        kept = _without(stages, rule) if rule else list(stages)
-        out.append(_timed(text, kept, target, rule, path, repeat, costs))
+        stages = _without(pipeline.stages, rule) if rule else list(pipeline.stages)
+        kept = pipeline.model_copy(update={"stages": stages})
+        out.append(_timed(replace(recipe, pipeline=kept), rule, repeat))
     return out
 
 
 def _without(stages: Sequence[Stage], rule: str) -> list[Stage]:
     kept = []
     for stage in stages:
-        names = [r.name for r in stage_rules(stage)]
+        free = stage.model_copy(update={"expect": None, "expect_rules": {}})
+        names = [r.name for r in stage_rules(stage)] if stage.phase != "configuration" else []
         if rule not in names:
-            kept.append(stage)
+            kept.append(free)
         elif len(names) > 1:
-            kept.append(stage.model_copy(update={"skip": [*stage.skip, rule]}))
+            kept.append(free.model_copy(update={"skip": [*stage.skip, rule]}))
     return kept
 
 
-def _timed(
-    text: str,
-    stages: Sequence[Stage],
-    target: Target,
-    rule: str,
-    path: str,
-    repeat: int,
-    costs: cost.Settings | None,
-) -> Ablation:
-    done = transform(text, path=path, stages=stages, costs=costs)
-    started = time.perf_counter()
-    name, arguments = numerics.signature(text)
+def _timed(recipe: Recipe, rule: str, repeat: int) -> Ablation:
+    name, arguments = numerics.signature(recipe.program())
     inputs = numerics.random_inputs(arguments)
+    started = time.perf_counter()
     try:
-        binary = compiler.compile_module(done.text, target, path=path)
-        compiled = time.perf_counter() - started
+        binary, done = recipe.compile()
+        spent = time.perf_counter() - started
         samples = []
         for _ in range(repeat):
             started = time.perf_counter()
-            runtime.run(binary, inputs, target, name)
+            runtime.run(binary, inputs, recipe.target, name)
             samples.append(time.perf_counter() - started)
     except MlirulesError as error:
         said = error.faults[0].message.splitlines()[0][:120]
-        return Ablation(rule, done.outcome.total, 0.0, 0.0, said)
-    return Ablation(rule, done.outcome.total, compiled, min(samples))
+        return Ablation(rule, 0, 0.0, 0.0, said)
+    return Ablation(rule, done.outcome.total, spent, min(samples))

@@ -16,12 +16,18 @@ from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.quality import torch_reference
-from mlirules.drivers.quality.verify import Counterexample, Reference, Settings, verify
-from mlirules.language.faults import MlirulesError
+from mlirules.drivers.quality.verify import (
+    Build,
+    Counterexample,
+    Reference,
+    Settings,
+    verify,
+)
+from mlirules.language.faults import CheckFailed, MlirulesError
 
 Array = npt.NDArray[Any]
-#: Rewrites a program as the one at fault was.
-Rewrite = Callable[[str], str]
+#: Rewrites a program as the one at fault was: its text, or what compiles it.
+Rewrite = Callable[[str], str | Build]
 
 
 @dataclass
@@ -56,16 +62,18 @@ def reduce(
                 first=settings.first,
                 timeout=settings.timeout,
                 stop=True,
+                function=example.function,
+                isolated=settings.isolated,
             )
             report = verify(text, rewrite(text), chosen)
-        except MlirulesError:
+        except (MlirulesError, CheckFailed):
             return False
         return report.counterexample is not None
 
     text, inputs = example.text, list(example.inputs)
     before = _count(text)
     text, inputs = _fewer_ops(text, inputs, differs)
-    inputs = _simpler(text, inputs, differs)
+    inputs = _simpler(inputs, lambda given: differs(text, given))
     return Reduced(text, inputs, before, _count(text))
 
 
@@ -213,7 +221,8 @@ def _values(text: str, wanted: list[tuple[int, int]], inputs: Sequence[Array]) -
             continue
         upto, _ = piece(text, 0, op)
         order = "torch" if torch_reference.available() is None else "compiler"
-        _, results = Reference(upto, first=order).results(inputs)
+        name, _ = numerics.signature(upto)
+        _, results = Reference(upto, first=order).results(name, inputs)
         out.append(np.asarray(results[index]))
     return out
 
@@ -221,26 +230,21 @@ def _values(text: str, wanted: list[tuple[int, int]], inputs: Sequence[Array]) -
 # ---------------------------------------------------------------- inputs
 
 
-def _simpler(
-    text: str, inputs: list[Array], differs: Callable[[str, Sequence[Array]], bool]
-) -> list[Array]:
+def _simpler(inputs: list[Array], differs: Callable[[Sequence[Array]], bool]) -> list[Array]:
     """Inputs with as much set to 0 or 1 as leaves the difference."""
-    _, arguments = numerics.signature(text)
-    for n in range(min(len(inputs), len(arguments))):
+    for n in range(len(inputs)):
         for value in (0, 1):
             plain = np.full_like(inputs[n], value)
             trial = [*inputs[:n], plain, *inputs[n + 1 :]]
-            if not np.array_equal(plain, inputs[n]) and differs(text, trial):
+            if not np.array_equal(plain, inputs[n]) and differs(trial):
                 inputs = trial
                 break
         else:
-            inputs = _halves(text, inputs, n, differs)
+            inputs = _halves(inputs, n, differs)
     return inputs
 
 
-def _halves(
-    text: str, inputs: list[Array], n: int, differs: Callable[[str, Sequence[Array]], bool]
-) -> list[Array]:
+def _halves(inputs: list[Array], n: int, differs: Callable[[Sequence[Array]], bool]) -> list[Array]:
     """One input with ever smaller stretches set to 0."""
     size = inputs[n].size
     step = size // 2
@@ -250,7 +254,7 @@ def _halves(
             trial.reshape(-1)[start : start + step] = 0
             if trial.tobytes() == np.ascontiguousarray(inputs[n]).tobytes():
                 continue
-            if differs(text, [*inputs[:n], trial, *inputs[n + 1 :]]):
+            if differs([*inputs[:n], trial, *inputs[n + 1 :]]):
                 inputs = [*inputs[:n], trial, *inputs[n + 1 :]]
         step //= 2
     return inputs

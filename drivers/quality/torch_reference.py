@@ -36,8 +36,8 @@ def available() -> str | None:
     return None
 
 
-def evaluate(text: str, inputs: Sequence[Array]) -> list[Array]:
-    """The results of a program's first function on ``inputs``, by PyTorch on the CPU.
+def evaluate(text: str, inputs: Sequence[Array], name: str | None = None) -> list[Array]:
+    """The results of a program's function (the first by default), by PyTorch on the CPU.
 
     Raises :class:`NotInterpreted` for ops that are none of torch's, and for inputs that PyTorch
     refuses.
@@ -47,10 +47,13 @@ def evaluate(text: str, inputs: Sequence[Array]) -> list[Array]:
     from mlirules.drivers.pipelines.transform import parsed
 
     module = parsed(text)
-    function = next((o for o in module.body.operations if "func" in o.operation.name), None)
-    if function is None:
-        raise NotInterpreted.because("no function")
-    return _Interpreter(text).run(function.operation.regions[0].blocks[0], inputs)
+    for op in module.body.operations:
+        function = op.operation
+        if function.name != "func.func" or not list(function.regions[0].blocks):
+            continue
+        if name is None or function.attributes["sym_name"].value == name:
+            return _Interpreter(text).run(function.regions[0].blocks[0], inputs)
+    raise NotInterpreted.because("no function")
 
 
 _DTYPES = {

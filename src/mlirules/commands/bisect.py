@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from mlirules.commands.common import (
+    Flags,
     Json,
     Line,
     Only,
     Rules,
     Skip,
-    cost_settings,
     out,
-    pipeline_for,
     say_json,
     split,
     table,
     working,
 )
-from mlirules.commands.verify import stages_for
+from mlirules.commands.recipes import recipe_for
 from mlirules.language.faults import MlirulesError
 
 EXAMPLE = "mlirules bisect model.mlir --pipeline cpu --verify"
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="The program, MLIR text.")],
+    model: Annotated[Path, typer.Argument(help="The program, MLIR text or bytecode.")],
+    extra: Flags = None,
     rules: Rules = None,
     pipeline: Line = None,
     driver: Annotated[str, typer.Option(help="--rules: greedy, walk or conversion.")] = "greedy",
@@ -37,7 +37,10 @@ def command(
     skip: Skip = None,
     check: Annotated[
         str | None,
-        typer.Option(help="A command that exits with 0 for a good program; {} is its path."),
+        typer.Option(
+            help="A command that exits with 0 for a good program; {} is the path of its text "
+            "after the torch stages, {vmfb} of the compiled program."
+        ),
     ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Good is what computes the same numbers.")
@@ -49,21 +52,23 @@ def command(
         bool, typer.Option("--ablate", help="Instead: times with each rule left out.")
     ] = False,
     target: Annotated[str, typer.Option("--target", "-t", help="Where to run.")] = "cpu",
+    function: Annotated[
+        str | None, typer.Option(help="--verify: this function; default: all that can be called.")
+    ] = None,
+    inputs: Annotated[
+        Path | None, typer.Option(help="--verify: an .npz with inputs a0..: only these.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Find the first application that breaks a program, by binary search.
+    """Find what breaks a program, by binary search: an application of a rule, a flag.
 
-    Exits with 0 when it is found, with 1 when the check holds with all rules, or fails without any.
+    The program is compiled as `compile` does, all phases and flags. Exits with 0 when it is found,
+    with 1 when the check holds with all of it, or fails without any.
     """
-    from mlirules.drivers.iree.targets import Target
-    from mlirules.drivers.pipelines.transform import read_program
+    from mlirules.drivers.iree import runtime
     from mlirules.drivers.quality import bisect as bisecting
-    from mlirules.drivers.quality.verify import Settings
+    from mlirules.drivers.quality.verify import WHOLE_PROGRAMS, Settings
 
-    text, chosen = read_program(model), Target.parse(target)
-    line = None if rules is not None else pipeline_for(pipeline, target)
-    stages = stages_for(rules, line, driver, split(only), split(skip))
-    costs = cost_settings(target, False, line.flags if line is not None else ())
     if sum([check is not None, verify, slower is not None, ablate]) != 1:
         raise MlirulesError.at(
             "bisect",
@@ -71,9 +76,19 @@ def command(
             code="arguments",
             suggestion=EXAMPLE,
         )
+    recipe = recipe_for(
+        model,
+        target,
+        pipeline=pipeline,
+        rules=rules,
+        driver=driver,
+        only=split(only),
+        skip=split(skip),
+        flags=extra or (),
+    )
     if ablate:
         with working("leaving rules out"):
-            found = bisecting.ablate(text, stages, chosen, path=str(model), costs=costs)
+            found = bisecting.ablate(recipe)
         if as_json:
             say_json([vars(a) for a in found])
             return
@@ -92,25 +107,44 @@ def command(
     if check is not None:
         good = bisecting.by_command(check)
     elif verify:
-        good = bisecting.by_numbers(text, Settings([chosen], stop=True))
+        settings = Settings(
+            [recipe.target],
+            tolerance=WHOLE_PROGRAMS,
+            stop=True,
+            finite=inputs is None,
+            isolated=True,
+            function=function,
+            inputs=runtime.load_npz(inputs) if inputs is not None else None,
+        )
+        good = bisecting.by_numbers(recipe.source, settings)
     else:
         assert slower is not None
-        good = bisecting.by_time(text, chosen, slower)
+        good = bisecting.by_time(recipe.source, recipe.target, slower)
     with working(f"bisecting {model}"):
-        culprit = bisecting.bisect(text, stages, good, path=str(model), costs=costs)
-    application = culprit.application
+        text_only = check is not None and not bisecting.compiled(check)
+        culprit = bisecting.bisect(recipe, good, text_only=text_only)
     if as_json:
-        say_json({"application": vars(application), "total": culprit.total, "tried": culprit.tried})
+        say_json(culprit.as_json())
         return
-    out.print(
-        Text(
-            f"application {application.number} of {culprit.total}: {application.rule}",
-            style="bold red",
-        ),
-        soft_wrap=True,
-    )
-    out.print(Text(f"  at {application.location}, {application.op}"), soft_wrap=True)
-    for sign, block, style in (("-", application.before, "red"), ("+", application.after, "green")):
-        for line in block.splitlines():
-            out.print(Text(f"  {sign} {line[:240]}", style=style), soft_wrap=True)
+    show_culprit(culprit)
+
+
+def show_culprit(culprit: Any) -> None:
+    """Say what breaks a program, with the ops before and after where it is an application."""
+    application = culprit.application
+    if application is None:
+        out.print(Text(f"{culprit} breaks the program", style="bold red"), soft_wrap=True)
+    else:
+        out.print(
+            Text(
+                f"application {culprit.number} of {culprit.total}: {application.rule}",
+                style="bold red",
+            ),
+            soft_wrap=True,
+        )
+        out.print(Text(f"  at {application.location}, {application.op}"), soft_wrap=True)
+        blocks = (("-", application.before, "red"), ("+", application.after, "green"))
+        for sign, block, style in blocks:
+            for line in block.splitlines():
+                out.print(Text(f"  {sign} {line[:240]}", style=style), soft_wrap=True)
     out.print(Text(f"found with {culprit.tried} programs checked"), soft_wrap=True)

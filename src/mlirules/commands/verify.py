@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,15 +11,14 @@ import typer
 from rich.text import Text
 
 from mlirules.commands.common import (
+    Flags,
     Json,
     Line,
     Only,
     Rules,
     Skip,
-    cost_settings,
     note,
     out,
-    pipeline_for,
     progress,
     say_json,
     split,
@@ -26,16 +26,22 @@ from mlirules.commands.common import (
     warn,
     working,
 )
+from mlirules.commands.recipes import recipe_for
 from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 
 if TYPE_CHECKING:
+    from mlirules.drivers.iree.targets import Target
+    from mlirules.drivers.pipelines.transform import Recipe
     from mlirules.drivers.quality.verify import Report, Settings
 
 EXAMPLE = "mlirules verify model.mlir --rules torch/to-linalg --targets cpu,vulkan"
 
 
 def command(
-    model: Annotated[Path | None, typer.Argument(help="The program, MLIR text.")] = None,
+    model: Annotated[
+        Path | None, typer.Argument(help="The program, MLIR text or bytecode.")
+    ] = None,
+    extra: Flags = None,
     rules: Rules = None,
     pipeline: Line = None,
     driver: Annotated[str, typer.Option(help="--rules: greedy, walk or conversion.")] = "greedy",
@@ -54,6 +60,9 @@ def command(
     rtol: Annotated[float | None, typer.Option(min=0, help="Relative tolerance.")] = None,
     atol: Annotated[float | None, typer.Option(min=0, help="Absolute tolerance.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
+    function: Annotated[
+        str | None, typer.Option(help="This function; default: all that can be called.")
+    ] = None,
     reference: Annotated[
         str, typer.Option(help="Asked first: compiler (without rules) or torch.")
     ] = "compiler",
@@ -91,37 +100,24 @@ def command(
             code="reference",
             suggestion="compiler or torch",
         )
-    line = None if rules is not None else pipeline_for(pipeline, chosen[0].name)
-    stages = stages_for(rules, line, driver, split(only), split(skip))
     settings = _settings(chosen, sizes, inputs, rtol, atol, seed, reference)
-    named = pipeline or (line.pipeline if line is not None else "")
-    options = _options(rules, named, driver, only, skip)
-    costs = cost_settings(chosen[0].name, False, line.flags if line is not None else ())
-    _verify(model, stages, settings, save, as_json, options, costs)
-
-
-def stages_for(
-    rules: list[str] | None, line: Any, driver: str, only: list[str], skip: list[str]
-) -> list[Any]:
-    """The torch stages that rules or, without them, the pipeline ``line`` stand for."""
-    from mlirules.language.pipeline import Stage
-
-    if rules is None:
-        stages = [s for s in line.stages if s.phase == "torch"]
-        if not (only or skip):
-            return stages
-        from mlirules.commands.apply import _filtered
-
-        return _filtered(stages, only, skip)
-    if driver not in ("greedy", "walk", "conversion"):
-        raise MlirulesError.at(
-            "--driver",
-            f"unknown driver {driver!r}",
-            code="driver",
-            suggestion="greedy, walk or conversion",
+    settings.function = function
+    recipes = {
+        target: recipe_for(
+            model,
+            target.name,
+            pipeline=pipeline,
+            rules=rules,
+            driver=driver,
+            only=split(only),
+            skip=split(skip),
+            flags=extra or (),
+            timeout=settings.timeout,
         )
-    chosen: Any = driver
-    return [Stage(phase="torch", rules=split(rules), driver=chosen, only=only, skip=skip)]
+        for target in chosen
+    }
+    options = _options(rules, pipeline or "", driver, only, skip, extra)
+    _verify(recipes, settings, save, as_json, options)
 
 
 def _settings(
@@ -134,7 +130,7 @@ def _settings(
     reference: str,
 ) -> Settings:
     from mlirules.drivers.iree import runtime
-    from mlirules.drivers.quality.verify import Settings, Tolerance
+    from mlirules.drivers.quality.verify import WHOLE_PROGRAMS, Settings, Tolerance
 
     try:
         given = [tuple(int(n) for n in s.split(",") if n) for s in sizes or ()]
@@ -143,13 +139,16 @@ def _settings(
             "--sizes", f"not numbers: {sizes}", code="sizes", suggestion="--sizes 1,4 --sizes 7,3"
         ) from None
     arrays = runtime.load_npz(inputs) if inputs is not None else None
+    said = rtol is not None or atol is not None
     return Settings(
         targets,
         given or [(), (1,), (5,)],
-        Tolerance(rtol, atol),
+        Tolerance(rtol, atol) if said else WHOLE_PROGRAMS,
         seed,
         inputs=arrays,
         first=reference,
+        finite=True,
+        isolated=True,
     )
 
 
@@ -159,58 +158,58 @@ def _options(
     driver: str,
     only: list[str] | None,
     skip: list[str] | None,
+    extra: list[str] | None,
 ) -> list[str]:
-    words = [w for r in rules or () for w in ("--rules", r)] or ["--pipeline", pipeline]
+    words = [w for r in rules or () for w in ("--rules", r)]
+    words += ["--pipeline", pipeline] if pipeline else []
     if rules:
         words += ["--driver", driver]
     words += [w for g in only or () for w in ("--only", g)]
-    return words + [w for g in skip or () for w in ("--skip", g)]
+    words += [w for g in skip or () for w in ("--skip", g)]
+    return words + (["--", *extra] if extra else [])
 
 
 def _verify(
-    model: Path,
-    stages: list[Any],
+    recipes: dict[Target, Recipe],
     settings: Settings,
     save: Path,
     as_json: bool,
     options: list[str],
-    costs: Any,
 ) -> None:
-    from mlirules.drivers.measure import numerics
-    from mlirules.drivers.pipelines.transform import read_program, transform
     from mlirules.drivers.quality import reduce as reducing
     from mlirules.drivers.quality.verify import verify
 
-    text = read_program(model)
-    _, arguments = numerics.signature(text)
-    if not any(d is None for shape, _ in arguments for d in shape):
-        settings.sizes = [()]
-    done = transform(text, path=str(model), stages=stages, costs=costs)
-    if not done.outcome.total:
-        warn(f"NOTHING APPLIED to {model}: the program is compared with itself")
+    recipe = next(iter(recipes.values()))
+    model = recipe.path
+    applied: dict[str, int] = {}
+    notes: list[str] = []
+
+    def build(target: Target) -> bytes:
+        binary, done = recipes[target].compile()
+        applied[target.name] = done.outcome.total
+        notes.extend(said for said in done.notes if said not in notes)
+        return binary
+
     with working(f"verifying {model}"):
-        report = verify(text, done.text, settings)
+        report = verify(recipe.source, build, settings)
+    for said in notes:
+        warn(said)
+    for target, count in applied.items():
+        if not count:
+            warn(f"NOTHING APPLIED to {model} for {target}: only flags differ, if any")
     saved: list[Path] = []
-    if report.counterexample is not None and settings.inputs is None:
+    example = report.counterexample
+    if example is not None and settings.inputs is None:
+        words = ["mlirules", "verify", str(save / "program.mlir")]
+        words += ["--targets", example.comparison.target, "--inputs", str(save / "inputs.npz")]
+        words += ["--reference", settings.first, "--function", example.function, *options]
         with working("reducing the counterexample"):
             reduced = reducing.reduce(
-                report.counterexample,
-                lambda t: transform(t, stages=stages, costs=costs).text,
+                example,
+                lambda t: lambda target: replace(recipes[target], source=t).compile()[0],
                 settings,
             )
-        words = [
-            "mlirules",
-            "verify",
-            str(save / "program.mlir"),
-            *options,
-            "--targets",
-            report.counterexample.comparison.target,
-            "--inputs",
-            str(save / "inputs.npz"),
-            "--reference",
-            settings.first,
-        ]
-        saved = reducing.save(save, reduced, report.counterexample, shlex.join(words))
+        saved = reducing.save(save, reduced, example, shlex.join(words))
         if not as_json:
             note(f"reduced from {reduced.ops_before} to {reduced.ops_after} ops: {save}")
             note(f"repeat with: {shlex.join(words)}")
@@ -218,7 +217,8 @@ def _verify(
         say_json(
             {
                 "passed": report.passed,
-                "applied": done.outcome.total,
+                "applied": sum(applied.values()),
+                "applied_by_target": applied,
                 "references": report.references,
                 "skipped": report.skipped,
                 "compiler_wrong": report.compiler_wrong,
@@ -240,7 +240,7 @@ def _show(report: Report) -> None:
             verdict = f"ok ({c.zero_signs} zeros of the other sign)"
         rows.append(
             (
-                c.target,
+                c.target + (f" @{c.function}" if c.function else ""),
                 c.inputs,
                 ",".join(map(str, c.sizes)),
                 c.result,
@@ -254,7 +254,8 @@ def _show(report: Report) -> None:
         out.print(table(names, rows))
     for c in report.comparisons:
         if not c.passed:
-            where = f"{c.target}, {c.inputs}, result {c.result}, against {c.reference}"
+            called = f"{c.target}, @{c.function}" if c.function else c.target
+            where = f"{called}, {c.inputs}, result {c.result}, against {c.reference}"
             out.print(Text(f"{where}: {c.message}", style="red"), soft_wrap=True)
     for line in report.compiler_wrong:
         out.print(Text(line, style="yellow"), soft_wrap=True)

@@ -1,0 +1,79 @@
+"""How a command compiles a program: the pipeline, whole, exactly as `mlirules compile` runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mlirules.commands.common import cost_settings, pipeline_for, split
+from mlirules.language.faults import MlirulesError
+
+
+def recipe_for(
+    model: Path,
+    target: str,
+    *,
+    pipeline: str | None = None,
+    rules: list[str] | None = None,
+    driver: str = "greedy",
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    configs: Sequence[str] = (),
+    measure: bool = False,
+    timeout: float | None = None,
+) -> Any:
+    """The recipe of a program: by ``rules`` alone, else by the pipeline (default: the target's).
+
+    ``only`` and ``skip`` leave rules of its stages out. Raises :class:`MlirulesError`.
+    """
+    from mlirules.drivers.iree.targets import Target
+    from mlirules.drivers.pipelines.transform import Recipe, load_program
+
+    chosen = Target.parse(target)
+    line = line_for(rules, pipeline, driver, list(only), list(skip), chosen.name)
+    return Recipe(
+        lambda: load_program(model),
+        chosen,
+        line,
+        path=str(model),
+        flags=tuple(flags),
+        configs=tuple(configs),
+        costs=cost_settings(target, measure, (*line.flags, *flags)),
+        timeout=timeout,
+    )
+
+
+def line_for(
+    rules: list[str] | None,
+    pipeline: str | None,
+    driver: str,
+    only: list[str],
+    skip: list[str],
+    target: str,
+) -> Any:
+    """The pipeline that rules or, without them, its name or the target stand for."""
+    from mlirules.language.pipeline import Pipeline, Stage
+
+    if rules is None:
+        line = pipeline_for(pipeline, target)
+        if not (only or skip):
+            return line
+        from mlirules.commands.apply import _filtered
+
+        return line.model_copy(update={"stages": _filtered(line.stages, only, skip)})
+    if driver not in ("greedy", "walk", "conversion"):
+        raise MlirulesError.at(
+            "--driver",
+            f"unknown driver {driver!r}",
+            code="driver",
+            suggestion="greedy, walk or conversion",
+        )
+    named: Any = driver
+    return Pipeline(
+        pipeline="rules",
+        summary="The given rules.",
+        targets=[target.partition(":")[0]],
+        stages=[Stage(phase="torch", rules=split(rules), driver=named, only=only, skip=skip)],
+    )
