@@ -11,7 +11,7 @@ import pytest
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.pipelines.transform import read_program, rule_set, transform
+from mlirules.drivers.pipelines.transform import Recipe, read_program, rule_set, transform
 from mlirules.drivers.quality import bisect as bisecting
 from mlirules.drivers.quality import reduce as reducing
 from mlirules.drivers.quality import torch_reference
@@ -26,7 +26,7 @@ from mlirules.drivers.quality.verify import (
 )
 from mlirules.language.faults import CheckFailed
 from mlirules.language.loader import LIBRARY, holds_config, rule_files
-from mlirules.language.pipeline import Stage
+from mlirules.language.pipeline import Pipeline, Stage
 
 ROOT = Path(__file__).resolve().parent.parent
 CPU = Target.parse("cpu")
@@ -190,6 +190,11 @@ def _between_clones(text: str) -> str:
     return str(module)
 
 
+def _recipe(program: str, stages: list[Stage], flags: tuple[str, ...] = ()) -> Recipe:
+    line = Pipeline(pipeline="made", summary="Made.", targets=["cpu"], stages=stages)
+    return Recipe(program, CPU, line.model_copy(update={"flags": list(flags)}))
+
+
 def _caught_and_found(case: tuple[str, str, str, str], folder: Path) -> None:
     file = _wrong(case, folder)
     result = _gate(file)
@@ -203,7 +208,8 @@ def _caught_and_found(case: tuple[str, str, str, str], folder: Path) -> None:
     settings = Settings(
         [CPU], inputs=example.inputs, expect=example.expected, first="torch", stop=True
     )
-    culprit = bisecting.bisect(program, stages, bisecting.by_numbers(program, settings))
+    culprit = bisecting.bisect(_recipe(program, stages), bisecting.by_numbers(program, settings))
+    assert culprit.application is not None
     assert culprit.application.rule == rule.name
     assert culprit.total > 1
 
@@ -325,13 +331,15 @@ def test_a_counterexample_is_reduced_to_the_op_that_is_wrong(tmp_path: Path) -> 
 def test_bisection_by_a_command(tmp_path: Path) -> None:
     stages = _relu_is_wrong(tmp_path)
     finds = f"{sys.executable} -c \"import sys; sys.exit('maximumf' in open('{{}}').read())\""
-    culprit = bisecting.bisect(PROGRAM, stages, bisecting.by_command(finds))
+    recipe = _recipe(PROGRAM, stages)
+    culprit = bisecting.bisect(recipe, bisecting.by_command(finds), text_only=True)
+    assert culprit.application is not None
     assert culprit.application.rule == "torch-relu-to-linalg"
     assert "torch.aten.relu" in culprit.application.before
     with pytest.raises(CheckFailed, match="holds after all 3"):
-        bisecting.bisect(PROGRAM, stages, lambda _: True)
+        bisecting.bisect(recipe, lambda _: True)
     with pytest.raises(CheckFailed, match="fails without any rule"):
-        bisecting.bisect(PROGRAM, stages, lambda _: False)
+        bisecting.bisect(recipe, lambda _: False)
 
 
 def _attention(tokens: int) -> str:
@@ -361,7 +369,7 @@ def test_bisection_by_time() -> None:
     rules = ["torch/fusions/attention", ELEMENTWISE + "torch-relu-to-linalg"]
     program = _attention(512)
     stages = [Stage(phase="torch", rules=rules)]
-    culprit = bisecting.bisect(program, stages, bisecting.by_time(program, CPU, 1.5))
+    culprit = bisecting.bisect(_recipe(program, stages), bisecting.by_time(program, CPU, 1.5))
     assert culprit.application.rule == "torch-attention-fuse"
     assert culprit.total > 1
 
@@ -370,7 +378,7 @@ def test_bisection_by_time() -> None:
 def test_ablation_leaves_out_each_rule() -> None:
     text = read_program(ROOT / "examples" / "toy_model.mlir")
     stages = [Stage(phase="torch", rules=["torch/to-linalg/elementwise"])]
-    found = bisecting.ablate(text, stages, CPU, repeat=1)
+    found = bisecting.ablate(_recipe(text, stages), repeat=1)
     assert [a.rule for a in found[:1]] == [""]
     assert all(a.applied < found[0].applied and a.compile_s > 0 for a in found[1:])
     assert not [a.problem for a in found if a.problem]

@@ -7,7 +7,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -220,11 +220,37 @@ def _rows(found: Sequence[dict[str, Any]]) -> list[Row]:
 
 
 def random_inputs(
-    source: str | compiler.Program, sizes: Sequence[int] = (), seed: int = 0
-) -> tuple[str, list[Any]]:
-    """The entry function of a program, and random inputs for it."""
-    name, arguments = numerics.signature(source)
-    return name, numerics.random_inputs(arguments, sizes, seed=seed, low=-1.0, high=1.0)
+    source: str | compiler.Program,
+    sizes: Sequence[int] = (),
+    seed: int = 0,
+    function: str | None = None,
+) -> dict[str, list[Any]]:
+    """The functions of a program that can be called, or one of them, with random inputs for each.
+
+    Raises :class:`MlirulesError` where there is no such function.
+    """
+    return {
+        name: numerics.random_inputs(arguments, sizes, seed=seed, low=-1.0, high=1.0)
+        for name, arguments in numerics.functions(source, function).items()
+    }
+
+
+def merged(profiles: Sequence[Profile]) -> Profile:
+    """One profile of several functions of a program: a call of each, their dispatches together."""
+    if len(profiles) == 1:
+        return profiles[0]
+    total = sum(row.total_ms for one in profiles for row in one.rows)
+    rows = [
+        replace(row, share=row.total_ms / total if total else 0.0)
+        for one in profiles
+        for row in one.rows
+    ]
+    return replace(
+        profiles[0],
+        calls=sum(one.calls for one in profiles),
+        call_ms=sum(one.call_ms for one in profiles),
+        rows=sorted(rows, key=lambda row: -row.total_ms),
+    )
 
 
 def load(path: str | Path) -> Profile:

@@ -13,7 +13,6 @@ from mlirules.commands.common import (
     Json,
     Measure,
     Parameters,
-    cost_settings,
     note,
     out,
     say_json,
@@ -23,6 +22,7 @@ from mlirules.commands.common import (
     working,
     write_bytes,
 )
+from mlirules.commands.recipes import recipe_for
 from mlirules.language.faults import CheckFailed, MlirulesError
 
 EXAMPLE = "mlirules bench model.mlir --pipeline cpu-fast --target cpu --json"
@@ -70,27 +70,18 @@ def command(
     with 1 when the results are apart, or --at-least is not reached.
     """
     from mlirules.drivers.iree import compiler
-    from mlirules.drivers.iree.targets import Target
     from mlirules.drivers.measure import child as measuring
-    from mlirules.drivers.pipelines import transform as lines
 
-    chosen = Target.parse(target)
-    line = lines.Pipeline.load(pipeline) if pipeline else lines.default_for(chosen.kind)
-    text = lines.read_program(model)
-    name, inputs = _inputs(text, golden)
+    recipe = recipe_for(
+        model, target, pipeline=pipeline, flags=extra or (), measure=measure, timeout=timeout
+    )
+    chosen, line = recipe.target, recipe.pipeline
+    name, inputs = _inputs(recipe.program(), golden, function)
     with working(f"compiling {model} for {chosen}"):
         stock = compiler.compile_module(
-            text, chosen, flags=extra or (), path=str(model), timeout=timeout
+            recipe.program(), chosen, flags=extra or (), path=str(model), timeout=timeout
         )
-        ours, done = lines.compile_program(
-            text,
-            chosen,
-            line,
-            path=str(model),
-            flags=extra or (),
-            timeout=timeout,
-            costs=cost_settings(target, measure),
-        )
+        ours, done = recipe.compile()
     show_decisions(done.outcome.decisions)
     for said in done.notes:
         warn(said)
@@ -99,7 +90,7 @@ def command(
             {"stock": stock, line.pipeline: ours},
             inputs,
             chosen,
-            function=function or name,
+            function=name,
             rounds=rounds,
             seconds=seconds,
             timeout=timeout,
@@ -126,11 +117,14 @@ def command(
         raise CheckFailed(f"{model}: {ratio} times as fast, {at_least:g} expected")
 
 
-def _inputs(text: str, golden: Path | None) -> tuple[str, list[Any]]:
+def _inputs(source: Any, golden: Path | None, function: str | None) -> tuple[str, list[Any]]:
     from mlirules.drivers.iree import runtime
     from mlirules.drivers.measure import numerics
 
-    name, arguments = numerics.signature(text)
+    functions = numerics.functions(source, function)
+    name, arguments = next(iter(functions.items()))
+    if len(functions) > 1:
+        warn(f"of the functions {', '.join(functions)} only {name} is timed: --function picks one")
     if golden is not None:
         return name, runtime.load_npz(golden, [element for _, element in arguments])
     if any(size is None for shape, _ in arguments for size in shape):

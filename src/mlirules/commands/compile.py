@@ -14,7 +14,6 @@ from mlirules.commands.common import (
     Measure,
     Parameters,
     applications_table,
-    cost_settings,
     decisions_as_json,
     err,
     note,
@@ -24,8 +23,12 @@ from mlirules.commands.common import (
     working,
     write_bytes,
 )
+from mlirules.commands.recipes import recipe_for
+from mlirules.language.faults import CheckFailed, MlirulesError
 
 if TYPE_CHECKING:
+    from mlirules.drivers.pipelines.transform import Recipe
+    from mlirules.drivers.quality.checked import Checked
     from mlirules.drivers.tuning_specs.compile import ConfigReport
 
 EXAMPLE = "mlirules compile model.mlir --target cpu --no-fallback -o model.vmfb"
@@ -67,43 +70,60 @@ def command(
     ] = None,
     stats: Annotated[bool, typer.Option("--stats", help="Applications and time by rule.")] = False,
     timeout: Annotated[float | None, typer.Option(help="Seconds iree-compile may take.")] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Run the result and what plain iree-compile makes of the program on random and "
+            "edge inputs; fail, naming what made it, when they differ.",
+        ),
+    ] = False,
+    golden: Annotated[
+        Path | None,
+        typer.Option(help="--check: an .npz with inputs a0.. and the results r0.. to expect."),
+    ] = None,
+    function: Annotated[
+        str | None, typer.Option(help="--check: this function; default: all that can be called.")
+    ] = None,
+    rtol: Annotated[float | None, typer.Option(min=0, help="--check: relative tolerance.")] = None,
+    atol: Annotated[float | None, typer.Option(min=0, help="--check: absolute tolerance.")] = None,
     as_json: Json = False,
 ) -> None:
     """Rewrite a program by a pipeline and compile it for a target.
 
     Exits with 1 when a rule that must apply did not, when an op that a config rule is for was not
-    configured by it, or when --no-fallback finds a torch op left.
+    configured by it, when --no-fallback finds a torch op left, or when --check finds a difference;
+    nothing is written then.
     """
     from mlirules.drivers.apply.engine import write_trace
     from mlirules.drivers.iree.parameters import check as check_archives
-    from mlirules.drivers.iree.targets import Target
-    from mlirules.drivers.pipelines.transform import Pipeline, compile_program, load_program
 
-    chosen = Target.parse(target)
-    line = Pipeline.load(pipeline) if pipeline else None
-    source = load_program(model)
+    recipe = recipe_for(
+        model,
+        target,
+        pipeline=pipeline,
+        flags=extra or (),
+        configs=configs or (),
+        measure=measure,
+        timeout=timeout,
+    )
+    chosen = recipe.target
     if parameters:
-        check_archives(source.module, parameters, str(model))
+        check_archives(recipe.program().module, parameters, str(model))
     with working(f"compiling {model} for {chosen}"):
-        binary, done = compile_program(
-            source,
-            chosen,
-            line,
-            path=str(model),
-            fallback=not no_fallback,
-            flags=extra or (),
-            record=trace is not None,
-            timeout=timeout,
-            configs=configs or (),
-            costs=cost_settings(target, measure),
-        )
+        binary, done = recipe.compile(record=trace is not None, fallback=not no_fallback)
+    for said in done.notes:
+        warn(said)
+    checked = (
+        _checked(recipe, binary, golden, function, rtol, atol)
+        if check or golden is not None
+        else None
+    )
     written = output or model.with_suffix(".vmfb")
     write_bytes(written, binary)
     if trace is not None:
         write_trace(trace, done.outcome.applications, done.outcome.decisions)
     show_decisions(done.outcome.decisions)
-    for said in done.notes:
-        warn(said)
     if as_json:
         say_json(
             {
@@ -115,6 +135,7 @@ def command(
                 "notes": done.notes,
                 **decisions_as_json(done.outcome.decisions),
                 **({"configs": configs_as_json(done.configs)} if done.configs else {}),
+                **({"check": checked.as_json()} if checked is not None else {}),
             }
         )
         return
@@ -127,6 +148,50 @@ def command(
     if done.leftovers:
         note(f"left to IREE's own conversion: {', '.join(done.leftovers)}")
     note(f"{written}: {len(binary)} bytes for {chosen}, {done.outcome.total} applications")
+
+
+def _checked(
+    recipe: Recipe,
+    binary: bytes,
+    golden: Path | None,
+    function: str | None,
+    rtol: float | None,
+    atol: float | None,
+) -> Checked:
+    """Check a compiled program. Raises :class:`CheckFailed` when a result differs."""
+    from mlirules.drivers.iree import runtime
+    from mlirules.drivers.measure import numerics
+    from mlirules.drivers.quality import checked as checking
+    from mlirules.drivers.quality.verify import WHOLE_PROGRAMS, Tolerance
+
+    inputs = expect = None
+    if golden is not None:
+        functions = numerics.functions(recipe.program(), function)
+        arguments = next(iter(functions.values()))
+        inputs = runtime.load_npz(golden, [element for _, element in arguments])
+        expect = runtime.load_npz(golden, prefix="r") or None
+        if not inputs and arguments:
+            raise MlirulesError.at(
+                str(golden), "holds no inputs a0, a1, ...", code="npz", suggestion="import --golden"
+            )
+    tolerance = WHOLE_PROGRAMS
+    if rtol is not None or atol is not None:
+        tolerance = Tolerance(rtol, atol)
+    with working(f"checking {recipe.path} on {recipe.target}"):
+        checked = checking.check(
+            recipe, binary, tolerance=tolerance, inputs=inputs, expect=expect, function=function
+        )
+    if checked.failed:
+        raise CheckFailed(f"{recipe.path}: {checked.message()}")
+    if checked.skipped:
+        reasons = "; ".join(checked.report.skipped) or "no input"
+        warn(f"NOT CHECKED: {recipe.path} for {recipe.target} was not run: {reasons}")
+    else:
+        for line in (*checked.report.skipped, *checked.report.compiler_wrong):
+            note(f"check: {line}")
+        against = "; ".join(checked.report.references)
+        note(f"checked: {len(checked.report.comparisons)} results agree, against {against}")
+    return checked
 
 
 def configs_as_json(report: ConfigReport) -> dict[str, object]:

@@ -19,6 +19,8 @@ from mlirules.commands.common import (
     warn,
     working,
 )
+from mlirules.commands.recipes import recipe_for
+from mlirules.language.faults import MlirulesError
 
 EXAMPLE = "mlirules profile model.mlir --target cpu --json > before.json"
 
@@ -36,7 +38,7 @@ def command(
     ] = None,
     parameters: Parameters = None,
     function: Annotated[
-        str | None, typer.Option(help="The function to call; default: the program's first.")
+        str | None, typer.Option(help="The function to call; default: each in turn.")
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.01, help="Run for at least this long.")] = 1.0,
     compare: Annotated[
@@ -51,33 +53,43 @@ def command(
 ) -> None:
     """Compile a program, run it with the profiler, and list its dispatches by time."""
     from mlirules.drivers.iree import runtime
-    from mlirules.drivers.iree.targets import Target
     from mlirules.drivers.measure import profile as profiling
-    from mlirules.drivers.pipelines.transform import Pipeline, compile_program, load_program
 
-    chosen = Target.parse(target)
     old = profiling.load(compare) if compare is not None else None
-    source = load_program(model)
-    name, random = profiling.random_inputs(source, size or (), seed)
-    line = Pipeline.load(pipeline) if pipeline else None
+    recipe = recipe_for(model, target, pipeline=pipeline, flags=extra or (), timeout=timeout)
+    chosen = recipe.target
+    calls = profiling.random_inputs(recipe.program(), size or (), seed, function)
+    if inputs:
+        if len(calls) > 1:
+            raise MlirulesError.at(
+                "--input",
+                f"given inputs are for one of the functions {', '.join(calls)}",
+                code="function",
+                suggestion=f"--function {next(iter(calls))}",
+            )
+        calls = {name: [runtime.parse_input(i) for i in inputs] for name in calls}
     with working(f"compiling {model} for {chosen}"):
-        binary, done = compile_program(
-            source, chosen, line, path=str(model), flags=extra or [], timeout=timeout
-        )
+        binary, done = recipe.compile()
     for said in done.notes:
         warn(said)
-    given = [runtime.parse_input(i) for i in inputs] if inputs else random
-    with working(f"profiling {function or name} on {chosen}"):
-        made = profiling.profile(
-            binary,
-            given,
-            chosen,
-            function=function or name,
-            seconds=seconds,
-            model=str(model),
-            timeout=timeout,
-            parameters=parameters or (),
-        )
+    profiles = []
+    for name, given in calls.items():
+        with working(f"profiling {name} on {chosen}"):
+            profiles.append(
+                profiling.profile(
+                    binary,
+                    given,
+                    chosen,
+                    function=name,
+                    seconds=seconds,
+                    model=str(model),
+                    timeout=timeout,
+                    parameters=parameters or (),
+                )
+            )
+        if len(calls) > 1:
+            note(f"@{name}: {profiles[-1].call_ms:.3f} ms a call")
+    made = profiling.merged(profiles)
     changes = profiling.compare(old, made) if old is not None else []
     if as_json:
         plain = made.as_json()

@@ -62,7 +62,10 @@ def line_for(
             return line
         from mlirules.commands.apply import _filtered
 
-        return line.model_copy(update={"stages": _filtered(line.stages, only, skip)})
+        rewriting = [s for s in line.stages if s.phase != "configuration"]
+        configuring = [s for s in line.stages if s.phase == "configuration"]
+        stages = [*_filtered(rewriting, only, skip), *configuring]
+        return line.model_copy(update={"stages": stages})
     if driver not in ("greedy", "walk", "conversion"):
         raise MlirulesError.at(
             "--driver",
