@@ -220,6 +220,13 @@ def _rows(found: Sequence[dict[str, Any]]) -> list[Row]:
 
 
 def random_inputs(
+    source: str | compiler.Program, sizes: Sequence[int] = (), seed: int = 0
+) -> tuple[str, list[Any]]:
+    """The first function of a program that can be called, and random inputs for it."""
+    return next(iter(random_calls(source, sizes, seed).items()))
+
+
+def random_calls(
     source: str | compiler.Program,
     sizes: Sequence[int] = (),
     seed: int = 0,

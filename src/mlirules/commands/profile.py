@@ -58,7 +58,7 @@ def command(
     old = profiling.load(compare) if compare is not None else None
     recipe = recipe_for(model, target, pipeline=pipeline, flags=extra or (), timeout=timeout)
     chosen = recipe.target
-    calls = profiling.random_inputs(recipe.program(), size or (), seed, function)
+    calls = profiling.random_calls(recipe.program(), size or (), seed, function)
     if inputs:
         if len(calls) > 1:
             raise MlirulesError.at(

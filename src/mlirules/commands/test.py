@@ -48,7 +48,8 @@ def command(
 ) -> None:
     """Run the inline tests: FileCheck, unchanged because, numbers.
 
-    A device that is not here is skipped, and the summary says so. Exits with 1 when a test fails.
+    They run in a process of their own: one that crashes the compiler or the runtime fails alone. A
+    device that is not here is skipped, and the summary says so. Exits with 1 when a test fails.
     """
     if update:
         _update(paths or [], only, skip)
@@ -71,17 +72,14 @@ def _run(
     paths: list[str], only: list[str] | None, skip: list[str] | None, devices: list[str] | None
 ) -> list[Any]:
     from mlirules.drivers.apply.engine import select
-    from mlirules.drivers.quality.config_test import any_rules, run_any_test
+    from mlirules.drivers.quality.config_test import any_rules
+    from mlirules.drivers.quality.isolated import run_apart
 
     wanted = None if devices is None else _devices(split(devices))
-    rules = select(any_rules([p or _library() for p in paths]), split(only), split(skip))
-    results = []
+    sets = [p or _library() for p in paths]
+    rules = select(any_rules(sets), split(only), split(skip))
     with progress("testing", sum(len(rule.tests) for rule in rules)) as step:
-        for rule in rules:
-            for test in rule.tests:
-                step(rule.name)
-                results.append(run_any_test(rule, test, devices=wanted))
-    return results
+        return list(run_apart(sets, rules, devices=wanted, step=step))
 
 
 def _update(paths: list[str], only: list[str] | None, skip: list[str] | None) -> None:

@@ -103,9 +103,13 @@ def rule_files(path: str | Path) -> list[Path]:
     candidates = [given, LIBRARY / given, LIBRARY / f"{path}.yaml"]
     for candidate in candidates:
         if candidate.is_file():
+            if candidate.suffix == ".yml":
+                _refuse_suffix([candidate])
             return [candidate]
         if candidate.is_dir():
-            return sorted(p for p in candidate.rglob("*.yaml") if not p.name.startswith("."))
+            files = sorted(p for p in candidate.rglob("*.yaml") if not p.name.startswith("."))
+            _refuse_others(candidate, files)
+            return files
     known = sorted(
         {
             str(folder.relative_to(LIBRARY))
@@ -121,6 +125,34 @@ def rule_files(path: str | Path) -> list[Path]:
             "no such rule file, folder or shipped rule set",
             did_you_mean(str(path), known) or "shipped: " + ", ".join(known),
         )
+    )
+
+
+def _refuse_others(folder: Path, files: list[Path]) -> None:
+    """A folder that holds no rules, or files that look like rules and would not be read."""
+    others = sorted(p for p in folder.rglob("*.yml") if not p.name.startswith("."))
+    if others:
+        _refuse_suffix(others)
+    if not files:
+        raise MlirulesError.at(
+            str(folder),
+            "holds no rule files (*.yaml)",
+            code="no-rules",
+            suggestion="`mlirules new --help` writes one",
+        )
+
+
+def _refuse_suffix(files: list[Path]) -> None:
+    raise MlirulesError(
+        [
+            Fault(
+                Span(str(file)),
+                "suffix",
+                "is not read: rule files end in .yaml",
+                f"rename it to {file.with_suffix('.yaml').name}",
+            )
+            for file in files
+        ]
     )
 
 

@@ -539,8 +539,8 @@ def load_yaml(path: str | Path, text: str | None = None) -> SourceFile:
     finally:
         composer.dispose()
     if node is None:
-        raise MlirulesError.at(
-            name, "the file is empty", code="empty", suggestion="see `mlirules new --help`"
+        raise MlirulesError(
+            Fault(source.span(1, 1, 1), "empty", "the file is empty", "see `mlirules new --help`")
         )
     builder = _Builder(source)
     source.data = builder.build(node, ())

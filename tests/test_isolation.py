@@ -1,0 +1,105 @@
+"""What crashes costs one test; files that are no rules are said so."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlirules.drivers.pipelines.transform import rule_set
+from mlirules.drivers.quality.isolated import run_apart
+
+# A read far outside of what the process holds: the program dies when it runs.
+RULE = """rule: made-{name}
+kind: conversion
+summary: A relu whose first element is read from afar.
+reason: To die while it runs.
+types: {{x: vtensor<N x f32>, y: vtensor<N x f32>}}
+match: y = torch.aten.relu(x)
+rewrite:
+  - body: |
+      %far = arith.constant {far} : index
+      %e = tensor.empty() : $x
+      %y = linalg.generic {{indexing_maps = [affine_map<(i) -> (i)>],
+        iterator_types = ["parallel"]}} outs(%e : $x) {{
+      ^bb0(%o: f32):
+        %i = linalg.index 0 : index
+        %at = arith.addi %i, %far : index
+        %v = tensor.extract %x[%at] : $x
+        %z = arith.constant 0.0 : f32
+        %r = arith.maximumf %v, %z : f32
+        linalg.yield %r : f32
+      }} -> $x
+tests:
+  - name: it runs
+    input: &program |
+      func.func @main(%x: !torch.vtensor<[4],f32>) -> !torch.vtensor<[4],f32> {{
+        %y = torch.aten.relu %x : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
+        return %y : !torch.vtensor<[4],f32>
+      }}
+    run: {{devices: [cpu]}}
+  - name: it stays
+    unchanged: |
+      func.func @main(%x: !torch.vtensor<[4],f32>) -> !torch.vtensor<[4],f32> {{
+        return %x : !torch.vtensor<[4],f32>
+      }}
+"""
+
+
+def rules(folder: Path) -> Path:
+    for name, far in (("a", "0"), ("b", "1000000000000"), ("c", "0")):
+        text = RULE.format(name=name, far=far).replace("input: &program |", "input: |")
+        (folder / f"made-{name}.yaml").write_text(text)
+    return folder
+
+
+def test_a_crash_costs_one_test_and_is_reported_with_its_rule(tmp_path: Path) -> None:
+    folder = rules(tmp_path)
+    made = list(run_apart([str(folder)], rule_set((str(folder),))))
+    assert [(r.rule.name, r.test.name) for r in made] == [
+        (f"made-{name}", said) for name in "abc" for said in ("it runs", "it stays")
+    ]
+    crashed = [r for r in made if not r.passed]
+    assert [(r.rule.name, r.test.name) for r in crashed] == [("made-b", "it runs")]
+    assert "crashed the compiler or runtime (SIG" in crashed[0].problems[0]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mlirules", *words], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.slow
+def test_the_command_goes_on_behind_a_crash(tmp_path: Path) -> None:
+    done = run("test", str(rules(tmp_path)), "--json")
+    assert done.returncode == 1
+    assert [r["passed"] for r in json.loads(done.stdout)] == [True, True, False, True, True, True]
+
+
+@pytest.mark.parametrize("command", ["check", "test"])
+def test_a_folder_without_rules_is_said_so(command: str, tmp_path: Path) -> None:
+    (tmp_path / "readme.txt").write_text("nothing")
+    done = run(command, str(tmp_path))
+    assert done.returncode == 2
+    assert f"{tmp_path}: error[no-rules]: holds no rule files" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "test"])
+def test_files_that_would_not_be_read_are_said_so(command: str, tmp_path: Path) -> None:
+    file = tmp_path / "made-a.yml"
+    file.write_text(RULE.format(name="a", far="0"))
+    for path in (tmp_path, file):
+        done = run(command, str(path))
+        assert done.returncode == 2
+        assert "rename it to made-a.yaml" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# a remark\n"])
+def test_an_empty_file_is_told_with_its_first_character(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "made-a.yaml"
+    file.write_text(text)
+    done = run("check", str(file))
+    assert done.returncode == 2
+    assert f"{file}:1:1: error[empty]" in done.stdout + done.stderr
