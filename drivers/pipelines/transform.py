@@ -526,7 +526,9 @@ def compile_program(
     # Taken down now: what the compiler fails at in the end is told by a line of its own.
     unknown = leftovers_of.unruled(done.program, path)
     try:
-        return _compiled(done, pipeline, target, flags, path, timeout, record, configs, costs)
+        return _compiled(
+            done, pipeline, target, own, users, path, timeout, record, configs, costs, part
+        )
     except compiler.CompileError as error:
         if not unknown or error.kind != "error":
             raise
@@ -537,13 +539,16 @@ def _compiled(
     done: Transformed,
     pipeline: Pipeline,
     target: Target,
-    flags: Sequence[str],
+    own: Sequence[str],
+    users: Sequence[str],
     path: str,
     timeout: float | None,
     record: bool,
     configs: Sequence[str | Path],
     costs: cost.Settings,
+    part: Part,
 ) -> tuple[bytes, Transformed]:
+    flags = (*own, *users)
     current, resume = _later_stages(
         done, pipeline, target, flags, path, timeout, record, costs=costs, upto=part.applications
     )
