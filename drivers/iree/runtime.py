@@ -210,6 +210,7 @@ def run_each(
     *,
     isolated: bool | None = None,
     timeout: float | None = None,
+    parameters: Sequence[str] = (),
 ) -> list[list[Array] | MlirulesError]:
     """The results of several calls, each a function and its inputs; an error where one fails.
 
@@ -221,11 +222,11 @@ def run_each(
         if (reason := target.available()) is not None:
             raise MlirulesError.at("--target", reason, code="device")
         arrays = [(name, [np.asarray(value) for value in inputs]) for name, inputs in calls]
-        return _run_isolated(vmfb, arrays, target.device, timeout)
+        return _run_isolated(vmfb, arrays, target.device, timeout, parameters)
     results: list[list[Array] | MlirulesError] = []
     for name, inputs in calls:
         try:
-            results.append(run(vmfb, inputs, target, name))
+            results.append(run(vmfb, inputs, target, name, parameters=parameters))
         except MlirulesError as error:
             results.append(error)
     return results

@@ -70,6 +70,7 @@ def check(
     inputs: Sequence[Array] | None = None,
     expect: Sequence[Array] | None = None,
     function: str | None = None,
+    parameters: Sequence[str] = (),
     step: Callable[[str], object] = lambda _: None,
 ) -> Checked:
     """Run a compiled program and what plain IREE makes of it on random and edge inputs.
@@ -86,6 +87,7 @@ def check(
         function=function,
         finite=True,
         isolated=True,
+        parameters=parameters,
         timeout=recipe.timeout or 600,
     )
     checked = Checked(verify(recipe.source, lambda _: binary, settings, step))

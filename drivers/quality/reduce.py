@@ -64,6 +64,7 @@ def reduce(
                 stop=True,
                 function=example.function,
                 isolated=settings.isolated,
+                parameters=settings.parameters,
             )
             report = verify(text, rewrite(text), chosen)
         except (MlirulesError, CheckFailed):

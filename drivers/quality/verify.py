@@ -312,6 +312,7 @@ class Reference:
         self.source = source
         self.timeout = settings.timeout if settings is not None else None
         self.isolated = settings is not None and settings.isolated
+        self.parameters = settings.parameters if settings is not None else ()
         self.cpu = Target.parse("cpu")
         self.order = [self._compiler, self._torch]
         if first == "torch":
@@ -330,7 +331,7 @@ class Reference:
         except MlirulesError:
             return
         calls = [(name, inputs) for inputs in sets]
-        made = runtime.run_each(binary, calls, self.cpu, isolated=True)
+        made = runtime.run_each(binary, calls, self.cpu, isolated=True, parameters=self.parameters)
         for inputs, one in zip(sets, made, strict=True):
             self._given[name, id(inputs)] = one
 
@@ -378,7 +379,12 @@ class Reference:
             return self.COMPILER, given
         try:
             return self.COMPILER, runtime.run(
-                binary, inputs, self.cpu, name, isolated=self.isolated or None
+                binary,
+                inputs,
+                self.cpu,
+                name,
+                isolated=self.isolated or None,
+                parameters=self.parameters,
             )
         except IndexError as error:  # the bindings' word for OUT_OF_RANGE
             raise runtime.RunError("error", str(error).splitlines()[0][:200]) from None
@@ -417,6 +423,8 @@ class Settings:
     finite: bool = False
     #: Run programs in processes of their own: what crashes is a difference, and no more.
     isolated: bool = False
+    #: Archives of weights that the program loads from, as :func:`runtime.run` takes them.
+    parameters: Sequence[str] = ()
 
 
 def verify(
@@ -523,7 +531,11 @@ def _function(
         if settings.expect is None:
             reference.prepare(name, [inputs for _, _, inputs in sets])
         ran = runtime.run_each(
-            binary, [(name, i) for _, _, i in sets], target, isolated=settings.isolated or None
+            binary,
+            [(name, i) for _, _, i in sets],
+            target,
+            isolated=settings.isolated or None,
+            parameters=settings.parameters,
         )
     for n, (sizes, kind, inputs) in enumerate(sets):
         where = f"{target}, " + (f"@{name}, " if many else "") + kind
@@ -538,7 +550,11 @@ def _function(
             continue
         case = _Case(target, kind, sizes, name if many else "", settings)
         try:
-            found = runtime.run(binary, inputs, target, name) if ran is None else ran[n]
+            found = (
+                runtime.run(binary, inputs, target, name, parameters=settings.parameters)
+                if ran is None
+                else ran[n]
+            )
             if isinstance(found, MlirulesError):
                 raise found
         except (MlirulesError, IndexError) as error:

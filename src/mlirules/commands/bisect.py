@@ -13,6 +13,7 @@ from mlirules.commands.common import (
     Json,
     Line,
     Only,
+    Parameters,
     Rules,
     Skip,
     out,
@@ -52,6 +53,7 @@ def command(
         bool, typer.Option("--ablate", help="Instead: times with each rule left out.")
     ] = False,
     target: Annotated[str, typer.Option("--target", "-t", help="Where to run.")] = "cpu",
+    parameters: Parameters = None,
     function: Annotated[
         str | None, typer.Option(help="--verify: this function; default: all that can be called.")
     ] = None,
@@ -114,6 +116,7 @@ def command(
             finite=inputs is None,
             isolated=True,
             function=function,
+            parameters=parameters or (),
             inputs=runtime.load_npz(inputs) if inputs is not None else None,
         )
         good = bisecting.by_numbers(recipe.source, settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -115,7 +116,7 @@ def command(
     for said in done.notes:
         warn(said)
     checked = (
-        _checked(recipe, binary, golden, function, rtol, atol)
+        _checked(recipe, binary, golden, function, rtol, atol, parameters or ())
         if check or golden is not None
         else None
     )
@@ -157,6 +158,7 @@ def _checked(
     function: str | None,
     rtol: float | None,
     atol: float | None,
+    parameters: Sequence[str],
 ) -> Checked:
     """Check a compiled program. Raises :class:`CheckFailed` when a result differs."""
     from mlirules.drivers.iree import runtime
@@ -179,7 +181,13 @@ def _checked(
         tolerance = Tolerance(rtol, atol)
     with working(f"checking {recipe.path} on {recipe.target}"):
         checked = checking.check(
-            recipe, binary, tolerance=tolerance, inputs=inputs, expect=expect, function=function
+            recipe,
+            binary,
+            tolerance=tolerance,
+            inputs=inputs,
+            expect=expect,
+            function=function,
+            parameters=parameters,
         )
     if checked.failed:
         raise CheckFailed(f"{recipe.path}: {checked.message()}")

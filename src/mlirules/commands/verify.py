@@ -15,6 +15,7 @@ from mlirules.commands.common import (
     Json,
     Line,
     Only,
+    Parameters,
     Rules,
     Skip,
     note,
@@ -60,6 +61,7 @@ def command(
     rtol: Annotated[float | None, typer.Option(min=0, help="Relative tolerance.")] = None,
     atol: Annotated[float | None, typer.Option(min=0, help="Absolute tolerance.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
+    parameters: Parameters = None,
     function: Annotated[
         str | None, typer.Option(help="This function; default: all that can be called.")
     ] = None,
@@ -102,6 +104,7 @@ def command(
         )
     settings = _settings(chosen, sizes, inputs, rtol, atol, seed, reference)
     settings.function = function
+    settings.parameters = parameters or ()
     recipes = {
         target: recipe_for(
             model,
