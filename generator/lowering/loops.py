@@ -464,6 +464,7 @@ class Loops(Body):
                 for item, dim in zip(read.items, read.source.tensor.dims, strict=True):
                     if item.plain == name:
                         found.append(dim)
+            self.demand_equal(name)
             # Where values are scattered, the target need not be as large as what is read.
             if target is not None and target.dims is not None and not (self.places and found):
                 for item, dim in zip(items, target.dims, strict=False):
@@ -491,6 +492,32 @@ class Loops(Body):
                     self.low.line,
                     f"nothing says how far the index {shown} runs: add `for {shown} < N`",
                 )
+
+    def demand_equal(self, name: str) -> None:
+        """Have the program check that all that a loop reads is equally large, where it may not be.
+
+        PyTorch broadcasts a size that turns out to be 1, and refuses others. A loop over the
+        first operand would read past the end of the second.
+        """
+        if not any(op.startswith("torch.") for op in self.low.rule.root_ops):
+            return  # linalg ops have checked already
+        sizes: list[tuple[str, Any]] = []
+        for read in self.reads:
+            for item, dim in zip(read.items, read.source.tensor.dims or (), strict=True):
+                known = isinstance(dim, int) or dim.op not in ("result", "?")
+                if item.plain == name and known and dim not in [d for _, d in sizes]:
+                    sizes.append((read.source.tensor.name, dim))
+        for other, size in sizes[1:]:
+            first, expected = sizes[0]
+            if isinstance(size, int) and isinstance(expected, int):
+                continue
+            same = self.low.fresh("same")
+            a, b = self.low.index(expected), self.low.index(size)
+            self.low.emit(f"{same} = arith.cmpi eq, {a}, {b} : index")
+            self.low.emit(
+                f'cf.assert {same}, "{self.low.rule.name}: {first} and {other} differ in a size that '
+                'is known only at run time; a size of 1 is broadcast only where its type says 1"'
+            )
 
     def window_range(self, name: str) -> Any:
         """How far an index runs that is only read in a window, as `i` in x[i*s + u*d].
