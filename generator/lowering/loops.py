@@ -515,8 +515,8 @@ class Loops(Body):
             a, b = self.low.index(expected), self.low.index(size)
             self.low.emit(f"{same} = arith.cmpi eq, {a}, {b} : index")
             self.low.emit(
-                f'cf.assert {same}, "{self.low.rule.name}: {first} and {other} differ in a size that '
-                'is known only at run time; a size of 1 is broadcast only where its type says 1"'
+                f'cf.assert {same}, "{self.low.rule.name}: {first} and {other} differ in a size '
+                'that is known only at run time; a 1 is broadcast only where its type says 1"'
             )
 
     def window_range(self, name: str) -> Any:
