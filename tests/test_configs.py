@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mlirules.cli import app
+from mlirules.cli import build
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree import target_facts as targetfacts
 from mlirules.drivers.iree.targets import Target
@@ -459,7 +459,7 @@ def test_packing_and_a_configuration_of_a_product_exclude_each_other() -> None:
 
 
 def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(a) for a in arguments])
+    return CliRunner().invoke(build(), [str(a) for a in arguments])
 
 
 def test_compile_and_generate_commands(tmp_path: Path) -> None:

@@ -41,9 +41,9 @@ def test_the_tour_works_when_pasted(tmp_path: Path) -> None:
 
 
 def test_every_command_is_in_the_table() -> None:
-    from mlirules.cli import app
+    from mlirules.cli import build
 
-    named = {command.name for command in app.registered_commands}
-    named |= {group.typer_instance.info.name for group in app.registered_groups}
+    named = {command.name for command in build().registered_commands}
+    named |= {group.typer_instance.info.name for group in build().registered_groups}
     listed = set(re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", README.read_text(), re.MULTILINE))
     assert {n.strip("` ") for row in listed for n in row.split(",")} == named

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mlirules.cli import app
+from mlirules.cli import build
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning_specs import overlap as overlap_module
@@ -29,7 +29,7 @@ CPU, GFX942 = Target.parse("cpu"), Target.parse("hip:gfx942")
 
 
 def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(a) for a in arguments])
+    return CliRunner().invoke(build(), [str(a) for a in arguments])
 
 
 def test_all_classes_of_faults_are_there() -> None:

@@ -21,16 +21,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mlirules.drivers.apply import pieces, tracking
 from mlirules.drivers.apply.engine import Engine, Options
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match.matcher import Around, Match, Matcher, Refusal, program_order
-from mlirules.drivers.measure import child as measuring
-from mlirules.drivers.measure import numerics, roofline
+from mlirules.drivers.measure import roofline
 from mlirules.generator.emit import pdll
 from mlirules.language.faults import MlirulesError
 from mlirules.language.rule import Rule
@@ -287,6 +284,10 @@ class Judge:
 
     def _time(self, before: str, pair: tuple[Candidate, Candidate]) -> dict[str, Any]:
         """Compile both, run both in turns, compare what they compute."""
+        # They load the runtime, which only timing needs.
+        from mlirules.drivers.measure import child as measuring
+        from mlirules.drivers.measure import numerics
+
         arguments = numerics.signature(before)[1]
         if any(size is None for shape, _ in arguments for size in shape):
             return {"reason": "sizes are known only when the program runs"}
@@ -493,11 +494,13 @@ def _text(module: Any) -> str:
     return re.sub(r"\{-#\s*#-\}\s*$", "", _RESOURCE.sub(rename, text))
 
 
-_MADE_UP: dict[str, Any] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
+_MADE_UP = {"f16": "float16", "f32": "float32", "f64": "float64"}
 
 
 def filled(text: str) -> str:
     """A piece with values for the constants that lost theirs: positive, all alike in size."""
+    import numpy as np
+
     blobs: dict[str, str] = {}
     for found in _RESOURCE.finditer(text):
         name, sizes, element = found[1].strip('"'), found[3], found[4]

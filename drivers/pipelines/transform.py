@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlirules.drivers.apply import leftovers as leftovers_of
 from mlirules.drivers.apply import session, tracking
@@ -26,11 +26,13 @@ from mlirules.drivers.iree import compiler, program
 from mlirules.drivers.iree.compiler import Program, ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines import cost
-from mlirules.drivers.tuning_specs.compile import ConfigReport, compile_with, config_set, packs
 from mlirules.language.faults import CheckFailed, Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.library import Entry, RuleSet, reachable
 from mlirules.language.pipeline import Expect, Pipeline, Stage, default_for
 from mlirules.language.rule import Rule
+
+if TYPE_CHECKING:
+    from mlirules.drivers.tuning_specs.compile import ConfigReport
 
 __all__ = [
     "WHOLE",
@@ -554,6 +556,9 @@ def _compiled(
     )
     stages = [s for s in pipeline.stages if s.phase == "configuration"]
     sets = [*configs, *(name for stage in stages for name in stage.rules)]
+    # Few pipelines have config rules, and what reads them is slow to load.
+    from mlirules.drivers.tuning_specs.compile import compile_with, config_set, packs
+
     chosen = config_set(sets)[: part.configs] if sets and part.configs != 0 else []
     if not chosen:
         try:
@@ -598,6 +603,8 @@ def _compiled(
 
 
 def _check_config_expectations(stage: Stage, report: ConfigReport) -> None:
+    from mlirules.drivers.tuning_specs.compile import config_set
+
     names = {rule.name for rule in config_set(stage.rules)}
     problems = []
     if stage.expect is not None:

@@ -19,15 +19,16 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import jinja2
-from jinja2.sandbox import SandboxedEnvironment
+from typing import TYPE_CHECKING
 
 from mlirules.language.config.rule import ConfigRule
 from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.notation import ast
 from mlirules.language.rule import BodyText, Rule, nested_calls
 from mlirules.support import cache, package
+
+if TYPE_CHECKING:
+    from jinja2.sandbox import SandboxedEnvironment
 
 TEMPLATES = package.TEMPLATES
 MAX_PERMUTATIONS = 8
@@ -36,6 +37,9 @@ MAX_PERMUTATIONS = 8
 @functools.cache
 def environment() -> SandboxedEnvironment:
     """The one Jinja environment: sandboxed, undefined names are errors."""
+    import jinja2  # the walk driver writes no patterns
+    from jinja2.sandbox import SandboxedEnvironment
+
     return SandboxedEnvironment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,

@@ -6,36 +6,14 @@ mlirules itself, 130 interrupted.
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
-import traceback
 from contextvars import ContextVar
 from typing import Annotated
 
 import typer
 
-from mlirules.commands import (
-    apply,
-    bench,
-    bisect,
-    check,
-    demo,
-    diff,
-    docs,
-    explain,
-    generate,
-    lsp,
-    new,
-    profile,
-    spec,
-    tune,
-    verify,
-    version,
-)
-from mlirules.commands import compile as compiling
-from mlirules.commands import import_ as importing
-from mlirules.commands import run as running
-from mlirules.commands import test as testing
 from mlirules.commands.common import EXIT_INTERNAL, err, say
 from mlirules.language.faults import (
     EXIT_CHECK_FAILED,
@@ -46,19 +24,34 @@ from mlirules.language.faults import (
     Span,
 )
 
-app = typer.Typer(
-    name="mlirules",
-    help="Compiler rewrite rules as YAML: check them, test them, apply them, compile with them.",
-    epilog="Exit codes: 0 done, 1 a check failed, 2 the input is wrong.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
 _DEBUG: ContextVar[bool] = ContextVar("debug", default=False)
 
 
-@app.callback()
+#: The commands in the order of the help, and the modules that hold them.
+COMMANDS = {
+    "check": "check",
+    "new": "new",
+    "test": "test",
+    "generate": "generate",
+    "apply": "apply",
+    "compile": "compile",
+    "bench": "bench",
+    "run": "run",
+    "profile": "profile",
+    "tune": "tune",
+    "explain": "explain",
+    "diff": "diff",
+    "verify": "verify",
+    "bisect": "bisect",
+    "import": "import_",
+    "docs": "docs",
+    "lsp": "lsp",
+    "demo": "demo",
+    "version": "version",
+    "spec": "spec",
+}
+
+
 def _common(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an internal error.")
@@ -67,29 +60,28 @@ def _common(
     _DEBUG.set(debug)
 
 
-for _module, _name in (
-    (check, "check"),
-    (new, "new"),
-    (testing, "test"),
-    (generate, "generate"),
-    (apply, "apply"),
-    (compiling, "compile"),
-    (bench, "bench"),
-    (running, "run"),
-    (profile, "profile"),
-    (tune, "tune"),
-    (explain, "explain"),
-    (diff, "diff"),
-    (verify, "verify"),
-    (bisect, "bisect"),
-    (importing, "import"),
-    (docs, "docs"),
-    (lsp, "lsp"),
-    (demo, "demo"),
-    (version, "version"),
-):
-    app.command(_name, epilog=f"Example: {_module.EXAMPLE}")(_module.command)
-app.add_typer(spec.app, epilog=f"Example: {spec.EXAMPLE}")
+def build(only: str | None = None) -> typer.Typer:
+    """The command line; with ``only`` that command alone, which is all that running it takes."""
+    app = typer.Typer(
+        name="mlirules",
+        help="Compiler rewrite rules as YAML: check them, test them, apply them, compile with "
+        "them.",
+        epilog="Exit codes: 0 done, 1 a check failed, 2 the input is wrong.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        # Help in boxes loads a Markdown reader, which takes longer than all else.
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_common)
+    for name in COMMANDS if only is None else (only,):
+        module = importlib.import_module(f"mlirules.commands.{COMMANDS[name]}")
+        epilog = f"Example: {module.EXAMPLE}"
+        if hasattr(module, "app"):  # a command with commands of its own
+            app.add_typer(module.app, epilog=epilog)
+        else:
+            app.command(name, epilog=epilog)(module.command)
+    return app
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -97,8 +89,9 @@ def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     own = given[: given.index("--")] if "--" in given else given
     as_json = "--json" in own
+    named = next((word for word in given if not word.startswith("-")), None)
     try:
-        app(args=given, prog_name="mlirules")
+        build(named if named in COMMANDS else None)(args=given, prog_name="mlirules")
     except MlirulesError as error:
         _faults(error.faults, as_json)
         sys.exit(EXIT_INPUT_WRONG)
@@ -117,6 +110,8 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(EXIT_INPUT_WRONG)
     except Exception as error:  # noqa: BLE001 - the last line of defence: a bug, told in one line
         if _DEBUG.get():
+            import traceback
+
             traceback.print_exc()
         said = " ".join(str(error).split())[:300]
         err.print(

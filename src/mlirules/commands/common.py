@@ -7,12 +7,13 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 EXIT_INTERNAL = 70
 
@@ -89,6 +90,8 @@ def note(text: str) -> None:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> Table:
     """A plain table; columns whose name ends in ``#`` are numbers."""
+    from rich.table import Table
+
     made = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for name in columns:
         number = name.endswith("#")
@@ -101,13 +104,24 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Any]:
     """A progress bar on stderr; the value is called after each step. Nothing when no terminal."""
+    if not err.is_terminal:
+        yield lambda _name="": None
+        return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    bar = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+    bar = Progress(*columns, console=err, transient=True)
     with bar:
         task = bar.add_task(what, total=total)
         yield lambda name="": bar.update(task, advance=1, description=name or what)

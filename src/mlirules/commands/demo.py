@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.panel import Panel
 from rich.text import Text
@@ -128,7 +127,7 @@ def _run(target: Any) -> dict[str, Any]:
         "leftovers": done.leftovers,
         "bytes": len(binary),
         "largest_difference": max(
-            (float(np.max(np.abs(a - b))) for a, b in zip(results, expected, strict=False)),
+            (float(abs(a - b).max()) for a, b in zip(results, expected, strict=False)),
             default=0.0,
         ),
         "problems": compare(golden, results, RTOL, ATOL),

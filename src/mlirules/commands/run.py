@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.text import Text
 
@@ -188,6 +187,8 @@ def compare(golden: Path, results: Arrays, rtol: float, atol: float) -> list[str
 
 def _storable(array: Any) -> Any:
     """numpy files cannot hold bfloat16 and 8-bit floats: their bits instead."""
+    import numpy as np
+
     if array.dtype.kind == "V" or array.dtype.name.startswith(("bfloat", "float8")):
         return array.view({1: np.uint8, 2: np.uint16}[array.dtype.itemsize])
     return array
@@ -195,6 +196,8 @@ def _storable(array: Any) -> Any:
 
 def show_array(name: str, array: Any) -> None:
     """Print an array: its type, and its values in short."""
+    import numpy as np
+
     shape = "x".join(map(str, array.shape))
     head = f"{name}: {array.dtype.name}" + (f" {shape}" if shape else "")
     out.print(Text(head, style="bold"), soft_wrap=True)
