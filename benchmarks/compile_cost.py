@@ -1,0 +1,103 @@
+"""What the rules add to a compilation: `mlirules compile` over `iree-compile` on the same program.
+
+    python benchmarks/compile_cost.py examples/hello_nn_world.mlir model.mlir --rounds 5
+
+Both are run in turns as processes of their own. The table gives the medians of the seconds by the
+clock and of the seconds of processor time (children included, which a busy machine disturbs less),
+and their ratios to `iree-compile`, which gets the target's flags and torch input and no rule. The
+caches (rule sets, costs) are warmed by a run that is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.targets import Target
+
+Seconds = tuple[float, float]  # by the clock, of the processor
+
+
+def run(command: Sequence[str]) -> Seconds:
+    """The seconds that a process and its children take."""
+    before, start = os.times(), time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wall, after = time.perf_counter() - start, os.times()
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}:\n{done.stderr}")
+    used = after.children_user + after.children_system
+    return wall, used - before.children_user - before.children_system
+
+
+def medians(samples: list[Seconds]) -> Seconds:
+    """The medians of the clock's and the processor's seconds."""
+    return statistics.median(w for w, _ in samples), statistics.median(c for _, c in samples)
+
+
+def compiling(model: Path, pipelines: Sequence[str], rounds: int, table: Table) -> None:
+    """Rows for one program: iree-compile, and each pipeline."""
+    ours = [sys.executable, "-m", "mlirules"]
+    with tempfile.TemporaryDirectory() as folder:
+        out = ["-o", str(Path(folder) / "model.vmfb")]
+        stock = [str(compiler.tool_path("iree-compile")), str(model), "--iree-input-type=torch"]
+        ways = {"iree-compile": [*stock, *Target.parse("cpu").flags, *out]}
+        for name in pipelines:
+            ways[name] = [*ours, "compile", str(model), "--pipeline", name, *out]
+        samples: dict[str, list[Seconds]] = {name: [] for name in ways}
+        for turn in range(rounds + 1):
+            for name, command in ways.items():
+                found = run(command)
+                if turn:
+                    samples[name].append(found)
+    base = medians(samples["iree-compile"])
+    for name, taken in samples.items():
+        wall, used = medians(taken)
+        table.add_row(
+            model.name,
+            name,
+            f"{wall:.2f}",
+            f"{used:.2f}",
+            f"{wall / base[0]:.2f}",
+            f"{used / base[1]:.2f}",
+            f"{used - base[1]:+.2f}",
+        )
+
+
+def commands(rounds: int, table: Table) -> None:
+    """Rows for what costs nothing but starting."""
+    rule = next((Path(__file__).parent.parent / "rules" / "torch").rglob("*mm*.yaml"))
+    for name, arguments in (("--help", ["--help"]), ("check RULE", ["check", str(rule)])):
+        taken = [run([sys.executable, "-m", "mlirules", *arguments]) for _ in range(rounds + 1)]
+        wall, used = medians(taken[1:])
+        table.add_row("", name, f"{wall:.2f}", f"{used:.2f}", "", "", "")
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("--pipelines", default="cpu,cpu-fast")
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    table = Table(box=None)
+    for column in ("program", "by", "s", "CPU s", "ratio", "CPU ratio", "CPU s more"):
+        table.add_column(column, justify="left" if column in ("program", "by") else "right")
+    commands(given.rounds, table)
+    for model in given.models:
+        compiling(model, given.pipelines.split(","), given.rounds, table)
+    Console(width=100).print(table)
+
+
+if __name__ == "__main__":
+    main()
