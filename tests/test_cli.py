@@ -111,7 +111,7 @@ def test_faults_as_json_are_on_stdout() -> None:
 
 def test_a_bug_is_one_line_unless_debug_asks_for_more(tmp_path: Path) -> None:
     program = (
-        "import sys\nfrom mlirules import cli\nfrom mlirules.drivers import runtime\n"
+        "import sys\nfrom mlirules import cli\nfrom mlirules.drivers.iree import runtime\n"
         "def broken(): raise KeyError('something')\n"
         "runtime.devices = broken\ncli.main(sys.argv[1:])"
     )
