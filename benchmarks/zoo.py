@@ -348,7 +348,7 @@ def _measure(options: argparse.Namespace, console: Console) -> int:
         console.print("interrupted: the figures are of what is finished; run again to go on")
         return 130
     if options.report is not None:
-        zoo_report.write(options.report, figures)
+        zoo_report.write(options.report, figures, len(zoo_models.recipes()))
     broken = figures.wrong or figures.lost
     return EXIT_CHECK_FAILED if options.check and broken else EXIT_DONE
 

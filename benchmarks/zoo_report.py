@@ -121,12 +121,14 @@ def _converted(rows: dict[str, Row]) -> dict[str, int]:
     return rows["convert"].left if "convert" in rows else {}
 
 
-def section(figures: Figures) -> str:
-    """The figures as a piece of a Markdown document."""
+def section(figures: Figures, zoo: int) -> str:
+    """The figures as a piece of a Markdown document; `zoo` counts the models that there are."""
     exported = figures.exported
+    compiled = [m for m in exported if {"plain", "default"} & figures.models[m].keys()]
     lines = [
-        f"{len(exported)} of {len(figures.models)} models are accepted by torch.export and the "
-        f"importer. Of these are right on {figures.target}:",
+        f"Of {zoo} models {len(figures.models)} have been exported so far: {len(exported)} are "
+        f"accepted by torch.export and the importer. {len(compiled)} of these have been compiled "
+        f"for {figures.target}:",
         "",
         "| | right | wrong | seconds to compile, all |",
         "|---|---|---|---|",
@@ -143,9 +145,16 @@ def section(figures: Figures) -> str:
         right = _share(len(figures.right(mode)), figures.measured(mode))
         lines.append(f"| {name} | {right} | {wrong} | {figures.seconds(mode):.0f} |")
     lost = ", ".join(figures.lost) or "none"
+    both = [m for m in compiled if {"plain", "default"} <= figures.models[m].keys()]
+    right = {mode: len(set(both) & set(figures.right(mode))) for mode in ("default", "plain")}
+    lines += [
+        "",
+        f"Of the {len(both)} compiled both ways {right['default']} are right with the default "
+        f"pipeline, {right['plain']} with plain iree-compile.",
+    ]
     lines += ["", f"Right with plain iree-compile and not with the default pipeline: {lost}.", ""]
     lines += ["| not right | mode | outcome | why |", "|---|---|---|---|"]
-    for mode in ("export", "default", "rules"):
+    for mode in ("export", "default", "rules", "plain"):
         for model, rows in figures.models.items():
             row = rows.get(mode)
             if row and row.outcome != "right" and (mode != "rules" or row.outcome == "left"):
@@ -174,7 +183,7 @@ def _cell(text: str) -> str:
     return text[:160].replace("|", "\\|").replace("<", "&lt;")
 
 
-def write(path: Path, figures: Figures) -> None:
+def write(path: Path, figures: Figures, zoo: int) -> None:
     """Put the section between its marks in the document. Raises MlirulesError without them."""
     text = path.read_text(encoding="utf-8")
     begin, end = BEGIN.format(figures.target), END.format(figures.target)
@@ -182,4 +191,4 @@ def write(path: Path, figures: Figures) -> None:
     _, closed, after = rest.partition(end)
     if not found or not closed:
         raise MlirulesError.at(str(path), f"has no section between {begin!r} and {end!r}")
-    path.write_text(f"{before}{begin}\n{section(figures)}\n{end}{after}", encoding="utf-8")
+    path.write_text(f"{before}{begin}\n{section(figures, zoo)}\n{end}{after}", encoding="utf-8")

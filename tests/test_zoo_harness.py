@@ -134,7 +134,7 @@ def test_the_report_goes_between_its_marks(zoo: Any, two: Path) -> None:
     options = ["--folder", str(two), "--jobs", "1", "--mode", "export,default,rules"]
     assert zoo.main([*options, "--report", str(document)]) == 0
     text = document.read_text()
-    assert text.startswith(f"before\n{begin}\n2 of 2 models")
+    assert text.startswith(f"before\n{begin}\nOf 2 models 2 have been exported")
     assert "| here/relu | - | right | right | - | 0.0 | 0 |" in text
     assert "| here/unknown | - | right | left | - | 0.0 | 2 |" in text
     assert text.endswith(f"{end}\nafter\n")
