@@ -56,7 +56,6 @@ def test_without_the_reason_the_rule_applies(folder: Path) -> None:
     matcher = matcher_of(folder)
     program = next(t.input for t in matcher.rule.tests if t.input)
     assert diagnoses(matcher, parsed(program))[0].applies
-    assert not matcher.faults
 
 
 def test_the_command_reports_it(capsys: pytest.CaptureFixture[str]) -> None:
