@@ -6,7 +6,7 @@
 // CHECK: refusing-line.mlir:18:{{.*}}torch.aten.mm
 // CHECK-NEXT: torch-mm-to-linalg applies here
 // CHECK: refusing-line.mlir:19:{{.*}}torch.aten.mm
-// CHECK-NEXT: mm.yaml:{{.*}}error[no-match]
+// CHECK-NEXT: torch-mm-to-linalg.yaml:{{.*}}error[no-match]
 // CHECK-NEXT: | {{.*}}T != i1
 // AT-NOT: applies here
 // AT: T != i1

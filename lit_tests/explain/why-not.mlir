@@ -3,7 +3,7 @@
 // RUN: %mlirules apply %s --rules torch/to-linalg/matmul --driver walk --why-not --json | %filecheck %s --check-prefix=JSON
 // CHECK: torch-mm-to-linalg: 1 op left alone, applied 1 times; the nearest:
 // CHECK-NEXT: why-not.mlir:15:8: %d = torch.aten.mm %b, %b
-// CHECK-NEXT: mm.yaml:{{.*}}error[no-match]: T is i1, which the rule excludes
+// CHECK-NEXT: torch-mm-to-linalg.yaml:{{.*}}error[no-match]: T is i1, which the rule excludes
 // CHECK: expected T other than i1; found T = i1
 // CHECK: more rules start at ops that the program does not hold
 // JSON: "why_not": [
