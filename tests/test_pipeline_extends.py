@@ -32,7 +32,7 @@ insert:
 without: [linalg-forms]
 stages: [{name: last, phase: preprocessing, rules: [linalg/fusions]}]
 flags: [--iree-opt-level=O1]
-without_flags: [--iree-opt-data-tiling]
+without_flags: [--iree-global-opt-data-tiling]
 """,
         )
     )
@@ -41,8 +41,8 @@ without_flags: [--iree-opt-data-tiling]
     kept = {s.name: s for s in base.stages}
     assert all(s == kept[s.name] for s in made.stages if s.name in kept)
     assert made.flags[-1] == "--iree-opt-level=O1"
-    assert "--iree-opt-data-tiling" in base.flags
-    assert "--iree-opt-data-tiling" not in [*made.flags, *made.dispensable]
+    assert "--iree-global-opt-data-tiling" in base.flags
+    assert "--iree-global-opt-data-tiling" not in [*made.flags, *made.dispensable]
     assert (made.pipeline, made.targets) == ("mine", base.targets)
 
 
