@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import re
 import zlib
@@ -191,18 +192,19 @@ def _swept(
 ) -> Iterator[list[int]]:
     """The largest sets of a group whose sizes of a dim have one in common."""
     ranges = sorted((boxes[i].get(dim, anything), i) for i in group)
-    open_ones: list[tuple[int, int]] = []  # (end, rule)
+    open_ones: list[tuple[int, int]] = []  # a heap of (end, rule)
     grown = False
     for (low, high), i in ranges:
-        if any(end < low for end, _ in open_ones):
+        if open_ones and open_ones[0][0] < low:
             if grown:
-                yield [rule for _, rule in open_ones]
+                yield sorted(rule for _, rule in open_ones)
                 grown = False
-            open_ones = [(end, rule) for end, rule in open_ones if end >= low]
-        open_ones.append((high, i))
+            while open_ones and open_ones[0][0] < low:
+                heapq.heappop(open_ones)
+        heapq.heappush(open_ones, (high, i))
         grown = True
     if grown:
-        yield [rule for _, rule in open_ones]
+        yield sorted(rule for _, rule in open_ones)
 
 
 def relation(a: ConfigRule, b: ConfigRule) -> Relation | None:

@@ -124,17 +124,22 @@ class Spec:
     def _starts(self) -> list[int]:
         return _line_starts(self.text)
 
+    @cached_property
+    def _lines(self) -> list[str]:
+        return self.text.split("\n")
+
     def span(self, offset: int, length: int | None = None) -> Span:
         """A place in the file; by default the word that stands there."""
         line = bisect.bisect_right(self._starts, offset)
-        start = self._starts[line - 1]
-        end = self.text.find("\n", start)
-        source_line = self.text[start : end if end >= 0 else len(self.text)]
-        column = offset - start + 1
+        source_line = self._lines[line - 1]
+        before = offset - self._starts[line - 1]
         if length is None:
-            word = re.match(r"[\w.!%@#$-]+|[^\s]", source_line[column - 1 :])
-            length = len(word[0]) if word else 1
-        return Span(self.path, line, column, length, source_line)
+            word = _WORD.match(source_line, before)
+            length = word.end() - before if word else 1
+        return Span(self.path, line, before + 1, length, source_line)
+
+
+_WORD = re.compile(r"[\w.!%@#$-]+|[^\s]")
 
 
 def _line_starts(text: str) -> list[int]:
@@ -207,10 +212,10 @@ class _Reader:
 
     def offset(self, op: Any) -> int:
         """Where an op's name stands."""
-        found = re.search(r'"[^"]*":(\d+):(\d+)', str(op.location))
-        if not found:
+        place = op.location
+        if not isinstance(place, compiler.ir.FileLineColLoc):
             return 0
-        line, column = int(found[1]), int(found[2])
+        line, column = place.start_line, place.start_col
         if not 1 <= line <= len(self.starts):
             return 0
         return self.starts[line - 1] + column - 1
