@@ -172,3 +172,47 @@ def test_errors_are_relative_to_the_largest(
     judged = sys.modules["zoo_worker"]
     assert zoo.zoo_report.Row is judged.Row
     assert judged.relative_error([np.array(got)], [np.array(want)]) == error
+
+
+class Recipe:
+    """A recipe of a module that is made of a function."""
+
+    def __init__(self, forward: Any) -> None:
+        self.forward = forward
+
+    def make(self) -> Any:
+        torch = pytest.importorskip("torch")
+        forward = self.forward
+
+        class Made(torch.nn.Module):  # type: ignore[misc,name-defined]
+            def forward(self, a: Any) -> Any:
+                return forward(a)
+
+        return Made(), (torch.linspace(-1, 1, 12).reshape(3, 4),), {}
+
+
+@pytest.mark.parametrize(
+    ("forward", "certain"),
+    [(lambda a: a * 2, True), (lambda a: (a + 1e4) - 1e4, False), (lambda a: a / 0 * 0, False)],
+)
+def test_weights_that_rounding_decides_are_refused(
+    zoo: Any, monkeypatch: pytest.MonkeyPatch, forward: Any, certain: bool
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(zoo.zoo_models, "recipes", lambda: {"here/made": Recipe(forward)})
+    if certain:
+        model, (argument,), _ = zoo.zoo_models.made("here/made")
+        assert model(argument).equal(argument * 2)
+        return
+    with pytest.raises(ValueError, match="no verdict on a compiler"):
+        zoo.zoo_models.made("here/made")
+
+
+def test_a_channel_that_hardly_varies_is_not_blown_up(zoo: Any) -> None:
+    torch = pytest.importorskip("torch")
+    norm = torch.nn.BatchNorm2d(2).eval()
+    seen = torch.randn(1, 2, 4, 4, generator=torch.Generator().manual_seed(0))
+    seen[:, 1] = 5 + 1e-4 * seen[:, 1]
+    zoo.zoo_models.draw(norm, (seen,), {})
+    assert norm(seen)[:, 1].std() < 1e-3
+    assert norm.running_var.min() > 0.5
