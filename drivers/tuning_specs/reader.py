@@ -215,7 +215,7 @@ class _Reader:
         place = op.location
         if not isinstance(place, compiler.ir.FileLineColLoc):
             return 0
-        line, column = place.start_line, place.start_col
+        line, column = int(place.start_line), int(place.start_col)
         if not 1 <= line <= len(self.starts):
             return 0
         return self.starts[line - 1] + column - 1
