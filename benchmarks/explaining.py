@@ -19,11 +19,12 @@ import json
 import time
 from collections.abc import Callable
 
-from mlirules.drivers.apply.engine import Outcome
+from mlirules.drivers.apply.programs import shared_context
+from mlirules.drivers.apply.run import Outcome
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.matcher import Match, Matcher
-from mlirules.drivers.pipelines.transform import rule_set, shared_context
+from mlirules.drivers.pipelines.transform import rule_set
 from mlirules.drivers.quality.explain import diagnoses, why_not
 
 F32, BOOL = "!torch.vtensor<[64,64],f32>", "!torch.vtensor<[64,64],i1>"

@@ -161,7 +161,8 @@ def counting() -> Iterator[_Steps]:
 
 def runner(what: str) -> Callable[[str], Callable[[], object]]:
     """A program made ready for a driver, with a few rules, or for a whole pipeline."""
-    from mlirules.drivers.apply.engine import Engine, Options
+    from mlirules.drivers.apply.engine import Engine
+    from mlirules.drivers.apply.run import Options
     from mlirules.drivers.iree import compiler
     from mlirules.drivers.pipelines.transform import transform
     from mlirules.language.loader import load_rules

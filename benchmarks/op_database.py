@@ -44,6 +44,7 @@ import mlirules
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
 from mlirules.language.pipeline import default_for
+from mlirules.support import files
 
 BEGIN = "<!-- op database: begin -->"
 END = "<!-- op database: end -->"
@@ -299,9 +300,7 @@ def renew(path: Path, text: str) -> None:
     if bool(begin) != bool(end):
         raise MlirulesError.at(str(path), f"one of the marks {BEGIN} and {END} is missing")
     new = f"{before}{text}{after.lstrip(chr(10))}" if begin else f"{page.rstrip()}\n\n{text}"
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.write_text(new, encoding="utf-8")
-    fresh.replace(path)
+    files.write(path, new)
 
 
 def _show(options: argparse.Namespace, console: Console) -> int:

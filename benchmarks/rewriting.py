@@ -100,7 +100,8 @@ def expect_rewritten(
 
 def measure_mlirules(driver: DriverName, ops: int) -> Timing:
     """Measure one of our drivers. Reading the rules and compiling their PDL is not in it."""
-    from mlirules.drivers.apply.engine import Engine, Options
+    from mlirules.drivers.apply.engine import Engine
+    from mlirules.drivers.apply.run import Options
     from mlirules.drivers.iree import compiler
     from mlirules.language.loader import load_rules
 

@@ -30,7 +30,6 @@ from typing import Any
 
 import numpy as np
 
-from mlirules.drivers.frontend.torch import write_whole
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import profile, timing
@@ -40,6 +39,7 @@ from mlirules.drivers.tuning.measure import Result
 from mlirules.drivers.tuning.space import candidate_of
 from mlirules.drivers.tuning.store import Measured, Store, root_of
 from mlirules.drivers.tuning.workers import workers
+from mlirules.language import outputs
 from mlirules.language.pipeline import Pipeline
 
 HERE = Path(__file__).resolve().parent / "results"
@@ -213,7 +213,7 @@ def _plain(root: Any) -> dict[str, Any]:
 
 
 def _device() -> str:
-    from mlirules.drivers.tuning.measure import device_name
+    from mlirules.drivers.iree.devices import device_name
 
     return device_name("cpu")
 
@@ -272,7 +272,7 @@ def compare(
         print(f"{number}/{len(names)} {name}", file=sys.stderr, flush=True)
         rows[name] = _times(name, rounds, seconds)
         whole = json.dumps({**head, "shapes": rows}, indent=1) + "\n"
-        write_whole(TIMES, whole.encode())
+        outputs.write(TIMES, whole.encode())
     return {n: rows[n] for n in names if n in rows}
 
 

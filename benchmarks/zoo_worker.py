@@ -118,13 +118,9 @@ class Judge:
 
     def rows(self, modes: Sequence[str], tell: Callable[..., None]) -> Iterator[Row]:
         """A row a mode; `tell(stage=..., mode=...)` before whatever may not come back."""
+        from mlirules.drivers.apply.programs import load_program
         from mlirules.drivers.pipelines.cost import Settings
-        from mlirules.drivers.pipelines.transform import (
-            compile_program,
-            default_for,
-            load_program,
-            transform,
-        )
+        from mlirules.drivers.pipelines.transform import compile_program, default_for, transform
 
         def plain() -> tuple[bytes, Counter[str], list[str]]:
             program = load_program(self.path)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
-from mlirules.support import cache
+from mlirules.support import cache, files
 
 #: No libc, no run-time support: the object is linked into an executable that has neither.
 FLAGS = (
@@ -54,11 +52,9 @@ def object_of(source: Path) -> Path:
     if made.is_file():
         return made
     made.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(suffix=".o", dir=made.parent)
-    os.close(handle)
-    try:
+    with files.replaced(made) as name:
         done = subprocess.run(
-            [compiler, *FLAGS, str(source), "-o", name],
+            [compiler, *FLAGS, str(source), "-o", str(name)],
             capture_output=True,
             text=True,
             timeout=120,
@@ -66,7 +62,4 @@ def object_of(source: Path) -> Path:
         )
         if done.returncode:
             raise ObjectError(f"{source.name} does not compile: {done.stderr.strip()[:2000]}")
-        Path(name).replace(made)
-    finally:
-        Path(name).unlink(missing_ok=True)
     return made

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlirules.drivers.apply.engine import Options
+from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics

@@ -28,7 +28,9 @@ from mlirules.drivers.tuning_specs.importer import import_entries
 from mlirules.drivers.tuning_specs.reader import read_spec
 from mlirules.generator.emit import tuning_spec as tuning
 from mlirules.language.checks.config_gpu import mma_of
-from mlirules.language.config.rule import CONFIGS, ConfigRule, load_config, write_config
+from mlirules.language.config.op import ConfigRule
+from mlirules.language.config.write import write_config
+from mlirules.language.config_loader import CONFIGS, load_config
 from mlirules.language.faults import MlirulesError
 from mlirules.language.loader import load_rules
 from mlirules.language.pipeline import Pipeline

@@ -188,7 +188,7 @@ def test_measured_once_and_kept(tmp_path: Path) -> None:
 
 
 def test_decisions_stand_in_the_trace(tmp_path: Path) -> None:
-    from mlirules.drivers.apply.engine import write_trace
+    from mlirules.drivers.apply.run import write_trace
 
     asked: list[str] = []
     settings = cost.Settings(CPU, progress=asked.append)

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mlirules.drivers.apply.programs import read_program
 from mlirules.drivers.iree import runtime
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.pipelines.transform import compile_program, read_program, transform
+from mlirules.drivers.pipelines.transform import compile_program, transform
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"

@@ -10,15 +10,8 @@ from typing import Any
 import pytest
 
 from mlirules.drivers.apply import engine
-from mlirules.drivers.apply.engine import (
-    Engine,
-    Options,
-    Outcome,
-    leftovers,
-    op_names,
-    select,
-    write_trace,
-)
+from mlirules.drivers.apply.engine import Engine, leftovers, op_names, select
+from mlirules.drivers.apply.run import Options, Outcome, write_trace
 from mlirules.drivers.iree import compiler
 from mlirules.generator.emit import pdll
 from mlirules.language.faults import MlirulesError

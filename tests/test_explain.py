@@ -14,9 +14,10 @@ import pytest
 import yaml
 
 from mlirules.cli import main
+from mlirules.drivers.apply.programs import shared_context
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.match.matcher import Matcher
-from mlirules.drivers.pipelines.transform import rule_set, shared_context
+from mlirules.drivers.pipelines.transform import rule_set
 from mlirules.drivers.quality.explain import diagnoses
 from mlirules.language.loader import load_rule
 

@@ -7,15 +7,11 @@ import re
 import numpy as np
 import pytest
 
-from mlirules.drivers.apply.engine import DriverName, Options
+from mlirules.drivers.apply.programs import shared_context
+from mlirules.drivers.apply.run import DriverName, Options
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.pipelines.transform import (
-    compile_program,
-    engine_for,
-    rule_set,
-    shared_context,
-)
+from mlirules.drivers.pipelines.transform import compile_program, engine_for, rule_set
 from mlirules.language.faults import MlirulesError
 from mlirules.language.loader import load_rule
 from mlirules.language.pipeline import Pipeline, Stage

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from mlirules.drivers.apply.programs import shared_context
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics
-from mlirules.drivers.pipelines.transform import rule_set, shared_context, transform
+from mlirules.drivers.pipelines.transform import rule_set, transform
 from mlirules.drivers.quality.ruletest import run_test
 from mlirules.language.loader import LIBRARY
 from mlirules.language.pipeline import Stage

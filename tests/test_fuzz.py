@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from mlirules.drivers.iree.compiler import op_oracle
 from mlirules.drivers.iree.target_facts import facts
 from mlirules.drivers.quality.check import check_rule
-from mlirules.language.config.rule import ConfigRule, config_of
+from mlirules.language.config.op import ConfigRule
+from mlirules.language.config_loader import config_of
 from mlirules.language.faults import MlirulesError
 from mlirules.language.loader import LIBRARY, holds_config, kind_of, rule_of
 from mlirules.language.rule import Rule

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from mlirules.drivers.apply.programs import read_program
 from mlirules.drivers.irdiff import folders, page
 from mlirules.drivers.irdiff.changes import Change, Kind, compare
 from mlirules.drivers.irdiff.provenance import Provenance
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.pipelines.transform import read_program, rule_set, transform
+from mlirules.drivers.pipelines.transform import rule_set, transform
 from mlirules.language.faults import MlirulesError
 from mlirules.language.loader import LIBRARY, holds_config, rule_files
 

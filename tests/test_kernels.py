@@ -94,7 +94,8 @@ def test_the_target_chooses_the_kernel_and_no_other_target_takes_it() -> None:
 def test_sizes_that_do_not_fit_are_refused_at_their_line(
     kind: str, sizes: tuple[int, int, int], line: str, message: str
 ) -> None:
-    from mlirules.drivers.apply.engine import Engine, Options
+    from mlirules.drivers.apply.engine import Engine
+    from mlirules.drivers.apply.run import Options
     from mlirules.drivers.match.matcher import Around
 
     module = compiler.parse(gemm(*sizes))

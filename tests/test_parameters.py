@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mlirules.drivers.apply.programs import load_program, parsed
 from mlirules.drivers.iree import runtime
 from mlirules.drivers.iree.compiler import compile_module
 from mlirules.drivers.iree.parameters import check, write_archive
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.pipelines.transform import compile_program, load_program, parsed
+from mlirules.drivers.pipelines.transform import compile_program
 from mlirules.language.faults import MlirulesError
 
 CPU = Target.parse("cpu")

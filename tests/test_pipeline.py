@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mlirules.drivers.apply.programs import load_program, parsed
 from mlirules.drivers.iree import compiler, program, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import (
@@ -14,8 +15,6 @@ from mlirules.drivers.pipelines.transform import (
     LeftoverError,
     compile_program,
     default_for,
-    load_program,
-    parsed,
     transform,
 )
 from mlirules.language.faults import CheckFailed, MlirulesError

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mlirules.drivers.apply.engine import Engine, Options
+from mlirules.drivers.apply.engine import Engine
+from mlirules.drivers.apply.run import Options
 from mlirules.drivers.apply.session import Bounded, Session, current
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.match.matcher import Match, Matcher, Refusal

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from iree.compiler.dialects import _arith_ops_gen, _math_ops_gen
 
-from mlirules.drivers.apply.engine import Engine, Options
+from mlirules.drivers.apply.engine import Engine
+from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match import indexing

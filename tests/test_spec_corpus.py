@@ -16,8 +16,8 @@ from iree.compiler import ir
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines.coverage import configured_by
 from mlirules.drivers.tuning_specs.check import Source, check_spec
-from mlirules.drivers.tuning_specs.coverage import configured_by
 from mlirules.drivers.tuning_specs.link import link, linked_text
 from mlirules.generator.emit.tuning_spec import MARKER
 

@@ -19,7 +19,9 @@ from mlirules.drivers.tuning_specs.examples import example_tests
 from mlirules.drivers.tuning_specs.link import link, linked_text
 from mlirules.drivers.tuning_specs.overlap import overlaps, relation
 from mlirules.drivers.tuning_specs.reader import read_spec
-from mlirules.language.config.rule import ConfigRule, load_config, write_config
+from mlirules.language.config.op import ConfigRule
+from mlirules.language.config.write import write_config
+from mlirules.language.config_loader import load_config
 from mlirules.language.faults import MlirulesError
 
 HERE = Path(__file__).parent

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlirules.drivers.apply.engine import Engine, Options
+from mlirules.drivers.apply.engine import Engine
+from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.compiler import CompileError
 from mlirules.drivers.iree.targets import Target

@@ -45,7 +45,7 @@ from mlirules.drivers.tuning.ways import Tried, Way
 from mlirules.drivers.tuning.workers import workers
 from mlirules.drivers.tuning_specs import compile as configs
 from mlirules.language.config.model import Settings
-from mlirules.language.config.rule import load_config
+from mlirules.language.config_loader import load_config
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.faults import MlirulesError
 from mlirules.language.notation.parser import parse_expression

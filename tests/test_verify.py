@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mlirules.drivers.apply.programs import read_program
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.pipelines.transform import Recipe, read_program, rule_set, transform
+from mlirules.drivers.pipelines.transform import Recipe, rule_set, transform
 from mlirules.drivers.quality import bisect as bisecting
 from mlirules.drivers.quality import reduce as reducing
 from mlirules.drivers.quality import torch_reference

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mlirules.drivers.apply.run import Run
 from mlirules.drivers.iree.compiler import ir, known_dialects, rewrite
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.matcher import Refusal, type_info
 from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.rule import Rule
 from mlirules.language.values import Tensor
-
-if TYPE_CHECKING:
-    from mlirules.drivers.apply.engine import Engine, _Run
 
 _SCALARS = {"!torch.int": "i64", "!torch.float": "f64", "!torch.bool": "i1"}
 _CASTS = {
@@ -55,12 +53,12 @@ def type_conversion(context: Any) -> Callable[[Any], Any]:
     return convert
 
 
-def apply(engine: Engine, run: _Run, module: Any, rules: Sequence[Rule]) -> None:
+def apply(run: Run, module: Any, rules: Sequence[Rule]) -> None:
     """Convert ``module`` in place. Raises :class:`MlirulesError` when full conversion fails."""
-    context = engine.context
+    context = run.context
     # The bindings do not keep the functions that they are given alive: these names do.
     conversion = type_conversion(context)
-    functions = [_pattern(engine, run, rule) for rule in rules]
+    functions = [_pattern(run, rule) for rule in rules]
     with context:
         converter = rewrite.TypeConverter()
         converter.add_conversion(conversion)
@@ -107,8 +105,8 @@ def check_full(left: Counter[str]) -> None:
         )
 
 
-def _pattern(engine: Engine, run: _Run, rule: Rule) -> Callable[..., bool | None]:
-    matcher = engine.matchers[rule.name]
+def _pattern(run: Run, rule: Rule) -> Callable[..., bool | None]:
+    matcher = run.matchers[rule.name]
 
     def convert(op: Any, adaptor: Any, _converter: Any, rewriter: Any) -> bool | None:
         # A truthy answer means failure.

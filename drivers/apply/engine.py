@@ -9,114 +9,26 @@ from __future__ import annotations
 
 import fnmatch
 import gc
-import json
 import sys
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from mlirules.drivers.apply import conversion, kernels, pieces, tracking
+from mlirules.drivers.apply import conversion, kernels
 from mlirules.drivers.apply import leftovers as unconverted
-from mlirules.drivers.apply import rewrites as templates
 from mlirules.drivers.apply import walk as walking
+from mlirules.drivers.apply.run import CONSTANTS, LARGE, Options, Outcome, Run
 from mlirules.drivers.iree.compiler import ir, rewrite
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
 from mlirules.drivers.match.liveness import Marks
-from mlirules.drivers.match.matcher import ANYWHERE, ONLY_TENSORS, Around, Match, Matcher, Refusal
+from mlirules.drivers.match.matcher import ANYWHERE, Around, Matcher, Refusal
+from mlirules.generator import names
 from mlirules.generator.emit import pdll
-from mlirules.language.config.rule import ConfigRule
+from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.library import Entry
-from mlirules.language.operands import describe
 from mlirules.language.rule import Rule
-
-DriverName = Literal["greedy", "walk", "conversion", "cost"]
-Order = Literal["top-down", "bottom-up"]
-
-
-@dataclass
-class Options:
-    """How a driver runs."""
-
-    driver: DriverName = "greedy"
-    order: Order = "top-down"
-    #: The kind of target that kernels are chosen for.
-    target: str = "cpu"
-    #: Conversion: every illegal op must be converted (full), or as many as rules can (partial).
-    full: bool = False
-    #: Greedy: let ops fold themselves, too. Off, so that what changes is what the rules say (a
-    #: folder may undo a conversion: a cast of a constant folds back to a torch literal).
-    fold: bool = False
-    #: Stop after this many applications (for bisection); None: no limit.
-    max_rewrites: int | None = None
-    #: More applications than this are taken for a loop; None: chosen by the program's size.
-    bound: int | None = None
-    #: Record every application.
-    record: bool = False
-    #: Record the IR before and after, too. Printing one op numbers all values of its function.
-    texts: bool = True
-    #: How many applications went before: their numbers go on from there.
-    first: int = 0
-    #: Cost: asked with each match whether to go ahead.
-    accept: Callable[[Match, Around], bool] | None = None
-
-
-@dataclass
-class Application:
-    """One rule firing once."""
-
-    number: int
-    rule: str
-    benefit: int
-    location: str
-    op: str
-    bindings: dict[str, str] = field(default_factory=dict)
-    before: str = ""
-    after: str = ""
-    driver: str = ""
-    order: str = ""
-    #: The ops of the original program that it took, by their numbers in printed order.
-    consumed: list[int] = field(default_factory=list)
-    #: The ops of the final program that it made, by their numbers in printed order.
-    made: list[int] = field(default_factory=list)
-    #: The earlier applications whose ops it took.
-    builds_on: list[int] = field(default_factory=list)
-
-    def as_json(self) -> str:
-        """The application as one line of JSON."""
-        return json.dumps(self.__dict__, ensure_ascii=False)
-
-
-@dataclass
-class Outcome:
-    """What a driver did."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    applications: list[Application] = field(default_factory=list)
-    seconds: float = 0.0
-    seconds_by_rule: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    stopped: bool = False
-    #: Where cost stages applied rules, and where not: ``pipeline.cost.Decision``.
-    decisions: list[Any] = field(default_factory=list)
-
-    @property
-    def total(self) -> int:
-        """The number of applications."""
-        return sum(self.counts.values())
-
-    def merge(self, other: Outcome) -> None:
-        """Add a later stage's outcome."""
-        self.counts.update(other.counts)
-        self.applications.extend(other.applications)
-        self.decisions.extend(other.decisions)
-        self.seconds += other.seconds
-        for rule, seconds in other.seconds_by_rule.items():
-            self.seconds_by_rule[rule] += seconds
-        self.stopped |= other.stopped
-
 
 AnyRule = TypeVar("AnyRule", bound=Rule | ConfigRule | Entry)
 
@@ -187,7 +99,7 @@ class Engine:
         self.include(rules)
         self._frozen: dict[frozenset[str], _Frozen] = {}
         # The innermost run last: what MLIR calls back belongs to that.
-        self._runs: list[_Run] = []
+        self._runs: list[Run] = []
 
     def include(self, rules: Sequence[Rule]) -> None:
         """Take further rules of the same set; those that are here already stay as they are."""
@@ -207,7 +119,7 @@ class Engine:
             for rule in self.rules:
                 if rule.name in chosen:
                     continue
-                if any(r in names for r in rule.root_ops) and rule.op_names <= names | _CONSTANTS:
+                if any(r in names for r in rule.root_ops) and rule.op_names <= names | CONSTANTS:
                     chosen.add(rule.name)
                     if not rule.produced_ops <= names:
                         names |= rule.produced_ops
@@ -224,7 +136,7 @@ class Engine:
         text = pdll.compile_pdll(pdll.pdll(rules))
         natives: dict[str, Callable[..., Any]] = {}
         for rule in rules:
-            ident = pdll.identifier(rule.name)
+            ident = names.identifier(rule.name)
             natives[f"{ident}_holds"] = self._holds(rule)
             natives[f"{ident}_build"] = self._build(rule)
         missing = pdll.natives_of(text) - set(natives)
@@ -309,14 +221,14 @@ class Engine:
         if options.driver == "walk":
             # It meets every op once, so it needs no bound, and sees for itself what there is.
             rules = self.rules
-            run = _Run(self, options, outcome, bound=options.bound or sys.maxsize)
+            run = self._new_run(options, outcome, options.bound or sys.maxsize)
         else:
             present = op_names(module)
             rules = self.relevant(present)
             if not rules:
                 return outcome
             size = sum(present.values())
-            run = _Run(self, options, outcome, bound=options.bound or max(2000, 40 * size))
+            run = self._new_run(options, outcome, options.bound or max(2000, 40 * size))
             # Symbols of dims may have had no use from the start.
             run.may_leave_dead |= "torch.symbolic_int" in present
         if options.max_rewrites is not None and options.max_rewrites <= 0:
@@ -338,9 +250,9 @@ class Engine:
         gc.disable()
         try:
             if options.driver == "conversion":
-                conversion.apply(self, run, module, rules)
+                conversion.apply(run, module, rules)
             elif options.driver == "walk":
-                walking.apply(self, run, module, rules)
+                walking.apply(run, module, rules)
             else:
                 self._greedy(module, rules, options, run)
         except ir.MLIRError as error:
@@ -365,7 +277,10 @@ class Engine:
         outcome.seconds = time.perf_counter() - started
         return outcome
 
-    def _greedy(self, module: Any, rules: Sequence[Rule], options: Options, run: _Run) -> None:
+    def _new_run(self, options: Options, outcome: Outcome, bound: int) -> Run:
+        return Run(self.rules, self.matchers, self.context, options, outcome, bound)
+
+    def _greedy(self, module: Any, rules: Sequence[Rule], options: Options, run: Run) -> None:
         config = rewrite.GreedyRewriteConfig()
         config.use_top_down_traversal = options.order == "top-down"
         config.enable_folding = options.fold
@@ -383,169 +298,6 @@ class Engine:
     def explain(self, rule: Rule, op: Any, around: Around = ANYWHERE) -> Refusal | None:
         """Why ``rule`` does not apply at ``op``; None when it does."""
         return self.matchers[rule.name].explain(op, around)
-
-
-_CONSTANTS = {
-    "torch.constant.int",
-    "torch.constant.float",
-    "torch.constant.bool",
-    "torch.constant.none",
-    "torch.constant.str",
-    "torch.constant.device",
-    "torch.prim.ListConstruct",
-}
-
-
-#: Ops of a program from which on a trace shows what an application changed with names of its own:
-#: naming values as the whole program does takes time in proportion to it, for every application.
-LARGE = 1000
-
-
-class _Run:
-    """The state of one run: counts, limits, the trace, the first error."""
-
-    def __init__(self, engine: Engine, options: Options, outcome: Outcome, bound: int) -> None:
-        self.engine = engine
-        self.options = options
-        self.outcome = outcome
-        self.bound = bound
-        self.matched: dict[str, Match] = {}
-        self.stop = False
-        self.error: BaseException | None = None
-        # The later half: what started and ended before a loop is not part of it.
-        self.recent: deque[str] = deque(maxlen=max(1, min(400, bound // 2)))
-        self.inner_names: set[str] = set(_CONSTANTS)
-        self.instantiator = templates.Instantiator(engine.context)
-        self.applied = 0
-        # Ops below a root, constants and lists die with it, and the driver leaves them there.
-        self.may_leave_dead = options.driver == "conversion"
-        self.seen: set[str] = set()
-        #: Whether the program is so large that ops are told apart from it.
-        self.alone = False
-        self.inputs: list[Any] = []
-        self.around = Around(options.target)
-        #: Where rules of the run ask how often a value is used: which ops are dead.
-        self.marks: Marks | None = None
-
-    def fail(self, error: BaseException) -> None:
-        if self.error is None:
-            self.error = error
-        self.stop = True
-
-    def apply(
-        self, match: Match, root: Any, replace: Callable[[Any, list[Any]], object]
-    ) -> list[Any]:
-        """Build the match's rewrite before ``root``, or before the first op that it replaces.
-
-        Returns the values of the root's results: the caller replaces the root. ``replace`` puts
-        values in the place of the results of a further op that the rewrite replaces.
-        """
-        rule = match.rule
-        started = time.perf_counter()
-        if self.options.record and self.marks is not None:
-            self.marks.forget(root)
-        application = self._describe(match, root) if self.options.record else None
-        if application is not None:
-            self.instantiator.mark = tracking.mark(
-                application.number, tracking.place(root), self.engine.context
-            )
-        place = root if match.anchor is None else match.anchor
-        for op in match.moved:
-            op.move_before(place)
-        made = self.instantiator.instantiate(
-            match.template, match.values, place, earlier=match.anchor is not None
-        )
-        if self.marks is not None:
-            for op in (root, *match.others):
-                self.marks.goes(op, made)
-        at = len(root.results)
-        for op in match.others:
-            values = made[at : at + len(op.results)]
-            at += len(values)
-            replace(op, values)
-        made = made[: len(root.results)]
-        for op in match.inner:
-            if op.name not in self.inner_names and op.name.startswith("linalg."):
-                self.inner_names |= {op.name, "linalg.fill", "tensor.empty"}
-        if application is not None:
-            if self.options.texts:
-                application.after = "\n".join(self._texts(self.instantiator.last_created))
-            self.outcome.applications.append(application)
-        if match.inner is not ONLY_TENSORS:
-            # Operands that are not all tensors (`_` among them) go with the op that read them, as
-            # does what was computed only for an op without results.
-            self.may_leave_dead = True
-        self.recent.append(rule.name)
-        self.count(rule, time.perf_counter() - started)
-        return made
-
-    def count(self, rule: Rule, seconds: float, times: int = 1) -> None:
-        """Note that ``rule`` applied so many times and took so long; the limits are checked."""
-        name = rule.name
-        if name not in self.seen:
-            self.seen.add(name)
-            self.inner_names |= rule.op_names
-        self.applied += times
-        self.outcome.counts[name] += times
-        self.outcome.seconds_by_rule[name] += seconds
-        if self.options.max_rewrites is not None and self.applied >= self.options.max_rewrites:
-            self.stop = True
-            self.outcome.stopped = True
-        elif self.applied >= self.bound:
-            self.fail(self._loop())
-
-    def _describe(self, match: Match, root: Any) -> Application:
-        bindings = {name: describe(value) for name, value in match.env.items()}
-        before: list[str] = []
-        if self.options.texts:
-            inner = [o for o in match.inner if not o.name.startswith("torch.constant.")]
-            self.inputs = []
-            before = self._texts([*reversed(inner), root])
-        location = str(tracking.place(root)).removeprefix("loc(").removesuffix(")")
-        marks = {mark for op in [*match.inner, root] if (mark := tracking.read(op)) is not None}
-        return Application(
-            self.options.first + self.applied + 1,
-            match.rule.name,
-            match.rule.benefit,
-            location.replace('"', ""),
-            root.name,
-            bindings,
-            "\n".join(dict.fromkeys(before)),
-            "",
-            self.options.driver,
-            self.options.order if self.options.driver == "greedy" else "",
-            consumed=sorted(n for what, n in marks if what == "op"),
-            builds_on=sorted(n for what, n in marks if what == "made"),
-        )
-
-    def _texts(self, ops: Sequence[Any]) -> list[str]:
-        if self.alone:
-            return pieces.texts(ops, self.engine.context, self.inputs)
-        return [_print(op) for op in ops]
-
-    def _loop(self) -> MlirulesError:
-        names = Counter(self.recent)
-        rules = {r.name: r for r in self.engine.rules}
-        faults = [
-            Fault(
-                rules[name].span,
-                "loop",
-                f"{name} is part of a loop: {count} of the last {len(self.recent)} applications "
-                f"after {self.applied} in all",
-                "a rule must not produce what it (or another rule of the set) matches again",
-            )
-            for name, count in sorted(names.items())
-        ]
-        return MlirulesError(faults)
-
-    def raise_if_failed(self) -> None:
-        if self.error is not None:
-            raise self.error
-
-
-def _print(op: Any) -> str:
-    # Most of the time of printing an op goes into verifying the function around it.
-    return str(op.get_asm(assume_verified=True))
 
 
 def _holds_ops(op: Any) -> bool:
@@ -632,21 +384,13 @@ def convert_returned_constants(module: Any, context: Any) -> int:
                         terminator.operands[n] = made.result
                         changed += 1
     if changed:
-        sweep(module, _CONSTANTS)
+        sweep(module, CONSTANTS)
     return changed
 
 
 def leftovers(module: Any) -> Counter[str]:
     """The torch ops that no rule has converted; casts and constants at the border do not count."""
-    return unconverted.counted(module, _CONSTANTS | _METADATA)
+    return unconverted.counted(module, CONSTANTS | _METADATA)
 
 
 _METADATA = frozenset(["torch.bind_symbolic_shape", "torch.symbolic_int"])
-
-
-def write_trace(
-    path: str | Path, applications: Sequence[Application], decisions: Sequence[Any] = ()
-) -> None:
-    """Write applications, and what cost stages decided, as JSON lines; through a temporary file."""
-    lines = [item.as_json() + "\n" for item in (*applications, *decisions)]
-    pdll.write_atomically(Path(path), "".join(lines))

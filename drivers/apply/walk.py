@@ -11,15 +11,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mlirules.drivers.apply.rewrites import Read, Scope, Template
-from mlirules.drivers.match.matcher import Match, only_tensors
+from mlirules.drivers.apply.placing import Scope
+from mlirules.drivers.apply.run import Run
+from mlirules.drivers.match.matcher import Match, Matcher, only_tensors
+from mlirules.drivers.match.rewrites import Read, Template
 from mlirules.language.rule import Rule
-
-if TYPE_CHECKING:
-    from mlirules.drivers.apply.engine import Engine, _Run
-    from mlirules.drivers.match.matcher import Matcher
 
 # Ops that cannot have regions; asking an op costs more than comparing its name once.
 _FLAT = ("torch.aten.", "torch.constant.", "torch.prims.", "torch_c.")
@@ -55,7 +53,7 @@ class _Site:
 class Walk:
     """One walk over a module."""
 
-    def __init__(self, engine: Engine, run: _Run, rules: Sequence[Rule]) -> None:
+    def __init__(self, run: Run, rules: Sequence[Rule]) -> None:
         self.run = run
         self.instantiator = run.instantiator
         self.sites: dict[str, _Site] = {}
@@ -69,7 +67,7 @@ class Walk:
         self._matchers: dict[str, list[Matcher]] = {}
         for rule in sorted(rules, key=lambda rule: -rule.benefit):
             for name in rule.root_ops:
-                self._matchers.setdefault(name, []).append(engine.matchers[rule.name])
+                self._matchers.setdefault(name, []).append(run.matchers[rule.name])
 
     def operation(self, operation: Any, scope: Scope | None) -> None:
         """Visit the ops in the regions of ``operation``; ``scope`` is where it stands."""
@@ -224,9 +222,9 @@ def _reachable(region: Any) -> list[Any]:
     return [b for b in blocks if any(b == seen for seen in found)]
 
 
-def apply(engine: Engine, run: _Run, module: Any, rules: Sequence[Rule]) -> None:
+def apply(run: Run, module: Any, rules: Sequence[Rule]) -> None:
     """Apply ``rules`` to ``module`` in place. What goes wrong is left in ``run``."""
-    walk = Walk(engine, run, rules)
+    walk = Walk(run, rules)
     try:
         walk.operation(module.operation, None)
     except BaseException as error:  # noqa: BLE001 - the caller raises it, as for other drivers

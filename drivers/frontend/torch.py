@@ -11,9 +11,7 @@ from __future__ import annotations
 import copy
 import importlib
 import io
-import os
 import re
-import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +27,7 @@ from mlirules.drivers.frontend.named import Name, Subject, resolved
 from mlirules.drivers.iree import fx
 from mlirules.drivers.iree.compiler import is_registered_op
 from mlirules.drivers.iree.parameters import write_archive
+from mlirules.language import outputs
 from mlirules.language.faults import MlirulesError
 
 if TYPE_CHECKING:
@@ -188,9 +187,9 @@ def import_file(
     if str(output).endswith(".mlirbc"):
         data = io.BytesIO()
         imported.program.module.operation.write_bytecode(data)
-        write_whole(output, data.getbuffer())
+        outputs.write(output, data.getbuffer())
     else:
-        write_whole(output, imported.text.encode())
+        outputs.write(output, imported.text.encode())
     if golden is not None:
         write_golden(golden, imported.inputs, imported.results)
     return imported
@@ -211,28 +210,7 @@ def write_arrays(path: str | Path, named: Mapping[str, Array]) -> None:
             np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
             info = zipfile.ZipInfo(f"{name}.npy")  # dated 1980; numpy.savez would date it now
             archive.writestr(info, member.getvalue(), zipfile.ZIP_DEFLATED, compresslevel=9)
-    write_whole(path, buffer.getvalue())
-
-
-def write_whole(path: str | Path, data: bytes | memoryview) -> None:
-    """Write a file through a temporary one beside it, so that no reader sees half of it."""
-    target = Path(path)
-    try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-            umask = os.umask(0)
-            os.umask(umask)
-            Path(temporary).chmod(0o666 & ~umask)  # mkstemp makes files that only the owner reads
-            Path(temporary).replace(target)
-        except BaseException:  # an interrupt, too, must not leave the temporary file behind
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise MlirulesError.at(
-            str(path), f"cannot be written: {error.strerror or error}", code="file"
-        ) from None
+    outputs.write(path, buffer.getvalue())
 
 
 def _require_torch(name: Name) -> None:

@@ -613,7 +613,7 @@ def compare(
 
 def compare_files(before: Path, after: Path, provenance: Provenance | None = None) -> Diff:
     """The difference between two files. Raises :class:`MlirulesError`."""
-    from mlirules.drivers.pipelines.transform import read_program
+    from mlirules.drivers.apply.programs import read_program
 
     texts = (read_program(before), read_program(after))
     return compare(*texts, names=(str(before), str(after)), provenance=provenance)

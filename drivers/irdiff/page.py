@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from mlirules.drivers.irdiff import layout
 from mlirules.drivers.irdiff.changes import Diff
-from mlirules.generator.emit.pdll import write_atomically
+from mlirules.language import outputs
 
 _CONTEXT = 3
 
@@ -78,7 +78,7 @@ def render(diff: Diff, *, title: str, names: tuple[str, str] | None = None) -> s
 
 def write(path: Path, diff: Diff, *, title: str, names: tuple[str, str] | None = None) -> None:
     """Write the page, whole or not at all."""
-    write_atomically(path, render(diff, title=title, names=names))
+    outputs.write(path, render(diff, title=title, names=names))
 
 
 def _slug(kind: str) -> str:

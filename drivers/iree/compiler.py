@@ -12,8 +12,6 @@ import importlib
 import importlib.metadata
 import os
 import re
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -23,7 +21,7 @@ from typing import Any, TypeAlias
 from iree.compiler import ir, rewrite
 from iree.compiler.passmanager import PassManager
 
-from mlirules.drivers.iree import dialects, program
+from mlirules.drivers.iree import dialects, program, tools
 from mlirules.drivers.iree.diagnostics import (
     STDIN,
     CompileError,
@@ -46,8 +44,9 @@ from mlirules.drivers.iree.ops import (
 )
 from mlirules.drivers.iree.program import Program
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.iree.tools import run_tool
 from mlirules.drivers.iree.traversal import ops_below
-from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
+from mlirules.language.faults import Fault, MlirulesError, did_you_mean
 
 __all__ = [
     "PHASES",
@@ -150,60 +149,7 @@ def run_passes(module: ir.Module, pipeline: str) -> None:
         raise CompileError("error", str(error), faults, op_in(str(error))) from error
 
 
-# ---------------------------------------------------------------- tools and compilation
-
-
-def run_tool(
-    name: str,
-    arguments: Sequence[str],
-    *,
-    stdin: str = "",
-    path: str = "<string>",
-    timeout: float | None = None,
-) -> tuple[str, str]:
-    """Run a compiler binary with ``stdin`` and return what it printed: (stdout, stderr).
-
-    ``path`` is what faults call the text on stdin; ``timeout`` in seconds. Raises CompileError.
-    """
-    return _run_tool(name, arguments, stdin, path, timeout, lambda: stdin.split("\n"))
-
-
-def _run_tool(
-    name: str,
-    arguments: Sequence[str],
-    stdin: str,
-    path: str,
-    timeout: float | None,
-    lines: Lines,
-) -> tuple[str, str]:
-    command = [str(tool_path(name)), *arguments]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        try:
-            stdout, stderr = process.communicate(stdin, timeout=timeout)
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            stdout, stderr = process.communicate()
-            message = f"{name} was stopped after {timeout:g} s"
-            raise CompileError("timeout", stderr, [Fault(Span(path), "timeout", message)]) from None
-        except BaseException:  # an interrupt, too, must not leave the compiler running
-            _kill(process)
-            raise
-    if process.returncode:
-        raise failure(name, process.returncode, stderr, path, lines)
-    return stdout, stderr
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it may have ended meanwhile
-        os.killpg(process.pid, signal.SIGKILL)
+# ---------------------------------------------------------------- compilation
 
 
 @functools.cache
@@ -348,7 +294,7 @@ def _compile(
     arguments = [*_arguments(target, found, flags, compile_from), *extra]
     if found is None:  # the compiler says what is wrong with it
         assert isinstance(source, str)
-        stdout, stderr = _run_tool("iree-compile", ["-", *arguments], source, path, timeout, lines)
+        stdout, stderr = tools.run("iree-compile", ["-", *arguments], source, path, timeout, lines)
     else:
         with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
             # As bytecode, because writing weights as text and reading that takes seconds.
@@ -356,7 +302,7 @@ def _compile(
             with handed.open("wb") as file:
                 found.module.operation.write_bytecode(file)
             command = [str(handed), *arguments]
-            stdout, stderr = _run_tool("iree-compile", command, "", path, timeout, lines)
+            stdout, stderr = tools.run("iree-compile", command, "", path, timeout, lines)
     said = _checked_diagnostics(stderr, flags, path, lines)
     if diagnostics is not None:
         diagnostics.extend(said)

@@ -14,7 +14,7 @@ import functools
 import re
 from pathlib import Path
 
-from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree import tools
 
 #: What no description of a CPU holds. SSE4A is AMD's alone, gives a compiler nothing beside what
 #: came after it, and would keep programs for ``znver4`` from running anywhere else.
@@ -67,7 +67,7 @@ def _named(name: str, features: str) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=64)
 def _described(name: str) -> tuple[str, tuple[str, ...]]:
     """The compiler's own name for a CPU and its features; a later one outdoes an earlier one."""
-    text, _ = compiler.run_tool(
+    text, _ = tools.run_tool(
         "iree-compile",
         ["-", *_LOCAL, f"--iree-llvmcpu-target-cpu={name}", "--compile-to=preprocessing"],
         stdin="module {}",

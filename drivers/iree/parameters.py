@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mlirules.drivers.iree import runtime
+from mlirules.language import outputs
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 
 __all__ = ["SUFFIXES", "check", "write_archive"]
@@ -48,27 +47,11 @@ def write_archive(path: str | Path, values: Mapping[str, Any]) -> None:
             code="archive",
             suggestion="let it end in " + " or ".join(SUFFIXES),
         )
-    try:
-        handle, temporary = tempfile.mkstemp(
-            dir=target.parent, prefix=f".{target.stem}.", suffix=target.suffix
-        )
-        os.close(handle)
-        try:
-            if target.suffix == ".irpa":
-                _write_irpa(temporary, values)
-            else:
-                _write_safetensors(temporary, values)
-            umask = os.umask(0)
-            os.umask(umask)
-            Path(temporary).chmod(0o666 & ~umask)
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise MlirulesError.at(
-            str(path), f"cannot be written: {error.strerror or error}", code="file"
-        ) from None
+    with outputs.replaced(target) as name:
+        if target.suffix == ".irpa":
+            _write_irpa(str(name), values)
+        else:
+            _write_safetensors(str(name), values)
 
 
 def _write_safetensors(path: str, values: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from iree.compiler import ir
 
-from mlirules.generator.lowering.kernel import TARGET
+from mlirules.language.kernel import TARGET
 
 __all__ = [
     "MAGIC",

@@ -26,13 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import iree._runtime_libs
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from iree.runtime import _binding, get_device
 from iree.runtime.array_interop import map_dtype_to_element_type
 
+from mlirules.drivers.iree.devices import Device, device_problem, devices, tool_path
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 
@@ -96,14 +96,6 @@ class RunError(MlirulesError):
 
 
 @dataclass(frozen=True)
-class Device:
-    """A device that is here: its driver's name and its URI for the runtime."""
-
-    driver: str
-    uri: str
-
-
-@dataclass(frozen=True)
 class Entry:
     """A function of a compiled program with the kinds of its arguments and results.
 
@@ -116,51 +108,9 @@ class Entry:
     results: str
 
 
-# ---------------------------------------------------------------- devices and tools
-
-
 def version() -> str:
     """The installed runtime's release, as ``3.13.0``."""
     return importlib.metadata.version("iree-base-runtime")
-
-
-def tool_path(name: str) -> Path:
-    """The path of a binary of the runtime's wheel: ``iree-benchmark-module``, ``iree-profile``.
-
-    Raises MlirulesError when the wheel has no such binary.
-    """
-    path = Path(next(iter(iree._runtime_libs.__path__))) / name
-    if not path.is_file():
-        raise MlirulesError.at(name, f"the installed runtime has no {name!r}", code="tool")
-    return path
-
-
-@functools.lru_cache(maxsize=16)
-def _list_devices(driver: str) -> tuple[tuple[str, ...], str]:
-    """The device URIs of ``driver`` and, when there is none, the reason."""
-    command = [str(tool_path("iree-run-module")), f"--list_devices={driver}"]
-    try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    except subprocess.TimeoutExpired:
-        return (), f"the {driver} driver did not answer within 60 s"
-    uris = tuple(line for line in asked.stdout.splitlines() if "://" in line and " " not in line)
-    if asked.returncode == 0 and uris:
-        return uris, ""
-    said = re.search(r"(?:UNAVAILABLE|NOT_FOUND|INTERNAL|INCOMPATIBLE); ([^\n]*)", asked.stderr)
-    reason = said[1].split("please")[0].rstrip(";: ") if said else "no device found"
-    return (), f"{driver}: {reason}"
-
-
-def device_problem(driver: str) -> str | None:
-    """``None`` when ``driver`` finds a device, else the reason why not. Asked once a process."""
-    uris, reason = _list_devices(driver.partition("://")[0])
-    return None if uris else reason
-
-
-def devices() -> list[Device]:
-    """Every device that is here, those of the CPU first."""
-    drivers = ("local-task", "local-sync", "vulkan", "cuda", "hip")
-    return [Device(driver, uri) for driver in drivers for uri in _list_devices(driver)[0]]
 
 
 # ---------------------------------------------------------------- running

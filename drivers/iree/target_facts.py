@@ -7,7 +7,7 @@ import re
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
-from mlirules.language.config.rule import TargetFacts
+from mlirules.language.config.op import TargetFacts
 
 _PROBE = "func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }\n"
 

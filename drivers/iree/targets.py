@@ -90,22 +90,23 @@ class Target:
 
     def available(self) -> str | None:
         """``None`` when a device for this target is here, else the reason why not."""
-        from mlirules.drivers.iree import cpu, runtime  # they import this module
-
+        # These ask the compiler and the runtime, which those who only name a target need not load.
         if self.kind == "cpu":
+            from mlirules.drivers.iree import cpu
+
             return cpu.problem(self.architecture)
-        return runtime.device_problem(self.device)
+        from mlirules.drivers.iree import devices
+
+        return devices.device_problem(self.device)
 
 
 def _flags(kind: str, arch: str) -> tuple[str, ...]:
     if kind == "cpu":
-        from mlirules.drivers.iree import cpu  # it runs the compiler, which imports this
+        from mlirules.drivers.iree import cpu
 
         return cpu.flags(arch)
     if kind == "vulkan" and not arch:
-        from mlirules.drivers.iree import (
-            vulkan,  # it runs a tool of the runtime, which imports this
-        )
+        from mlirules.drivers.iree import vulkan
 
         device = vulkan.device()
         if device is not None:

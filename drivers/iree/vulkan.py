@@ -12,7 +12,7 @@ import re
 import subprocess
 from dataclasses import dataclass
 
-from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree import devices
 
 _ARITHMETIC = 1 << 2
 _SHUFFLE = 1 << 4
@@ -90,7 +90,7 @@ def parse(report: str) -> Device | None:
 @functools.cache
 def device() -> Device | None:
     """The first Vulkan device of this machine, or ``None``. Asked once a process."""
-    command = [str(runtime.tool_path("iree-run-module")), "--dump_devices=vulkan"]
+    command = [str(devices.tool_path("iree-run-module")), "--dump_devices=vulkan"]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except subprocess.TimeoutExpired:

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mlirules.drivers.apply import rewrites as templates
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match import indexing
+from mlirules.drivers.match import rewrites as templates
 from mlirules.drivers.match.liveness import is_dead
 from mlirules.generator.lowering.kernel import lower_kernel
 from mlirules.generator.lowering.lower import lower

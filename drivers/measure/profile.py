@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mlirules.drivers.iree import compiler, runtime
+from mlirules.drivers.iree.devices import device_name
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics
 from mlirules.language.faults import MlirulesError
@@ -145,13 +146,8 @@ def profile(
             code="profile",
             suggestion="a program that only copies its inputs has none",
         )
-    return Profile(model, target.name, _device(target), compiler.version(), calls, call_ms, rows)
-
-
-def _device(target: Target) -> str:
-    from mlirules.drivers.tuning.measure import device_name
-
-    return device_name(target.name)
+    device = device_name(target.name)
+    return Profile(model, target.name, device, compiler.version(), calls, call_ms, rows)
 
 
 def _written(folder: Path, index: int, value: Any) -> str:

@@ -22,16 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from mlirules.drivers.apply import pieces, tracking
-from mlirules.drivers.apply.engine import Engine, Options
+from mlirules.drivers.apply.engine import Engine
+from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match.matcher import Around, Match, Matcher, Refusal, program_order
 from mlirules.drivers.measure import roofline
-from mlirules.generator.emit import pdll
 from mlirules.language.faults import MlirulesError
 from mlirules.language.rule import Rule
-from mlirules.support import cache
+from mlirules.support import cache, files
 
 __all__ = ["Candidate", "Decision", "Judge", "Settings", "cut_out", "filled"]
 
@@ -227,7 +227,7 @@ class Judge:
                 "before": one.as_json(),
                 "after": two.as_json(),
             }
-            pdll.write_atomically(path, json.dumps(found, indent=1) + "\n")
+            files.write_changed(path, json.dumps(found, indent=1) + "\n")
         applies = found["ratio"] > 1 + self.settings.margin
         return replace(
             base,
@@ -263,7 +263,7 @@ class Judge:
         cached = found is not None
         if found is None:
             found = self._time(before, pair)
-            pdll.write_atomically(path, json.dumps(found, indent=1) + "\n")
+            files.write_changed(path, json.dumps(found, indent=1) + "\n")
         if "reason" in found:
             return replace(base, model="measured", cached=cached, reason=found["reason"])
         ratio, low = found["ratio"], found["ratio_low"]

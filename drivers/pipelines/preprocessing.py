@@ -21,13 +21,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mlirules.drivers.apply.programs import read_program
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match.liveness import Frozen
 from mlirules.drivers.match.matcher import Around, Match, Matcher, Refusal
 from mlirules.drivers.match.spelling import environments, ops_of, root_of, spellings
-from mlirules.drivers.pipelines.transform import read_program
 from mlirules.generator.emit.artefacts import Artefacts, flags_file
 from mlirules.generator.emit.transform_spec import ANY, VALUE, Entry, spec_text
 from mlirules.generator.lowering.kernel import targets_of

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,14 +13,14 @@ from mlirules.drivers.apply import leftovers as leftovers_of
 from mlirules.drivers.apply import session, tracking
 from mlirules.drivers.apply.engine import (
     Engine,
-    Options,
-    Outcome,
     convert_returned_constants,
     leftovers,
     op_names,
     select,
 )
-from mlirules.drivers.iree import compiler, program
+from mlirules.drivers.apply.programs import as_program, located, shared_context
+from mlirules.drivers.apply.run import Options, Outcome
+from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import Program, ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines import cost
@@ -42,10 +40,7 @@ __all__ = [
     "Transformed",
     "compile_program",
     "default_for",
-    "load_program",
-    "parsed",
     "program_at",
-    "read_program",
     "rule_set",
     "transform",
 ]
@@ -170,82 +165,9 @@ def rule_set(paths: tuple[str, ...]) -> tuple[Rule, ...]:
     return tuple(library(paths).rules())
 
 
-def shared_context() -> Any:
-    """The context of the session that this thread is in."""
-    return session.current().context
-
-
 def engine_for(rules: Sequence[Rule]) -> Engine:
     """An engine for these rules in the session's context; what it decides is kept."""
     return session.current().engine_for(rules)
-
-
-def read_program(path: str | Path) -> str:
-    """The text of an MLIR program, weights included: for those who look at the text.
-
-    What is applied and compiled comes from :func:`load_program`. Raises :class:`MlirulesError` when
-    it cannot be read.
-    """
-    try:
-        data = Path(path).read_bytes()
-        return str(_mapped(Path(path))) if program.is_bytecode(data) else data.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise MlirulesError.at(str(path), f"cannot be read: {reason}", code="file") from None
-
-
-def load_program(path: str | Path) -> Program:
-    """The program in a file of MLIR text or bytecode, as stages take it.
-
-    Raises :class:`MlirulesError` when it cannot be read or is wrong, located.
-    """
-    path = Path(path)
-    try:
-        with path.open("rb") as file:
-            if program.is_bytecode(file.read(len(program.MAGIC))):
-                return Program(_mapped(path))
-        data = path.read_bytes()
-        try:
-            return Program(parsed(data, str(path)), path)
-        except MlirulesError:
-            data.decode("utf-8")  # says better what is wrong, if that is it
-            raise
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise MlirulesError.at(str(path), f"cannot be read: {reason}", code="file") from None
-
-
-def _mapped(path: Path) -> ir.Module:
-    try:
-        module = program.of_bytecode(path, shared_context())
-    except ir.MLIRError as error:
-        said = str(error).splitlines()
-        message = said[-1] if said else "not bytecode that this compiler reads"
-        raise MlirulesError.at(str(path), message, code="mlir") from None
-    program.inline_integer_resources(module)
-    return module
-
-
-def parsed(text: str | bytes, path: str = "<string>") -> ir.Module:
-    """A program's text as a module in the shared context, as stages take it.
-
-    Raises :class:`MlirulesError`, located.
-    """
-    module = compiler.parse(text, path, shared_context())
-    program.inline_integer_resources(module)
-    return module
-
-
-def _as_program(source: str | ir.Module | Program, path: str) -> Program:
-    """A source as a program of the shared context: the one given, if it is of that."""
-    if isinstance(source, str):
-        return Program(parsed(source, path), source)
-    given = source if isinstance(source, Program) else Program(source)
-    if given.module.context == shared_context():
-        return given
-    data = io.BytesIO()
-    given.module.operation.write_bytecode(data)
-    return Program(parsed(data.getvalue(), path), given.origin)
 
 
 def stage_entries(stage: Stage) -> list[Entry]:
@@ -343,7 +265,7 @@ def _judge(
         )
         if not later.stages:
             return cost.Candidate(done.text)
-        filled = _as_program(cost.filled(done.text), "<piece>")
+        filled = as_program(cost.filled(done.text), "<piece>")
         last, resume = _later_stages(
             replace(done, program=filled),
             later,
@@ -382,11 +304,6 @@ def _unmet(expect: Expect, found: int, what: str) -> list[str]:
     if expect.min is not None and found < expect.min:
         return [f"{what} must apply at least {expect.min} times, but applied {found} times"]
     return []
-
-
-def located(location: str, path: str) -> str:
-    """A location with the program's path: a program that was parsed from text is called ``-``."""
-    return re.sub(r"(?<![^\s\[,])-(?=:\d+:\d+)", lambda _: path, location)
 
 
 def _locate(outcome: Outcome, path: str) -> None:
@@ -437,7 +354,7 @@ def transform(
     if costs is not None:
         told = costs.progress
         costs = replace(costs, progress=lambda what: told(located(what, path)))
-    given = _as_program(source, path)
+    given = as_program(source, path)
     module = given.module
     outcome = Outcome()
     if record:

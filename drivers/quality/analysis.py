@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mlirules.drivers.apply.engine import Engine, Options
+from mlirules.drivers.apply.engine import Engine
+from mlirules.drivers.apply.programs import parsed, shared_context
+from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.matcher import Diagnosis
-from mlirules.drivers.pipelines.transform import parsed, shared_context
 from mlirules.drivers.quality.synthesis import Search
 from mlirules.generator.programs import Program
 from mlirules.language.faults import Fault, MlirulesError

@@ -16,7 +16,7 @@ from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree import target_facts as targetfacts
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning_specs.compile import unmatchable
-from mlirules.language.config.rule import config_of
+from mlirules.language.config_loader import config_of
 from mlirules.language.faults import Fault, MlirulesError, did_you_mean
 from mlirules.language.loader import kind_of, rule_of
 from mlirules.language.source import SourceFile, Text, load_yaml

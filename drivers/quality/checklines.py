@@ -11,18 +11,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mlirules.drivers.apply.engine import Options
+from mlirules.drivers.apply.programs import parsed, shared_context
+from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.matcher import Matcher
-from mlirules.drivers.pipelines.transform import (
-    engine_for,
-    parsed,
-    shared_context,
-)
+from mlirules.drivers.pipelines.transform import engine_for
 from mlirules.drivers.quality.ruletest import filecheck, run_test
-from mlirules.generator.emit import pdll
+from mlirules.language import outputs
 from mlirules.language.edit import with_value
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.loader import kind_of, load_rule
@@ -83,7 +80,7 @@ def update(path: str | Path) -> list[str]:
                         "nothing was written",
                     )
                 )
-        pdll.write_atomically(Path(path), text)
+        outputs.write_changed(Path(path), text)
     return said
 
 

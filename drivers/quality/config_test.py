@@ -17,7 +17,7 @@ from mlirules.drivers.tuning_specs.compile import (
 )
 from mlirules.drivers.tuning_specs.match import refusal
 from mlirules.language.config.model import ConfigTest
-from mlirules.language.config.rule import ConfigRule
+from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import MlirulesError
 from mlirules.language.loader import holds_config, rule_files
 from mlirules.language.model import Test

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlirules.drivers.apply.engine import Outcome
+from mlirules.drivers.apply.run import Outcome
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.liveness import Frozen
 from mlirules.drivers.match.matcher import Around, Diagnosis, Matcher, Refusal

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mlirules.drivers.apply.engine import Options
+from mlirules.drivers.apply.programs import parsed
+from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics
-from mlirules.drivers.pipelines.transform import (
-    engine_for,
-    parsed,
-)
+from mlirules.drivers.pipelines.transform import engine_for
 from mlirules.drivers.quality.verify import Comparison, Counterexample, Settings, Tolerance, verify
 from mlirules.language.faults import MlirulesError
 from mlirules.language.model import RunSpec, Test

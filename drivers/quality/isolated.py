@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from mlirules.drivers.quality.config_test import any_rules, run_any_test
 from mlirules.drivers.quality.ruletest import TestResult
-from mlirules.language.config.rule import ConfigRule
+from mlirules.language.config.op import ConfigRule
 from mlirules.language.rule import Rule
 
 #: Seconds that one test may take.

@@ -9,18 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mlirules.drivers.apply.engine import Options
+from mlirules.drivers.apply.programs import parsed, shared_context
+from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.matcher import Match, Matcher, Refusal
 from mlirules.drivers.measure import numerics
-from mlirules.drivers.pipelines.transform import (
-    engine_for,
-    parsed,
-    shared_context,
-)
+from mlirules.drivers.pipelines.transform import engine_for
 from mlirules.drivers.quality.synthesis import Synthesis, conditions, synthesise
 from mlirules.language.faults import MlirulesError
 from mlirules.language.model import RunSpec

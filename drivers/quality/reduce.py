@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlirules.drivers.frontend.torch import write_arrays, write_whole
+from mlirules.drivers.frontend.torch import write_arrays
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.measure import numerics
@@ -23,6 +23,7 @@ from mlirules.drivers.quality.verify import (
     Settings,
     verify,
 )
+from mlirules.language import outputs
 from mlirules.language.faults import CheckFailed, MlirulesError
 
 Array = npt.NDArray[Any]
@@ -86,11 +87,11 @@ def save(folder: Path, reduced: Reduced, example: Counterexample, command: str) 
         folder / "inputs.npz",
         folder / "repeat.txt",
     )
-    write_whole(program, reduced.text.encode())
+    outputs.write(program, reduced.text.encode())
     bits = [a.view(np.uint16) if str(a.dtype) == "bfloat16" else a for a in reduced.inputs]
     write_arrays(arrays, {f"a{i}": a for i, a in enumerate(bits)})
     told = json.dumps(example.comparison.as_json(), indent=2)
-    write_whole(readme, f"{command}\n\n{told}\n".encode())
+    outputs.write(readme, f"{command}\n\n{told}\n".encode())
     return [program, arrays, readme]
 
 

@@ -13,19 +13,16 @@ from filecheck.matcher import Matcher
 from filecheck.options import Options as CheckOptions
 from filecheck.parser import Parser, pattern_for_opts
 
-from mlirules.drivers.apply.engine import Options
+from mlirules.drivers.apply.programs import parsed, shared_context
+from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.liveness import Frozen
 from mlirules.drivers.match.matcher import Around, Refusal
 from mlirules.drivers.measure import numerics
-from mlirules.drivers.pipelines.transform import (
-    engine_for,
-    parsed,
-    shared_context,
-)
+from mlirules.drivers.pipelines.transform import engine_for
 from mlirules.language.config.model import ConfigTest
-from mlirules.language.config.rule import ConfigRule
+from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import MlirulesError
 from mlirules.language.model import Test
 from mlirules.language.rule import Rule

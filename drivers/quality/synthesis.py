@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from mlirules.drivers.apply.programs import parsed, shared_context
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.matcher import Diagnosis, Matcher
-from mlirules.drivers.pipelines.transform import parsed, shared_context
 from mlirules.drivers.quality.seeds import BUILTIN, ELEMENTS, extracted, initial
 from mlirules.generator.programs import Leaf, Program, constant, emit, list_of
 from mlirules.language.faults import MlirulesError

@@ -44,7 +44,7 @@ def evaluate(text: str, inputs: Sequence[Array], name: str | None = None) -> lis
     """
     if (reason := available()) is not None:
         raise NotInterpreted.because(reason)
-    from mlirules.drivers.pipelines.transform import parsed
+    from mlirules.drivers.apply.programs import parsed
 
     module = parsed(text)
     for op in module.body.operations:

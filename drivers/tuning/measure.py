@@ -11,12 +11,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
-import functools
 import hashlib
 import json
 import math
 import os
-import platform
 import select
 import statistics
 import subprocess
@@ -31,6 +29,7 @@ from typing import Any
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import CompileError
+from mlirules.drivers.iree.devices import device_name
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning import dispatches
 from mlirules.drivers.tuning.dispatches import Dispatch, Root, Value
@@ -178,24 +177,6 @@ def _gate(exclusive: bool) -> Iterator[None]:
         finally:
             fcntl.flock(turnstile, fcntl.LOCK_UN)
         yield
-
-
-@functools.lru_cache(maxsize=16)
-def device_name(target: str) -> str:
-    """What computes: the processor with its cores, or the device as the runtime calls it."""
-    kind = Target.parse(target).kind
-    if kind == "cpu":
-        model = platform.processor() or platform.machine()
-        with contextlib.suppress(OSError):
-            for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-                if line.startswith("model name"):
-                    model = line.partition(":")[2].strip()
-                    break
-        return f"{model}, {os.cpu_count()} cores"
-    from mlirules.drivers.iree import runtime
-
-    names = [d.uri for d in runtime.devices() if d.driver == kind]
-    return names[0] if names else kind
 
 
 # ---- the child that runs -------------------------------------------------------------------

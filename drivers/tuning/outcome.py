@@ -10,7 +10,7 @@ from mlirules.drivers.tuning.measure import Task
 from mlirules.drivers.tuning.results import Winner
 from mlirules.drivers.tuning.store import Measured
 from mlirules.drivers.tuning.ways import Tried, Way
-from mlirules.language.config.rule import ConfigRule
+from mlirules.language.config.op import ConfigRule
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlirules.drivers.frontend.torch import write_whole
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning import dispatches
 from mlirules.drivers.tuning.dispatches import Root
+from mlirules.language import outputs
 from mlirules.language.config.model import ConfigDoc, ConfigTest, Match, Measured, Settings
-from mlirules.language.config.rule import ConfigRule, load_config, write_config
+from mlirules.language.config.op import ConfigRule
+from mlirules.language.config.write import write_config
+from mlirules.language.config_loader import load_config
 from mlirules.language.faults import MlirulesError
 
 _OPERATORS = {
@@ -226,6 +228,6 @@ def write_rules(rules: Sequence[tuple[ConfigRule, str]], folder: Path) -> list[P
     paths = []
     for rule, text in rules:
         path = folder / f"{rule.name}.yaml"
-        write_whole(path, text.encode())
+        outputs.write(path, text.encode())
         paths.append(path)
     return paths

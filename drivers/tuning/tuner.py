@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.devices import device_name
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import profile as profiling
 from mlirules.drivers.tuning import (
@@ -31,7 +32,7 @@ from mlirules.drivers.tuning.store import Measured, Store
 from mlirules.drivers.tuning.ways import Tried, Way
 from mlirules.drivers.tuning.workers import Workers
 from mlirules.drivers.tuning_specs import compile as configs
-from mlirules.language.config.rule import ConfigRule
+from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import CheckFailed, MlirulesError, did_you_mean
 
 #: A gain must exceed the default's own noise by this factor, and be at least MIN_GAIN.
@@ -167,7 +168,7 @@ class _Program:
         options = self.options
         named = f"{self.text} {options.target} {' '.join(options.flags)} {compiler.version()}"
         key = hashlib.sha256(named.encode()).hexdigest()[:16]
-        device = measure.device_name(options.target.name)
+        device = device_name(options.target.name)
         known = [ways.tried_of(d) for d in store.ways(key, device)]
         runner = self._runner()
         try:
@@ -323,7 +324,7 @@ def _one(
 def _baseline(task: Task, tuned: Tuned, store: Store) -> float:
     """Time the default again. Returns how it differs from the first time: 1.0 is not at all."""
     samples = measure.runner_for(task).baseline()
-    store.add_baseline(task.key, measure.device_name(task.target), samples)
+    store.add_baseline(task.key, device_name(task.target), samples)
     middle = statistics.median(samples)
     if not tuned.default_ms:
         tuned.default_ms = 1e3 * middle
@@ -434,7 +435,7 @@ def _decide(task: Task, tuned: Tuned, options: Options, store: Store) -> None:
         own,
         best.unsure,
         len(best.samples),
-        measure.device_name(task.target),
+        device_name(task.target),
         tuned.noise,
         len(tuned.measured),
         options.flags,

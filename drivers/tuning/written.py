@@ -8,10 +8,10 @@ from pathlib import Path
 
 import yaml
 
-from mlirules.drivers.frontend.torch import write_whole
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning import results
 from mlirules.drivers.tuning.outcome import Outcome
+from mlirules.language import outputs
 from mlirules.language.pipeline import Pipeline, Stage
 
 
@@ -50,7 +50,7 @@ def write_found(
         reason=f"{choice.name}, {choice.whole.ratio:.2f} times as fast as the default.",
     )
     path = output / f"{name}.{done.target.name.replace(':', '-')}.yaml"
-    write_whole(path, text.encode())
+    outputs.write(path, text.encode())
     return [*paths, path]
 
 

@@ -28,7 +28,7 @@ from mlirules.drivers.tuning_specs.reader import (
 from mlirules.drivers.tuning_specs.settings import UPGRADE
 from mlirules.drivers.tuning_specs.upgrade import needs_upgrade
 from mlirules.generator.emit import tuning_spec as tuning
-from mlirules.language.config.rule import ConfigRule
+from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.loader import rule_files
 

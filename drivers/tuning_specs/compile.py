@@ -22,7 +22,8 @@ from mlirules.drivers.iree.compiler import CompileError
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning_specs.match import Refusal, refusal
 from mlirules.generator.emit import tuning_spec as tuning
-from mlirules.language.config.rule import ConfigRule, load_configs
+from mlirules.language.config.op import ConfigRule
+from mlirules.language.config_loader import load_configs
 from mlirules.language.faults import CheckFailed, Fault, MlirulesError, Span
 
 DUMP = "--iree-hal-dump-executable-configurations-to"

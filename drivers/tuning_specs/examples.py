@@ -14,7 +14,7 @@ from typing import Any
 
 from mlirules.drivers.tuning_specs.named import named_tests
 from mlirules.language.config.model import ConfigTest, plain
-from mlirules.language.config.rule import ConfigRule
+from mlirules.language.config.op import ConfigRule
 
 #: The size of a dim that a rule does not limit.
 FREE = 32

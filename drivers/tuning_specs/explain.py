@@ -9,7 +9,7 @@ from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match.indexing import Miss, match_equation
 from mlirules.drivers.tuning_specs.compile import ConfiguredOp, configure
 from mlirules.drivers.tuning_specs.match import Refusal, refusal
-from mlirules.language.config.rule import ConfigRule
+from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import Fault, MlirulesError
 
 # How far a match has got when a part of it refuses.

@@ -17,7 +17,8 @@ from mlirules.drivers.tuning_specs.reader import Limit, Spec, SpecEntry
 from mlirules.drivers.tuning_specs.settings import SettingsReader
 from mlirules.drivers.tuning_specs.sizes import Limits
 from mlirules.generator.emit import tuning_spec as tuning
-from mlirules.language.config.rule import ConfigRule, TargetOracle, config_of
+from mlirules.language.config.op import ConfigRule, TargetOracle
+from mlirules.language.config_loader import config_of
 from mlirules.language.faults import Fault, MlirulesError, did_you_mean
 from mlirules.language.source import SourceFile
 

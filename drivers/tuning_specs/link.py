@@ -18,7 +18,7 @@ from mlirules.drivers.tuning_specs.overlap import Overlap, overlaps
 from mlirules.drivers.tuning_specs.reader import nested
 from mlirules.drivers.tuning_specs.steps import symbol_of
 from mlirules.generator.emit import tuning_spec as tuning
-from mlirules.language.config.rule import ConfigRule
+from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import Fault, MlirulesError, did_you_mean
 
 

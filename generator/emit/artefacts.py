@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mlirules.generator import names
 from mlirules.generator.emit import pdll
 from mlirules.generator.emit import tuning_spec as tuning
 from mlirules.generator.emit.standalone import standalone_pdll
-from mlirules.language.config.rule import ConfigRule
+from mlirules.language import outputs
+from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.rule import Rule
 
@@ -96,7 +98,7 @@ def tuning_specs(rules: Sequence[ConfigRule], name: str, *, folder: Path = Path(
 
 def _banner(rules: Sequence[Rule], what: str = "for the drivers of mlirules") -> str:
     lines = [f"// PDL {what}. Do not edit: change the rule and generate again."]
-    lines += [f"// {rule.name}: generated from {pdll.location(rule)}" for rule in rules]
+    lines += [f"// {rule.name}: generated from {names.location(rule)}" for rule in rules]
     return "\n".join(lines) + "\n"
 
 
@@ -132,4 +134,4 @@ def flags_file(form: str, path: Path) -> str:
 def write(made: Artefacts, folder: Path) -> dict[str, bool]:
     """Write the files that are not there already with the same text; tells which."""
     files = sorted(made.files.items())
-    return {name: pdll.write_atomically(folder / name, text) for name, text in files}
+    return {name: outputs.write_changed(folder / name, text) for name, text in files}

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlirules.language.config.rule import ConfigRule
+from mlirules.generator.names import identifier, place
 from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.notation import ast
 from mlirules.language.rule import BodyText, Rule, nested_calls
-from mlirules.support import cache, package
+from mlirules.support import cache, files, package
 
 if TYPE_CHECKING:
     from jinja2.sandbox import SandboxedEnvironment
@@ -53,11 +53,6 @@ def environment() -> SandboxedEnvironment:
 def render(template: str, **values: object) -> str:
     """Render one of the generator's templates."""
     return environment().get_template(template).render(**values)
-
-
-def identifier(name: str) -> str:
-    """A rule's name as an identifier of PDLL and MLIR."""
-    return re.sub(r"\W", "_", name)
 
 
 @dataclass
@@ -96,21 +91,6 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _location(path: str, line: int) -> str:
-    """A place that does not depend on where the checkout stands: output is deterministic."""
-    parts = Path(path).parts
-    for anchor in ("rules", "specs", "examples", "lit_tests", "tests"):
-        if anchor in parts:
-            at = len(parts) - 1 - parts[::-1].index(anchor)
-            return "/".join(parts[at:]) + f":{line}"
-    return f"{parts[-1] if parts else path}:{line}"
-
-
-def location(rule: Rule | ConfigRule) -> str:
-    """Where a rule stands, the same on every machine: ``rules/torch/to-linalg/mm.yaml:2``."""
-    return _location(rule.path, rule.span.line)
-
-
 def pdll(rules: Sequence[Rule], *, origin: str = "a rule set") -> str:
     """The rules as PDLL text for the drivers, with natives for conditions and results."""
     views = [view(rule) for rule in rules]
@@ -123,18 +103,18 @@ def view(rule: Rule) -> RuleView:
     def lines(section: str) -> list[_Line]:
         if section == "types":
             return [
-                _Line(f"{n}: {line}", _location(rule.path, line.span.line))
+                _Line(f"{n}: {line}", place(rule.path, line.span.line))
                 for n, (line, _) in rule.types.items()
             ]
         if section == "where":
             return [
-                _Line(_one_line(str(line)), _location(rule.path, line.span.line))
+                _Line(_one_line(str(line)), place(rule.path, line.span.line))
                 for line, _ in rule.where
             ]
         return [
             _Line(
                 "MLIR body" if isinstance(s, BodyText) else _one_line(str(line)),
-                _location(rule.path, line.span.line),
+                place(rule.path, line.span.line),
             )
             for line, s in rule.rewrite
         ]
@@ -157,7 +137,7 @@ def view(rule: Rule) -> RuleView:
         rule.name,
         ident,
         _one_line(rule.doc.summary),
-        _location(rule.path, rule.span.line),
+        place(rule.path, rule.span.line),
         rule.benefit,
         True,
         lines("types"),
@@ -329,17 +309,6 @@ def runs() -> int:
     return _RUNS.get()
 
 
-def write_atomically(path: Path, text: str) -> bool:
-    """Write a text file through a temporary one. Returns False when it already says the same."""
-    try:
-        if path.read_text(encoding="utf-8") == text:
-            return False
-    except (OSError, UnicodeDecodeError):
-        pass
-    cache.write_whole(path, text.encode())
-    return True
-
-
 def compile_pdll(text: str, *, path: str = "rules.pdll") -> str:
     """PDLL to PDL (MLIR text), cached by content. Raises :class:`MlirulesError`, located."""
     digest = hashlib.sha256(("pdll-1\0" + text).encode()).hexdigest()
@@ -382,7 +351,7 @@ def compile_pdll(text: str, *, path: str = "rules.pdll") -> str:
         for line in done.stdout.splitlines()
         if not line.startswith("#loc")
     )
-    write_atomically(cached, pdl + "\n")
+    files.write(cached, pdl + "\n")
     return pdl + "\n"
 
 

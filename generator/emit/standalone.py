@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mlirules.generator import names
 from mlirules.generator.emit import pdll
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation import ast
@@ -24,7 +25,7 @@ def standalone_pdll(rules: Rule | Sequence[Rule], *, form: str = "pdl") -> str:
     """
     chosen = [rules] if isinstance(rules, Rule) else list(rules)
     views = [_view(rule, form) for rule in chosen]
-    origin = ", ".join(pdll.location(rule) for rule in chosen)
+    origin = ", ".join(names.location(rule) for rule in chosen)
     return pdll.render("rules.pdll.j2", rules=views, origin=origin, driver=False)
 
 
@@ -40,7 +41,7 @@ def _view(rule: Rule, form: str) -> pdll.RuleView:
     view = pdll.view(rule)
     view.native = False
     view.patterns = [
-        _Writer(rule, swapped, form).write(pdll.identifier(rule.name) + suffix)
+        _Writer(rule, swapped, form).write(names.identifier(rule.name) + suffix)
         for swapped, suffix in pdll.alternatives(rule)
     ]
     return view

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mlirules.generator.emit.pdll import identifier, location
+from mlirules.generator.names import identifier, location
 from mlirules.language.rule import Rule
 
 __all__ = ["ANY", "VALUE", "Entry", "spec_text"]

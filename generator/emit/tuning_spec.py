@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlirules.generator.emit import generic, pdll
+from mlirules.generator import names
+from mlirules.generator.emit import generic
 from mlirules.language.config.model import (
     Basis,
     DimRange,
@@ -72,7 +73,7 @@ def tuning_spec(
     lines = [
         "// A tuning spec. Do not edit: change the rules and generate again.",
         *_usage(kind),
-        *(f"// {rule.name}: generated from {pdll.location(rule)}" for rule in rules),
+        *(f"// {rule.name}: generated from {names.location(rule)}" for rule in rules),
         f"module @{name} attributes {{ transform.with_named_sequence{strict} }} {{",
         *_actions(actions),
         *body,

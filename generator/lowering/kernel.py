@@ -10,21 +10,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mlirules.generator.emit.pdll import identifier
 from mlirules.generator.lowering.spelling import float_text
 from mlirules.generator.lowering.values import Argument, Lowered, LoweringError
+from mlirules.generator.names import identifier
 from mlirules.generator.objects import ObjectError, object_of
 from mlirules.language.evaluate import Evaluator
-from mlirules.language.kernel import MAX_GRID, MAX_THREADS, PLACES, KernelDoc, Variant
+from mlirules.language.kernel import MAX_GRID, MAX_THREADS, PLACES, TARGET, KernelDoc
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
 from mlirules.language.operands import Refused, describe, truth
-from mlirules.language.rule import Line, Rule
+from mlirules.language.rule import Line, Rule, Variant
 from mlirules.language.unify import NoMatch
 from mlirules.language.values import DType, Tensor
 
-#: The attribute of an executable that says for which kind of target its kernel is written.
-TARGET = "mlirules.target"
 _CPU = f'#hal.executable.target<"llvm-cpu", "embedded-elf-{platform.machine()}">'
 
 

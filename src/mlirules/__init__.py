@@ -7,6 +7,8 @@ The names below are the library's front door. Each is imported on first use, so 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from mlirules.support import package
+
 if TYPE_CHECKING:
     from mlirules.drivers.iree.compiler import CompileError, compile_module, parse
     from mlirules.drivers.iree.runtime import run
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from mlirules.drivers.pipelines.transform import Pipeline, Transformed, transform
     from mlirules.language.faults import Fault, MlirulesError, Span
 
-__version__ = "0.1.0"
+__version__ = package.VERSION
 
 __all__ = [
     "CompileError",

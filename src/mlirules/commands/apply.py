@@ -105,8 +105,9 @@ def command(
 
     Applying nothing is reported loudly on stderr; it fails only if --expect or --expect-min do.
     """
-    from mlirules.drivers.apply.engine import write_trace
-    from mlirules.drivers.pipelines.transform import load_program, read_program, transform
+    from mlirules.drivers.apply.programs import load_program, read_program
+    from mlirules.drivers.apply.run import write_trace
+    from mlirules.drivers.pipelines.transform import transform
 
     source = load_program(model)
     # The original is looked at again by these only.
@@ -163,11 +164,8 @@ def _difference(text: str, done: Any, model: Path) -> Any:
 
 
 def _why_not(text: str, done: Any, stages: list[Any], model: Path) -> list[Any]:
-    from mlirules.drivers.pipelines.transform import (
-        engine_for,
-        parsed,
-        stage_rules,
-    )
+    from mlirules.drivers.apply.programs import parsed
+    from mlirules.drivers.pipelines.transform import engine_for, stage_rules
     from mlirules.drivers.quality.explain import why_not
 
     before = parsed(text, str(model))

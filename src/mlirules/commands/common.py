@@ -154,9 +154,9 @@ def applications_table(outcome: Any) -> Table:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file whole or not at all. Raises MlirulesError."""
-    from mlirules.drivers.frontend.torch import write_whole
+    from mlirules.language import outputs
 
-    write_whole(path, data)
+    outputs.write(path, data)
 
 
 def pipeline_for(name: str | None, target: str) -> Any:

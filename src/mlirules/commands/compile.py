@@ -96,7 +96,7 @@ def command(
     configured by it, when --no-fallback finds a torch op left, or when --check finds a difference;
     nothing is written then.
     """
-    from mlirules.drivers.apply.engine import write_trace
+    from mlirules.drivers.apply.run import write_trace
     from mlirules.drivers.iree.parameters import check as check_archives
 
     recipe = recipe_for(

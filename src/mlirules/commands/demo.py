@@ -105,9 +105,10 @@ def _targets(given: list[str] | None) -> tuple[list[str], list[str]]:
 
 def _run(target: Any) -> dict[str, Any]:
     from mlirules.drivers.apply.engine import leftovers
+    from mlirules.drivers.apply.programs import load_program
     from mlirules.drivers.iree import compiler, runtime
     from mlirules.drivers.measure import child
-    from mlirules.drivers.pipelines.transform import compile_program, load_program
+    from mlirules.drivers.pipelines.transform import compile_program
 
     model, golden = demo_file("bert.mlirbc"), demo_file("bert.npz")
     inputs = runtime.load_npz(golden)

@@ -115,9 +115,10 @@ def _difference(
 
 
 def _phases(paths: list[str], phases: str, target: str, pipeline: str | None) -> Diff:
+    from mlirules.drivers.apply.programs import read_program
     from mlirules.drivers.irdiff.changes import compare
     from mlirules.drivers.iree.targets import Target
-    from mlirules.drivers.pipelines.transform import Pipeline, program_at, read_program
+    from mlirules.drivers.pipelines.transform import Pipeline, program_at
 
     names = split([phases])
     if len(names) != 2 or len(paths) != 1:

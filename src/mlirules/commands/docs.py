@@ -59,7 +59,7 @@ def _functions(as_json: bool) -> None:
 def _pages(paths: list[str], output: Path) -> dict[str, bool]:
     from mlirules.drivers.quality.config_test import any_rules
     from mlirules.generator import pages
-    from mlirules.generator.emit import pdll
+    from mlirules.language import outputs
     from mlirules.language.loader import LIBRARY
 
     rules = any_rules([p or str(LIBRARY) for p in paths])
@@ -70,7 +70,7 @@ def _pages(paths: list[str], output: Path) -> dict[str, bool]:
             made.append(rule_page(rule))
     files = {"schema/rule.json": pages.schema(), "rules/index.md": pages.index(made)}
     files |= {f"rules/{page.file}": page.text for page in made}
-    return {name: pdll.write_atomically(output / name, text) for name, text in files.items()}
+    return {name: outputs.write_changed(output / name, text) for name, text in files.items()}
 
 
 def rule_page(rule: Any) -> Any:

@@ -33,11 +33,8 @@ def command(
     shown once, with their number. A config rule is held against the dispatches that the compiler
     makes of the program.
     """
-    from mlirules.drivers.pipelines.transform import (
-        engine_for,
-        parsed,
-        read_program,
-    )
+    from mlirules.drivers.apply.programs import parsed, read_program
+    from mlirules.drivers.pipelines.transform import engine_for
     from mlirules.drivers.quality.explain import diagnoses
 
     config = _config(rule)
@@ -105,8 +102,8 @@ def _config(name: str) -> Path | None:
 def _explain_config(
     file: Path, model: Path, target: str | None, at: str | None, limit: int, as_json: bool
 ) -> None:
+    from mlirules.drivers.apply.programs import read_program
     from mlirules.drivers.iree.targets import Target
-    from mlirules.drivers.pipelines.transform import read_program
     from mlirules.drivers.tuning_specs.compile import config_set
     from mlirules.drivers.tuning_specs.explain import diagnoses
 
@@ -146,7 +143,7 @@ def _explain_config(
 
 def place(op: Any, path: Path) -> str:
     """Where an op stands in the program: ``FILE:LINE:COLUMN``."""
-    from mlirules.drivers.pipelines.transform import located
+    from mlirules.drivers.apply.programs import located
 
     shown = str(op.location).removeprefix("loc(").removesuffix(")").replace('"', "")
     return located(shown, str(path))

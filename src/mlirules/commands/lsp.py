@@ -30,11 +30,11 @@ def server() -> Any:
         raise MlirulesError.not_installed(
             "lsp", "the language server needs pygls, which is not installed", "lsp"
         ) from None
-    from mlirules import __version__
     from mlirules.drivers.quality import editor as language
     from mlirules.language.faults import Fault
+    from mlirules.support.package import VERSION
 
-    made: Any = LanguageServer("mlirules", __version__)
+    made: Any = LanguageServer("mlirules", VERSION)
 
     def span(part: language.Part) -> Any:
         return types.Range(

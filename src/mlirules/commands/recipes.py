@@ -28,8 +28,9 @@ def recipe_for(
 
     ``only`` and ``skip`` leave rules of its stages out. Raises :class:`MlirulesError`.
     """
+    from mlirules.drivers.apply.programs import load_program
     from mlirules.drivers.iree.targets import Target
-    from mlirules.drivers.pipelines.transform import Recipe, load_program
+    from mlirules.drivers.pipelines.transform import Recipe
 
     chosen = Target.parse(target)
     line = line_for(rules, pipeline, driver, list(only), list(skip), chosen.name)

@@ -110,8 +110,9 @@ def _binary(
 
     A .vmfb does not tell those.
     """
+    from mlirules.drivers.apply.programs import load_program
     from mlirules.drivers.measure import numerics
-    from mlirules.drivers.pipelines.transform import Pipeline, compile_program, load_program
+    from mlirules.drivers.pipelines.transform import Pipeline, compile_program
 
     if model.suffix == ".vmfb":
         if pipeline or no_fallback or extra:

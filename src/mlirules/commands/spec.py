@@ -247,7 +247,7 @@ def import_command(
     """
     from mlirules.drivers.tuning_specs.check import load_source, round_trip
     from mlirules.drivers.tuning_specs.examples import with_examples
-    from mlirules.language.config.rule import write_config
+    from mlirules.language.config.write import write_config
     from mlirules.language.faults import Fault
 
     source = load_source(str(spec), target=target)

@@ -100,9 +100,9 @@ def coverage(
     when an entry hits no op of any model, or when one that should hit does not.
     """
     from mlirules.drivers.iree.targets import Target
+    from mlirules.drivers.pipelines.coverage import cover, page, unused
     from mlirules.drivers.pipelines.transform import Pipeline, default_for
     from mlirules.drivers.tuning_specs.compile import packs
-    from mlirules.drivers.tuning_specs.coverage import cover, page, unused
     from mlirules.drivers.tuning_specs.link import link
 
     chosen = Target.parse(target)
@@ -185,7 +185,7 @@ def diff(
     Specs are compiled with as they stand. Exits with 1 when there is a difference, like diff.
     """
     from mlirules.drivers.iree.targets import Target
-    from mlirules.drivers.tuning_specs.coverage import compare
+    from mlirules.drivers.pipelines.coverage import compare
 
     chosen = Target.parse(target)
     texts = [_as_spec(path, target) for path in (before, after)]
@@ -227,7 +227,7 @@ def _as_spec(path: Path, target: str) -> str:
 def prove(source: Source, models: Sequence[Path], target: str | None) -> list[dict[str, Any]]:
     """Each model compiled with a spec and with what is made of its rules."""
     from mlirules.drivers.iree.targets import Target
-    from mlirules.drivers.tuning_specs.coverage import compare
+    from mlirules.drivers.pipelines.coverage import compare
     from mlirules.drivers.tuning_specs.link import link, linked_text
 
     if target is None:

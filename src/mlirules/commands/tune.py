@@ -76,8 +76,9 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Find faster configurations for what dominates a program; write rules and a report."""
+    from mlirules.drivers.apply.programs import read_program
     from mlirules.drivers.iree.targets import Target
-    from mlirules.drivers.pipelines.transform import Pipeline, read_program, transform
+    from mlirules.drivers.pipelines.transform import Pipeline, transform
     from mlirules.drivers.tuning import outcome, report, tuner, ways, written
     from mlirules.drivers.tuning import space as spaces
     from mlirules.drivers.tuning.store import Store

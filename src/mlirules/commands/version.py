@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mlirules import __version__
 from mlirules.commands.common import Json, say, say_json
+from mlirules.support.package import VERSION
 
 EXAMPLE = "mlirules version"
 
@@ -13,7 +13,7 @@ def command(as_json: Json = False) -> None:
     from mlirules.drivers.iree import compiler, runtime
 
     facts: dict[str, object] = {
-        "mlirules": __version__,
+        "mlirules": VERSION,
         "iree-base-compiler": compiler.version(),
         "iree-base-runtime": runtime.version(),
         "devices": [device.uri for device in runtime.devices()],

@@ -7,15 +7,14 @@ has, and the sizes of tiles are expressions over the shapes of the match.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import Field, FiniteFloat
 
 from mlirules.language.model import Body, Equation, RuleDoc, Strict, Symbol
-from mlirules.language.notation import ast
-from mlirules.language.rule import Line
 
+#: The attribute of an executable that says for which kind of target its kernel is written.
+TARGET = "mlirules.target"
 #: Most threads that a workgroup may have anywhere, and most workgroups along x, y and z.
 MAX_THREADS = 1024
 MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -116,15 +115,3 @@ class KernelDoc(RuleDoc):
         max_length=0, default=[], description="A kernel rule has none: `kernel:` stands for it."
     )
     kernel: Kernel = Field(description="The kernel that takes the place of the match.")
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A kernel's variant, parsed. ``let`` holds an expression or a value for each name."""
-
-    doc: KernelVariant
-    let: list[tuple[str, Line, ast.Expr | None, object]] = field(default_factory=list)
-    where: list[tuple[Line, ast.Expr]] = field(default_factory=list)
-    grid: list[tuple[Line, ast.Expr]] = field(default_factory=list)
-    workgroup: list[tuple[Line, ast.Expr]] = field(default_factory=list)
-    body: Line | None = None

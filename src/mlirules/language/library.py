@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import mlirules
 from mlirules.language.checks.checker import OpOracle
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.kernel import KernelDoc
@@ -28,7 +27,7 @@ from mlirules.language.model import RuleDoc
 from mlirules.language.notation import ast
 from mlirules.language.rule import BodyText, Line, OpPattern, Rule
 from mlirules.language.source import MAX_BYTES, Path_, SourceFile, Text, load_yaml
-from mlirules.support import cache
+from mlirules.support import cache, package
 
 __all__ = ["Entry", "RuleSet", "open_rules", "reachable"]
 
@@ -188,7 +187,7 @@ class _Pack:
         self, path: Path, files: Sequence[Path], ops: OpOracle | None, compiler: str
     ) -> None:
         self.ops = ops
-        self.stamp = [_FORMAT, mlirules.__version__, compiler, _code(), ops is not None]
+        self.stamp = [_FORMAT, package.VERSION, compiler, _code(), ops is not None]
         self.origins = {folder: origin_of(folder) for folder in {f.parent for f in files}}
         key = hashlib.sha256(f"{path}\0{files[0].resolve()}".encode()).hexdigest()[:24]
         self.file = cache.directory() / "rules" / f"{key}.json"

@@ -6,15 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlirules.language.faults import Span
+from mlirules.language.kernel import KernelVariant
 from mlirules.language.model import RuleDoc, Test
 from mlirules.language.notation import ast
 from mlirules.language.source import SourceFile, Text
-
-if TYPE_CHECKING:
-    from mlirules.language.kernel import Variant
 
 # The ops that an index equation in `match` may find.
 STRUCTURED_OPS = tuple(
@@ -90,6 +88,18 @@ class BodyText:
     """A `body:` of a rewrite."""
 
     text: str
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel's variant, parsed. ``let`` holds an expression or a value for each name."""
+
+    doc: KernelVariant
+    let: list[tuple[str, Line, ast.Expr | None, object]] = field(default_factory=list)
+    where: list[tuple[Line, ast.Expr]] = field(default_factory=list)
+    grid: list[tuple[Line, ast.Expr]] = field(default_factory=list)
+    workgroup: list[tuple[Line, ast.Expr]] = field(default_factory=list)
+    body: Line | None = None
 
 
 class InFile:

@@ -18,7 +18,7 @@ from mlirules.language.config.model import ConfigDoc
 from mlirules.language.kernel import KernelDoc
 from mlirules.language.model import RuleDoc
 from mlirules.language.notation.parser import ELEMENT_TYPES, SCALAR_KINDS
-from mlirules.support import package
+from mlirules.support import files, package
 
 # Inside the package, so that it ships; docs/ holds the copy that a web page can serve.
 PACKAGED = package.RULES / "schema" / "rule.json"
@@ -159,11 +159,8 @@ def write() -> list[Path]:
     for path in (PACKAGED, PUBLISHED):
         if path == PUBLISHED and not path.parents[1].is_dir():
             continue
-        if path.is_file() and path.read_text(encoding="utf-8") == text():
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text(), encoding="utf-8")
-        written.append(path)
+        if files.write_changed(path, text()):
+            written.append(path)
     return written
 
 

@@ -1,14 +1,15 @@
-"""Files that are kept between runs: where they are, and how they are written."""
+"""Files that are kept between runs: where they are, and how to know that they are whole."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
-import tempfile
 from pathlib import Path
 
-__all__ = ["directory", "keep_newest", "read_checked", "write_checked", "write_whole"]
+from mlirules.support import files
+
+__all__ = ["directory", "keep_newest", "read_checked", "write_checked"]
 
 
 def directory() -> Path:
@@ -21,23 +22,10 @@ def directory() -> Path:
     return user_cache_path("mlirules")
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file through a temporary one: other processes see the old or the new one, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(name).replace(path)
-    except BaseException:  # an interrupt, too, must not leave the temporary file behind
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
 def write_checked(path: Path, data: bytes) -> None:
     """Write a file for :func:`read_checked`. A folder that cannot be written keeps nothing."""
     with contextlib.suppress(OSError):
-        write_whole(path, hashlib.sha256(data).digest() + data)
+        files.write(path, hashlib.sha256(data).digest() + data)
 
 
 def read_checked(path: Path) -> bytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+VERSION = "0.1.0"
 PACKAGE = Path(__file__).resolve().parents[1]
 #: The library of rules, by folders.
 RULES = (PACKAGE / "rules").resolve()

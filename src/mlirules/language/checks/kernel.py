@@ -7,10 +7,10 @@ import re
 
 from mlirules.language.checks.expressions import Expressions, blanked
 from mlirules.language.faults import Fault
-from mlirules.language.kernel import MAX_GRID, MAX_THREADS, PLACES, KernelDoc, Variant
+from mlirules.language.kernel import MAX_GRID, MAX_THREADS, PLACES, KernelDoc
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
-from mlirules.language.rule import Rule
+from mlirules.language.rule import Rule, Variant
 from mlirules.language.source import Path_
 
 

@@ -3,10 +3,10 @@
 Python API, for tools that write such rules:
 
 - :class:`ConfigDoc` is the file; ``ConfigDoc.model_validate(plain data)`` checks its shape.
-- :func:`mlirules.language.config.rule.load_config` (a file) and ``load_configs`` (rule sets) read,
-  check and locate; ``load_config(path, text)`` checks text that is not written yet. They give
-  :class:`~mlirules.language.config.rule.ConfigRule`, or raise ``MlirulesError`` with every fault.
-- :func:`mlirules.language.config.rule.write_config` writes a :class:`ConfigDoc` as YAML.
+- :func:`mlirules.language.config_loader.load_config` (a file) and ``load_configs`` (rule sets)
+  read, check and locate; ``load_config(path, text)`` checks text that is not written yet. They give
+  :class:`~mlirules.language.config.op.ConfigRule`, or raise ``MlirulesError`` with every fault.
+- :func:`mlirules.language.config_loader.write_config` writes a :class:`ConfigDoc` as YAML.
 - :func:`mlirules.generator.emit.tuning_spec.tuning_spec` writes the tuning spec.
 - :func:`mlirules.drivers.tuning_specs.compile.compile_with` compiles with them, proven.
 

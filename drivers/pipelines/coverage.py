@@ -12,9 +12,10 @@ from typing import Any
 import jinja2
 from jinja2.sandbox import SandboxedEnvironment
 
+from mlirules.drivers.apply.programs import read_program
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.pipelines.transform import Pipeline, program_at, read_program
+from mlirules.drivers.pipelines.transform import Pipeline, program_at
 from mlirules.drivers.tuning_specs.compile import (
     DUMP,
     ConfiguredOp,
@@ -24,7 +25,7 @@ from mlirules.drivers.tuning_specs.compile import (
     hook,
 )
 from mlirules.generator.emit.tuning_spec import MARKER
-from mlirules.language.config.rule import ConfigRule
+from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import MlirulesError
 
 _PAGE = Path(__file__).with_name("coverage.html.j2")

@@ -12,23 +12,18 @@ from pathlib import Path
 import pydantic
 
 from mlirules.language.checks.config import Checker
+from mlirules.language.checks.config_shape import in_order, shape_faults
 from mlirules.language.config.model import ConfigDoc
-from mlirules.language.config.op import ConfigRule, TargetFacts, TargetOracle
-from mlirules.language.config.shape import in_order, shape_faults
-from mlirules.language.config.write import write_config
+from mlirules.language.config.op import ConfigRule, TargetOracle
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.loader import LIBRARY, join, kind_of, rule_files
 from mlirules.language.source import MAX_FAULTS, SourceFile, load_yaml
 
 __all__ = [
     "CONFIGS",
-    "ConfigRule",
-    "TargetFacts",
-    "TargetOracle",
     "config_of",
     "load_config",
     "load_configs",
-    "write_config",
 ]
 
 #: The shipped config rules.

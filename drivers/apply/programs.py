@@ -1,0 +1,93 @@
+"""Programs as stages take them: modules of the session's context, read from text or bytecode."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+from mlirules.drivers.apply import session
+from mlirules.drivers.iree import compiler, program
+from mlirules.drivers.iree.compiler import Program, ir
+from mlirules.language.faults import MlirulesError
+
+__all__ = ["as_program", "load_program", "located", "parsed", "read_program", "shared_context"]
+
+
+def shared_context() -> Any:
+    """The context of the session that this thread is in."""
+    return session.current().context
+
+
+def read_program(path: str | Path) -> str:
+    """The text of an MLIR program, weights included: for those who look at the text.
+
+    What is applied and compiled comes from :func:`load_program`. Raises :class:`MlirulesError` when
+    it cannot be read.
+    """
+    try:
+        data = Path(path).read_bytes()
+        return str(_mapped(Path(path))) if program.is_bytecode(data) else data.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise MlirulesError.at(str(path), f"cannot be read: {reason}", code="file") from None
+
+
+def load_program(path: str | Path) -> Program:
+    """The program in a file of MLIR text or bytecode, as stages take it.
+
+    Raises :class:`MlirulesError` when it cannot be read or is wrong, located.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            if program.is_bytecode(file.read(len(program.MAGIC))):
+                return Program(_mapped(path))
+        data = path.read_bytes()
+        try:
+            return Program(parsed(data, str(path)), path)
+        except MlirulesError:
+            data.decode("utf-8")  # says better what is wrong, if that is it
+            raise
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise MlirulesError.at(str(path), f"cannot be read: {reason}", code="file") from None
+
+
+def _mapped(path: Path) -> ir.Module:
+    try:
+        module = program.of_bytecode(path, shared_context())
+    except ir.MLIRError as error:
+        said = str(error).splitlines()
+        message = said[-1] if said else "not bytecode that this compiler reads"
+        raise MlirulesError.at(str(path), message, code="mlir") from None
+    program.inline_integer_resources(module)
+    return module
+
+
+def parsed(text: str | bytes, path: str = "<string>") -> ir.Module:
+    """A program's text as a module in the shared context, as stages take it.
+
+    Raises :class:`MlirulesError`, located.
+    """
+    module = compiler.parse(text, path, shared_context())
+    program.inline_integer_resources(module)
+    return module
+
+
+def as_program(source: str | ir.Module | Program, path: str) -> Program:
+    """A source as a program of the shared context: the one given, if it is of that."""
+    if isinstance(source, str):
+        return Program(parsed(source, path), source)
+    given = source if isinstance(source, Program) else Program(source)
+    if given.module.context == shared_context():
+        return given
+    data = io.BytesIO()
+    given.module.operation.write_bytecode(data)
+    return Program(parsed(data.getvalue(), path), given.origin)
+
+
+def located(location: str, path: str) -> str:
+    """A location with the program's path: a program that was parsed from text is called ``-``."""
+    return re.sub(r"(?<![^\s\[,])-(?=:\d+:\d+)", lambda _: path, location)
