@@ -218,7 +218,7 @@ class _Reader:
         line, column = int(place.start_line), int(place.start_col)
         if not 1 <= line <= len(self.starts):
             return 0
-        return self.starts[line - 1] + int(column) - 1
+        return self.starts[line - 1] + column - 1
 
     def entry_point(self, part: Part) -> None:
         symbols = Symbols(part.module, self.offset)
