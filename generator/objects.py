@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 from mlirules.support import cache, files
+from mlirules.support.limits import Limits, limited
 
 #: No libc, no run-time support: the object is linked into an executable that has neither.
 FLAGS = (
@@ -54,7 +55,7 @@ def object_of(source: Path) -> Path:
     made.parent.mkdir(parents=True, exist_ok=True)
     with files.replaced(made) as name:
         done = subprocess.run(
-            [compiler, *FLAGS, str(source), "-o", str(name)],
+            limited([compiler, *FLAGS, str(source), "-o", str(name)], Limits(cpu_s=120)),
             capture_output=True,
             text=True,
             timeout=120,

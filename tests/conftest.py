@@ -1,5 +1,6 @@
 """Fixtures shared by all tests: devices, and a cache that no test shares with the user."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,6 +10,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from mlirules.language import consent
 
 REQUIRED_DEVICES = "MLIRULES_REQUIRE_DEVICES"
 """Comma-separated drivers (`vulkan`, `cuda`) whose absence is a failure instead of a skip."""
@@ -67,4 +70,24 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("mlirules-cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLIRULES_CACHE_DIR", str(folder))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def own_consent() -> Iterator[None]:
+    """What a test lets run, it lets run alone."""
+    with consent.given():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def config_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The configuration of this session's user, which trusts the native code beside the tests."""
+    folder = tmp_path_factory.mktemp("mlirules-config")
+    trusted = [Path(__file__).parent, Path(__file__).parent.parent / "examples"]
+    (folder / "mlirules").mkdir()
+    listed = "".join(f"  - {json.dumps(str(path))}\n" for path in trusted)
+    (folder / "mlirules" / "config.yaml").write_text(f"trusted:\n{listed}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(folder))
         yield folder

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from mlirules.drivers.pipelines.transform import Pipeline, compile_program, rule
 from mlirules.drivers.quality.ruletest import run_test
 from mlirules.generator import objects
 from mlirules.generator.emit import artefacts as forms
+from mlirules.language import consent
 from mlirules.language.faults import MlirulesError
 from mlirules.language.loader import load_rule
 from mlirules.language.pipeline import Stage
@@ -29,6 +31,12 @@ HERE = Path(__file__).parent
 EXAMPLE = HERE.parent / "examples" / "kernels"
 GEMM = next(r for r in rule_set(("kernels",)) if r.name == "kernel-gemm")
 FOUR = ["cpu", "vulkan", "cuda:sm_80", "hip:gfx942"]
+
+
+@pytest.fixture(autouse=True)
+def trusted() -> Iterator[None]:
+    with consent.given(native=True):
+        yield
 
 
 def applied(program: str, kind: str, rules: str = "kernels") -> str:

@@ -34,7 +34,9 @@ from iree.runtime.array_interop import map_dtype_to_element_type
 
 from mlirules.drivers.iree.devices import Device, device_problem, devices, tool_path
 from mlirules.drivers.iree.targets import Target
+from mlirules.language import consent
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
+from mlirules.support.limits import Limits, limited
 
 __all__ = [
     "DTYPES",
@@ -58,6 +60,7 @@ __all__ = [
     "store_arrays",
     "tool_path",
     "version",
+    "with_limits",
 ]
 
 Array = npt.NDArray[Any]
@@ -132,8 +135,9 @@ def run(
     ``parameters`` are the archives of weights that the program loads from, ``[SCOPE=]FILE``.
     ``device`` is a runtime URI instead of the target's own; ``isolated`` forces or forbids a child
     process (default: only for targets other than ``cpu``, and whenever a ``timeout``, in seconds,
-    is given). Raises RunError, and MlirulesError when the function does not exist, the number of
-    inputs is wrong or no device is here.
+    is given). Where native code of others takes part it is always a child, with limits. Raises
+    RunError, and MlirulesError when the function does not exist, the number of inputs is wrong or
+    no device is here.
     """
     arrays = [np.asarray(value) for value in inputs]
     if target.kind != "cpu" and device is None and (reason := target.available()) is not None:
@@ -143,7 +147,7 @@ def run(
     uri = device or target.device
     if isolated is None:
         isolated = target.kind != "cpu" or timeout is not None
-    if isolated:
+    if isolated or consent.current().used:
         (result,) = _run_isolated(vmfb, [(function, arrays)], uri, timeout, parameters)
         if isinstance(result, MlirulesError):
             raise result
@@ -168,7 +172,7 @@ def run_each(
     calls needs one) all calls share it: starting one costs far more than a call. Raises
     MlirulesError when no device is here.
     """
-    if target.kind != "cpu" or isolated or timeout is not None:
+    if target.kind != "cpu" or isolated or timeout is not None or consent.current().used:
         if (reason := target.available()) is not None:
             raise MlirulesError.at("--target", reason, code="device")
         arrays = [(name, [np.asarray(value) for value in inputs]) for name, inputs in calls]
@@ -437,6 +441,7 @@ def _run_isolated(
             store_arrays(folder / f"inputs{index}", inputs)
         names = [name for name, _ in calls]
         command = [sys.executable, "-c", _CHILD.format(path=sys.path), directory, uri, *names]
+        command, timeout = with_limits(command, timeout, uri)
         try:
             child = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", timeout=timeout
@@ -457,6 +462,16 @@ def _run_isolated(
             else:
                 results.append(fate or RunError("crash", f"{names[index]!r} gave no results"))
         return results
+
+
+def with_limits(
+    command: Sequence[str], timeout: float | None, uri: str
+) -> tuple[list[str], float | None]:
+    """A child's command and its timeout, with limits where native code of others takes part."""
+    if not consent.current().used:
+        return list(command), timeout
+    limits = Limits() if uri.startswith("local-") else Limits(memory=None)
+    return limited(command, limits), limits.wall_s if timeout is None else timeout
 
 
 def _fate(

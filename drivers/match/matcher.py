@@ -23,7 +23,7 @@ from mlirules.drivers.match.liveness import is_dead
 from mlirules.generator.lowering.kernel import lower_kernel
 from mlirules.generator.lowering.lower import lower
 from mlirules.generator.lowering.values import LoweringError, tensor_of_type
-from mlirules.language import words
+from mlirules.language import consent, words
 from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.faults import Fault, MlirulesError
@@ -60,6 +60,8 @@ class Refusal:
     suggestion: str = ""
     #: The rule is at fault: it let the op in, and its rewrite does not fit.
     error: MlirulesError | None = None
+    #: The rule brings native code to which the user did not agree.
+    consent: bool = False
 
     def fault(self, rule: Rule) -> Fault:
         """The refusal as a located fault."""
@@ -218,6 +220,7 @@ class Matcher:
             for name, (_, decl) in rule.types.items()
             if decl.kind in ("vtensor", "tensor") and not decl.optional
         }
+        self.native = consent.native(rule)
         self.structural = [c for c in rule.where if _asks_structure(c[1])]
         self.plain_where = [c for c in rule.where if not _asks_structure(c[1])]
         # A single op without alternatives is the common case, and needs no backtracking.
@@ -239,7 +242,7 @@ class Matcher:
         """
         if len(self.rule.match) != 1 or self.structural or self.rule.index_match:
             return None
-        if self.rule.variants:  # the target counts, too
+        if self.rule.variants or self.native is not None:  # the target and consent count, too
             return None
         call = self.rule.root.equation.call
         names = [a.id for a in call.args if isinstance(a, ast.Name)]
@@ -1052,7 +1055,13 @@ class Matcher:
         verdict = self.cache.get(whole)
         if verdict is None:
             verdict = self._verdict(op, state)
-            self.cache[whole] = verdict
+            # What was refused for want of consent may be asked again with it.
+            if verdict.refusal is None or not verdict.refusal.consent:
+                self.cache[whole] = verdict
+        elif verdict.refusal is None:
+            refused = self._unadmitted()
+            if refused is not None:
+                raise _Stop(refused)
         state.verdict = verdict
         if verdict.refusal is not None:
             refusal = verdict.refusal
@@ -1117,6 +1126,17 @@ class Matcher:
             raise NoMatch(line, refused.message, expected=str(line), node=refused.node) from None
         raise NoMatch(line, said.message, expected=said.expected, found=said.found, node=said.node)
 
+    def _unadmitted(self) -> Refusal | None:
+        """The refusal of native code to which the user did not agree."""
+        if self.native is None:
+            return None
+        try:
+            consent.admit(self.native)
+        except MlirulesError as error:
+            said = error.faults[0].message
+            return Refusal(self.rule.made_by, said, depth=99, error=error, consent=True)
+        return None
+
     def _verdict(self, op: Any, state: _State) -> _Verdict:
         rule = self.rule
         env: dict[str, Any] = {}
@@ -1125,6 +1145,9 @@ class Matcher:
             env = bind(rule, named)
             for line, expr in self.plain_where:
                 self._condition(line, expr, env)
+            unadmitted = self._unadmitted()
+            if unadmitted is not None:
+                return _Verdict(None, unadmitted, env)
             if rule.variants:
                 lowered = lower_kernel(rule, env, results, state.around.target)
             else:

@@ -79,7 +79,8 @@ def compare(
         }
         (folder / "asked.json").write_text(json.dumps(asked))
         code = f"import sys; sys.path[:] = {sys.path!r}; import mlirules.drivers.measure.child as m"
-        _wait([sys.executable, "-c", f"{code}; m._child()", directory], timeout)
+        command = [sys.executable, "-c", f"{code}; m._child()", directory]
+        _wait(*runtime.with_limits(command, timeout, target.device))
         answer = json.loads((folder / "answer.json").read_text())
     if "failed" in answer:
         raise runtime.RunError("error", answer["failed"])

@@ -163,9 +163,12 @@ def _written(folder: Path, index: int, value: Any) -> str:
 
 
 def _tool(name: str, arguments: Sequence[str], timeout: float | None) -> str:
+    command = [str(runtime.tool_path(name)), *arguments]
+    device = next((a.partition("=")[2] for a in arguments if a.startswith("--device=")), "local-")
+    command, timeout = runtime.with_limits(command, timeout, device)
     try:
         done = subprocess.run(
-            [str(runtime.tool_path(name)), *arguments],
+            command,
             capture_output=True,
             text=True,
             errors="replace",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.matcher import Diagnosis
 from mlirules.drivers.quality.synthesis import Search
 from mlirules.generator.programs import Program
+from mlirules.language import consent
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation import ast
 from mlirules.language.rule import Line, Rule, nested_calls
@@ -43,6 +44,7 @@ def analyse(rules: Sequence[Rule]) -> list[Fault]:
     for rule in rules:
         out += named_otherwise(rule)
         out += unknown_attributes(rule)
+        out += without_consent(rule)
     known = {rule.name: _Known(rule, Search(rule, rewrite=False)) for rule in rules}
     for entry in known.values():
         entry.programs = _programs(entry)
@@ -73,6 +75,13 @@ def named_otherwise(rule: Rule) -> Iterator[Fault]:
             f"name the file {rule.name}.yaml: a rule is known by one name everywhere",
             "warning",
         )
+
+
+def without_consent(rule: Rule) -> Iterator[Fault]:
+    """Native code to which the user did not agree: what it does with others was not tried."""
+    need = consent.native(rule)
+    if need is not None and not consent.admitted(need):
+        yield replace(consent.missing(need), severity="warning")
 
 
 def unknown_attributes(rule: Rule) -> Iterator[Fault]:

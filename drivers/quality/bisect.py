@@ -19,8 +19,7 @@ from pathlib import Path
 from mlirules.drivers.apply.run import Application
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.measure import numerics
-from mlirules.drivers.measure.timing import paired
+from mlirules.drivers.measure import child, numerics
 from mlirules.drivers.pipelines.transform import (
     WHOLE,
     Part,
@@ -235,22 +234,18 @@ def by_numbers(before: Source, settings: Settings) -> Check:
 def by_time(before: Source, target: Target, factor: float) -> Check:
     """Good is where the program takes at most ``factor`` times as long as without rules.
 
-    Both stay loaded and run in turns; the median of the rounds' ratios counts.
+    Both run in turns, in a process of their own; the median of the rounds' ratios counts.
     """
     source = before if isinstance(before, str) else before()
     name, arguments = numerics.signature(source)
     inputs = numerics.random_inputs(arguments)
-
-    def loaded(binary: bytes) -> runtime.Program:
-        return runtime.Program(binary, inputs, target.device, name)
-
-    plain = loaded(compiler.compile_module(source, target))
+    plain = compiler.compile_module(source, target)
 
     def good(candidate: Candidate) -> bool:
-        forms = {"plain": plain, "rules": loaded(candidate.compiled[0])}
-        timed = paired(forms, baseline="plain", rounds=15)
+        forms = {"plain": plain, "rules": candidate.compiled[0]}
+        timed = child.compare(forms, inputs, target, function=name, rounds=15)
         # How many times as fast with the rules as without.
-        return timed.ratio("rules").median * factor >= 1.0
+        return timed.comparison.ratio("rules").median * factor >= 1.0
 
     return good
 

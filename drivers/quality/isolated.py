@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from mlirules.drivers.quality.config_test import any_rules, run_any_test
 from mlirules.drivers.quality.ruletest import TestResult
+from mlirules.language import consent
 from mlirules.language.config.op import ConfigRule
 from mlirules.language.rule import Rule
 
@@ -45,6 +46,7 @@ def run_apart(
         "paths": list(paths),
         "rules": [[rule.path, rule.name] for rule in rules],
         "devices": None if devices is None else list(devices),
+        "native": consent.current().native,
     }
     done = 0
     while done < len(tests):
@@ -127,6 +129,7 @@ def _child() -> None:
     asked = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else prints does not stand among the results
+    consent.grant(native=asked["native"])
     wanted = {(path, name) for path, name in asked["rules"]}
     rules = {(r.path, r.name): r for r in any_rules(asked["paths"]) if (r.path, r.name) in wanted}
     ordered = [rules[path, name] for path, name in asked["rules"]]

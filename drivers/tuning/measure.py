@@ -265,8 +265,11 @@ class Runner:
             f"import sys; sys.path[:] = {sys.path!r}; "
             "import mlirules.drivers.tuning.runner as r; r.main()"
         )
+        from mlirules.drivers.iree import runtime
+
+        command, _ = runtime.with_limits([sys.executable, "-c", code], None, self.target.device)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", code],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

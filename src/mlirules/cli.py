@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from mlirules.commands.common import EXIT_INTERNAL, err, say
+from mlirules.language import consent
 from mlirules.language.faults import (
     EXIT_CHECK_FAILED,
     EXIT_INPUT_WRONG,
@@ -91,7 +92,8 @@ def main(arguments: list[str] | None = None) -> None:
     as_json = "--json" in own
     named = next((word for word in given if not word.startswith("-")), None)
     try:
-        build(named if named in COMMANDS else None)(args=given, prog_name="mlirules")
+        with consent.given():
+            build(named if named in COMMANDS else None)(args=given, prog_name="mlirules")
     except MlirulesError as error:
         _faults(error.faults, as_json)
         sys.exit(EXIT_INPUT_WRONG)

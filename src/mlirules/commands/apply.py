@@ -17,6 +17,7 @@ from mlirules.commands.common import (
     Rules,
     Skip,
     Target,
+    TrustNative,
     applications_table,
     cost_settings,
     decisions_as_json,
@@ -99,6 +100,7 @@ def command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the program here, not to stdout.")
     ] = None,
+    trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
     """Apply rules to a program; without --rules the torch stages of the target's pipeline.

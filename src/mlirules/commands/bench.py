@@ -13,6 +13,7 @@ from mlirules.commands.common import (
     Json,
     Measure,
     Parameters,
+    TrustNative,
     note,
     out,
     say_json,
@@ -62,6 +63,7 @@ def command(
         Path | None, typer.Option("--output", "-o", help="Write the report as JSON here, too.")
     ] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds that a step may take.")] = 600,
+    trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
     """Time a program as stock iree-compile makes it against what a pipeline makes of it.

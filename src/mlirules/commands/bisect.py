@@ -16,6 +16,7 @@ from mlirules.commands.common import (
     Parameters,
     Rules,
     Skip,
+    TrustNative,
     out,
     say_json,
     split,
@@ -60,6 +61,7 @@ def command(
     inputs: Annotated[
         Path | None, typer.Option(help="--verify: an .npz with inputs a0..: only these.")
     ] = None,
+    trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
     """Find what breaks a program, by binary search: an application of a rule, a flag.

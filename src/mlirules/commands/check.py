@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mlirules.commands.common import Json, out, progress, say_json
+from mlirules.commands.common import Json, TrustNative, out, progress, say_json
 from mlirules.language.faults import (
     EXIT_CHECK_FAILED,
     EXIT_INPUT_WRONG,
@@ -32,6 +32,7 @@ def command(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 1 when there is a warning.")
     ] = False,
+    trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
     """Check rules and pipelines: schema, notation, types, op names, the tests' MLIR, the PDLL.

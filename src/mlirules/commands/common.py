@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from mlirules.language import consent
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -61,6 +63,24 @@ Parameters = Annotated[
     typer.Option(
         "--parameters",
         help="Weights outside the program: [SCOPE=]FILE.safetensors or .irpa; scope: model.",
+    ),
+]
+
+
+def _trust_native(given: bool) -> bool:
+    if given:
+        consent.grant(native=True)
+    return given
+
+
+#: Takes effect where it is read: what a command does below asks :mod:`consent`.
+TrustNative = Annotated[
+    bool,
+    typer.Option(
+        "--trust-native",
+        help="Run C and kernels of rules that do not ship: machine code, in child processes "
+        "with limits.",
+        callback=_trust_native,
     ),
 ]
 Skip = Annotated[list[str] | None, typer.Option("--skip", help="Leave out rules that fit.")]

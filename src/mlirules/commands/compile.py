@@ -14,6 +14,7 @@ from mlirules.commands.common import (
     Json,
     Measure,
     Parameters,
+    TrustNative,
     applications_table,
     decisions_as_json,
     err,
@@ -88,6 +89,7 @@ def command(
     ] = None,
     rtol: Annotated[float | None, typer.Option(min=0, help="--check: relative tolerance.")] = None,
     atol: Annotated[float | None, typer.Option(min=0, help="--check: absolute tolerance.")] = None,
+    trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
     """Rewrite a program by a pipeline and compile it for a target.

@@ -10,7 +10,18 @@ import typer
 from rich.text import Text
 
 from mlirules.commands import diff_view as diffview
-from mlirules.commands.common import Json, note, out, progress, say, say_json, split, table, working
+from mlirules.commands.common import (
+    Json,
+    TrustNative,
+    note,
+    out,
+    progress,
+    say,
+    say_json,
+    split,
+    table,
+    working,
+)
 from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 
 if TYPE_CHECKING:
@@ -59,6 +70,7 @@ def command(
     git_driver: Annotated[
         bool, typer.Option("--git-driver", help="Called by git with its seven arguments.")
     ] = False,
+    trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
     """Compare programs by what they are: names, aliases, locations and order do not count.

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from mlirules.commands.common import Json, err, out, say_json, warn
+from mlirules.commands.common import Json, TrustNative, err, out, say_json, warn
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 
 EXAMPLE = "mlirules explain torch-mm-to-linalg model.mlir"
@@ -25,6 +25,7 @@ def command(
         str | None, typer.Option(help="Config rules: whose dispatches; default: the rule's first.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Show so many different answers.")] = 20,
+    trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
     """For each op that the rule could start at: whether it applies, or the line that says no.

@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from mlirules.commands.common import Json, Only, Skip, note, progress, say, say_json, split, warn
+from mlirules.commands.common import (
+    Json,
+    Only,
+    Skip,
+    TrustNative,
+    note,
+    progress,
+    say,
+    say_json,
+    split,
+    warn,
+)
 from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 
 EXAMPLE = "mlirules generate torch/to-linalg --to pdll,pdl -o generated"
@@ -41,6 +52,7 @@ def command(
     ] = False,
     only: Only = None,
     skip: Skip = None,
+    trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
     """Write what a rule set becomes for MLIR, one set of files for each rule set given.

@@ -12,6 +12,7 @@ from mlirules.commands.common import (
     Flags,
     Json,
     Parameters,
+    TrustNative,
     note,
     out,
     say_json,
@@ -49,6 +50,7 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option(help="For random inputs.")] = 0,
     timeout: Annotated[float, typer.Option(help="Seconds that each step may take.")] = 600,
+    trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
     """Compile a program, run it with the profiler, and list its dispatches by time."""

@@ -13,6 +13,7 @@ from mlirules.commands.common import (
     Flags,
     Json,
     Parameters,
+    TrustNative,
     note,
     out,
     say_json,
@@ -58,6 +59,7 @@ def command(
         Path | None, typer.Option("--output", "-o", help="Write the results r0.. to this .npz.")
     ] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds that each step may take.")] = None,
+    trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
     """Compile a program with the rules and run it. With --golden, compare: exit 1 if it differs."""

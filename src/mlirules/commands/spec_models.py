@@ -10,6 +10,7 @@ import typer
 
 from mlirules.commands.common import (
     Json,
+    TrustNative,
     note,
     out,
     progress,
@@ -93,6 +94,7 @@ def coverage(
     ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write the tables as a page.")] = None,
     as_json: Json = False,
+    trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
 ) -> None:
     """Say of each dispatch of a model how it is configured by default, and which entry hits it.
 

@@ -7,7 +7,17 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from mlirules.commands.common import Json, Only, Skip, note, out, progress, say_json, split
+from mlirules.commands.common import (
+    Json,
+    Only,
+    Skip,
+    TrustNative,
+    note,
+    out,
+    progress,
+    say_json,
+    split,
+)
 from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 
 EXAMPLE = "mlirules test torch/to-linalg --only 'torch-mm-*' --devices cpu"
@@ -44,6 +54,7 @@ def command(
             "longer hold, into the rule files.",
         ),
     ] = False,
+    trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
     """Run the inline tests: FileCheck, unchanged because, numbers.

@@ -14,6 +14,7 @@ from mlirules.commands.common import (
     Device,
     Flags,
     Json,
+    TrustNative,
     err,
     note,
     out,
@@ -73,6 +74,7 @@ def command(
     no_check: Annotated[
         bool, typer.Option("--no-check", help="Skip the check in the whole program.")
     ] = False,
+    trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
     """Find faster configurations for what dominates a program; write rules and a report."""

@@ -18,6 +18,7 @@ from mlirules.commands.common import (
     Parameters,
     Rules,
     Skip,
+    TrustNative,
     note,
     out,
     progress,
@@ -75,6 +76,7 @@ def command(
         list[str] | None,
         typer.Option("--rule-gate", help="No program: the tests of these rules, on edge values."),
     ] = None,
+    trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
     """Compare numbers with and without rules: random inputs, NaN, infinities, -0.0, denormals.

@@ -9,6 +9,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic_core import ErrorDetails
 
+from mlirules.language import consent
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.source import Path_, SourceFile, load_yaml
 from mlirules.support import package
@@ -151,12 +152,17 @@ class Pipeline(_Strict):
         extends = isinstance(source.data, dict) and "extends" in source.data
         try:
             if not extends:
-                return cls.model_validate(source.data)._below(path.parent)
+                plain = cls.model_validate(source.data)
+                if unknown := consent.flag_faults(plain.flags, source):
+                    raise MlirulesError(unknown)
+                return plain._below(path.parent)
             extension = Extension.model_validate(source.data)
         except pydantic.ValidationError as error:
             raise MlirulesError(
                 [_fault(source, e, Extension if extends else cls) for e in error.errors()]
             ) from None
+        if unknown := consent.flag_faults(extension.flags, source):
+            raise MlirulesError(unknown)
         chain = (*above, path.resolve())
         beside = path.parent / extension.extends
         other = beside if beside.is_file() else PIPELINES / f"{extension.extends}.yaml"
