@@ -23,7 +23,8 @@ from mlirules.drivers.apply.programs import shared_context
 from mlirules.drivers.apply.run import Outcome
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.traversal import ops_below
-from mlirules.drivers.match.matcher import Match, Matcher
+from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.match.results import Match
 from mlirules.drivers.pipelines.transform import rule_set
 from mlirules.drivers.quality.explain import diagnoses, why_not
 

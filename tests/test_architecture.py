@@ -1,4 +1,4 @@
-"""The house: arrows point one way, nothing goes round in a circle."""
+"""The house: arrows point one way, nothing goes round in a circle, no module is too long."""
 
 import functools
 from pathlib import Path
@@ -9,6 +9,8 @@ import pytest
 from importlinter import cli
 
 ROOT = Path(__file__).parents[1]
+#: More lines than this are two modules.
+LONGEST = 700
 
 
 @functools.cache
@@ -42,3 +44,16 @@ def test_a_circle_is_found() -> None:
     edges = {"a": {"b"}, "b": {"c", "e"}, "c": {"a"}, "e": set[str](), "d": {"e"}}
     assert _circles(edges) == [["a", "b", "c"]]
     assert not _circles({"a": {"b"}, "b": set[str]()})
+
+
+def test_no_module_is_too_long() -> None:
+    # The links are not followed twice: `drivers` and `generator` are met where they lie.
+    folders = [ROOT / name for name in ("src", "drivers", "generator", "benchmarks")]
+    sizes = {
+        str(file.relative_to(ROOT)): len(file.read_text(encoding="utf-8").splitlines())
+        for folder in folders
+        for file in folder.rglob("*.py")
+        if not any(part.is_symlink() for part in file.parents)
+    }
+    assert len(sizes) > 200
+    assert {name: size for name, size in sizes.items() if size > LONGEST} == {}

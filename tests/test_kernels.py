@@ -104,7 +104,7 @@ def test_sizes_that_do_not_fit_are_refused_at_their_line(
 ) -> None:
     from mlirules.drivers.apply.engine import Engine
     from mlirules.drivers.apply.run import Options
-    from mlirules.drivers.match.matcher import Around
+    from mlirules.drivers.match.results import Around
 
     module = compiler.parse(gemm(*sizes))
     engine = Engine([GEMM], module.context)

@@ -12,7 +12,8 @@ from mlirules.drivers.apply.engine import Engine
 from mlirules.drivers.apply.run import Options
 from mlirules.drivers.apply.session import Bounded, Session, current
 from mlirules.drivers.iree import compiler
-from mlirules.drivers.match.matcher import Match, Matcher, Refusal
+from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.match.results import Match, Refusal
 from mlirules.drivers.pipelines.transform import transform
 from mlirules.language.faults import MlirulesError
 from mlirules.language.loader import load_rule

@@ -15,7 +15,8 @@ from typing import Any
 from mlirules.drivers.apply.run import Run
 from mlirules.drivers.iree.compiler import ir, known_dialects, rewrite
 from mlirules.drivers.iree.traversal import ops_below
-from mlirules.drivers.match.matcher import Refusal, type_info
+from mlirules.drivers.match.results import Refusal
+from mlirules.drivers.match.values import type_info
 from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.rule import Rule
 from mlirules.language.values import Tensor

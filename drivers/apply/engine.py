@@ -2,7 +2,7 @@
 
 ``greedy`` is MLIR's own driver running PDL that was generated from the rules; ``walk`` looks at
 every op once; ``conversion`` is MLIR's dialect conversion with a torch-to-builtin type converter.
-All of them share one matcher and one set of templates, so that a rule means the same everywhere.
+All of them share one matcher and one set of rewrites, so that a rule means the same everywhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from mlirules.drivers.apply.run import CONSTANTS, LARGE, Options, Outcome, Run
 from mlirules.drivers.iree.compiler import ir, rewrite
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
 from mlirules.drivers.match.liveness import Marks
-from mlirules.drivers.match.matcher import ANYWHERE, Around, Matcher, Refusal
+from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.match.results import ANYWHERE, Around, Refusal
 from mlirules.generator import names
 from mlirules.generator.emit import pdll
 from mlirules.language.config.op import ConfigRule
@@ -90,7 +91,7 @@ class _Frozen:
 
 
 class Engine:
-    """Applies rules to modules of one context. Reusable: it keeps matchers and templates."""
+    """Applies rules to modules of one context. Reusable: it keeps matchers and rewrites."""
 
     def __init__(self, rules: Sequence[Rule], context: Any) -> None:
         self.rules: list[Rule] = []
@@ -270,7 +271,7 @@ class Engine:
         if run.applied and run.may_leave_dead:
             sweep(module, run.inner_names)
         if any(self.matchers[name].rule.variants for name in outcome.counts):
-            made = [t for r in self.rules if r.variants for t in self.matchers[r.name].templates()]
+            made = [t for r in self.rules if r.variants for t in self.matchers[r.name].rewrites()]
             kernels.place(module, made)
         if options.driver == "conversion" and options.full and not run.stop:
             conversion.check_full(leftovers(module))

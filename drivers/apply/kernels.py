@@ -12,17 +12,17 @@ from mlirules.drivers.iree.traversal import ops_below
 __all__ = ["place"]
 
 
-def place(module: Any, templates: Iterable[Any]) -> int:
+def place(module: Any, rewrites: Iterable[Any]) -> int:
     """Give ``module`` the executables that its dispatches name; returns how many came.
 
-    ``templates`` are those of the kernel rules that applied: each holds its executable.
+    ``rewrites`` are those of the kernel rules that applied: each holds its executable.
     """
     wanted = _dispatched(module.operation)
     for op in module.body.operations:
         wanted.discard(_symbol(op.operation))
     count = 0
-    for template in templates:
-        for op in list(template.module.body.operations)[1:]:
+    for rewrite in rewrites:
+        for op in list(rewrite.module.body.operations)[1:]:
             name = _symbol(op.operation)
             if name in wanted:
                 op.operation.clone(ir.InsertionPoint(module.body))

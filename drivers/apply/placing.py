@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.match.rewrites import Copies, Read, Step, Template
+from mlirules.drivers.match.rewrites import Copies, Read, Rewrite, Step
 
 Block = ir.Block
 
 
 class _Stock:
-    """Copies of one template for one function: more at a time the more were needed before."""
+    """Copies of one rewrite for one function: more at a time the more were needed before."""
 
     __slots__ = ("_copies", "_function", "_size", "fills", "following", "left", "slots")
 
     def __init__(self, copies: Copies, slots: list[Any]) -> None:
         self.fills = copies.fills
-        #: The template's slots, with the results of shared ops in place.
+        #: The rewrite's slots, with the results of shared ops in place.
         self.slots = slots
         self._copies = copies
         self._size = 0
@@ -56,16 +56,16 @@ class Scope:
 
     head: Any  # the function's block around it, at the start of which shared ops stand
     shared: dict[Any, list[Any]]  # the function's shared ops, by what they are
-    stocks: dict[Template, _Stock]  # the function's copies of templates
+    stocks: dict[Rewrite, _Stock]  # the function's copies of rewrites
     casts: list[dict[Any, Any]]  # torch value -> its builtin value: here, and in blocks around it
 
 
 class Instantiator:
-    """Copies templates into one module, sharing what can be shared."""
+    """Copies rewrites into one module, sharing what can be shared."""
 
     def __init__(self, context: Any) -> None:
         self.unknown = ir.Location.unknown(context)
-        #: The location of what is made, where the template's own is not wanted.
+        #: The location of what is made, where the rewrite's own is not wanted.
         self.mark: Any = None
         #: What the last application made, in a run that marks it.
         self.last_created: list[Any] = []
@@ -75,8 +75,8 @@ class Instantiator:
         self.scope: Scope | None = None
         # Casts back to torch that the last application read past, with their results.
         self._passed: list[tuple[Any, Any]] = []
-        self._functions: dict[Any, tuple[dict[Any, list[Any]], dict[Template, _Stock]]] = {}
-        self._stocks: dict[Template, _Stock] = {}
+        self._functions: dict[Any, tuple[dict[Any, list[Any]], dict[Rewrite, _Stock]]] = {}
+        self._stocks: dict[Rewrite, _Stock] = {}
 
     def scope_of(self, block: Any, outer: Scope | None = None) -> Scope:
         """The scope for ``block``; ``outer`` is the one of the block around it."""
@@ -89,27 +89,27 @@ class Instantiator:
         return Scope(head, shared, stocks, [{}, *(outer.casts if outer else ())])
 
     def instantiate(
-        self, template: Template, values: dict[str, Any], root: Any, *, earlier: bool = False
+        self, rewrite: Rewrite, values: dict[str, Any], root: Any, *, earlier: bool = False
     ) -> list[Any]:
-        """Put a copy of ``template`` before ``root``; returns the new values of its results.
+        """Put a copy of ``rewrite`` before ``root``; returns the new values of its results.
 
         ``earlier``: the walk is past ``root``, so what it has cast since may stand too late.
         """
         scope = self.scope
         if earlier and scope is not None:
             self.scope = replace(scope, casts=[{}])
-        slots = self.place(template, template.reads, values, root)
+        slots = self.place(rewrite, rewrite.reads, values, root)
         self.scope = scope
-        return [slots[s] for s in template.returned]
+        return [slots[s] for s in rewrite.returned]
 
-    def place(self, template: Template, reads: list[Read], values: Any, root: Any) -> list[Any]:
-        """Put a copy of ``template`` before ``root``; returns its slots, the returned ones filled.
+    def place(self, rewrite: Rewrite, reads: list[Read], values: Any, root: Any) -> list[Any]:
+        """Put a copy of ``rewrite`` before ``root``; returns its slots, the returned ones filled.
 
         ``reads`` says where among ``values`` the arguments are.
         """
-        stock = (self.scope.stocks if self.scope else self._stocks).get(template)
+        stock = (self.scope.stocks if self.scope else self._stocks).get(rewrite)
         if stock is None:
-            stock = self._stock(template)
+            stock = self._stock(rewrite)
         slots = stock.slots.copy()
         for slot, (key, cast, back, type_) in enumerate(reads):
             value = values[key]
@@ -191,25 +191,25 @@ class Instantiator:
                     cast.erase()
             passed.clear()
 
-    def _stock(self, template: Template) -> _Stock:
-        """The first copies of ``template``, with the shared ops' results in place."""
-        slots = [None] * template.slots
+    def _stock(self, rewrite: Rewrite) -> _Stock:
+        """The first copies of ``rewrite``, with the shared ops' results in place."""
+        slots = [None] * rewrite.slots
         scope = self.scope
         if scope is None:
-            stock = self._stocks[template] = _Stock(template.every, slots)
+            stock = self._stocks[rewrite] = _Stock(rewrite.every, slots)
             return stock
-        for step in template.steps:
+        for step in rewrite.steps:
             if step.hoist:
                 slots[step.first : step.first + step.results] = self.share(
                     step, slots, scope.shared, scope.head
                 )
-        stock = scope.stocks[template] = _Stock(template.own, slots)
+        stock = scope.stocks[rewrite] = _Stock(rewrite.own, slots)
         return stock
 
     def share(
         self, step: Step, slots: list[Any], shared: dict[Any, list[Any]], block: Any
     ) -> list[Any]:
-        """The results of an op that all templates share, made once near the function's head."""
+        """The results of an op that all rewrites share, made once near the function's head."""
         key = (step.key, tuple([slots[s] for _, s in step.operands]))
         found = shared.get(key)
         if found is None:

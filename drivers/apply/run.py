@@ -13,7 +13,8 @@ from typing import Any, Literal
 from mlirules.drivers.apply import pieces, tracking
 from mlirules.drivers.apply.placing import Instantiator
 from mlirules.drivers.match.liveness import Marks
-from mlirules.drivers.match.matcher import ONLY_TENSORS, Around, Match, Matcher
+from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.match.results import ONLY_TENSORS, Around, Match
 from mlirules.language import outputs
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.operands import describe
@@ -185,7 +186,7 @@ class Run:
         for op in match.moved:
             op.move_before(place)
         made = self.instantiator.instantiate(
-            match.template, match.values, place, earlier=match.anchor is not None
+            match.rewrite, match.values, place, earlier=match.anchor is not None
         )
         if self.marks is not None:
             for op in (root, *match.others):

@@ -15,8 +15,10 @@ from typing import Any
 
 from mlirules.drivers.apply.placing import Scope
 from mlirules.drivers.apply.run import Run
-from mlirules.drivers.match.matcher import Match, Matcher, only_tensors
-from mlirules.drivers.match.rewrites import Read, Template
+from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.match.results import Match
+from mlirules.drivers.match.rewrites import Read, Rewrite
+from mlirules.drivers.match.values import only_tensors
 from mlirules.language.rule import Rule
 
 # Ops that cannot have regions; asking an op costs more than comparing its name once.
@@ -28,7 +30,7 @@ class _Plan:
     """What becomes of an op of these types: a rule's rewrite, and how often it did."""
 
     rule: Rule
-    template: Template
+    rewrite: Rewrite
     reads: list[Read]  # the rewrite's arguments, by the number of the operand
     result: int  # the slot of its result
     count: int = 0
@@ -178,7 +180,7 @@ class Walk:
             return
         started = time.perf_counter()
         instantiator = self.instantiator
-        slots = instantiator.place(plan.template, plan.reads, values, op)
+        slots = instantiator.place(plan.rewrite, plan.reads, values, op)
         if self.run.marks is not None:
             self.run.marks.goes(op, [slots[plan.result]])
         result.replace_all_uses_with(slots[plan.result])
@@ -193,11 +195,11 @@ class Walk:
             if isinstance(match, Match):
                 assert matcher.fast_names is not None
                 number = {name: n for n, name in enumerate(matcher.fast_names)}
-                template = match.template
+                rewrite = match.rewrite
                 # A cast that only fed what a rewrite does not read is dead afterwards.
-                self.run.may_leave_dead |= len(template.reads) < len(number)
-                reads = [(number[path], *rest) for path, *rest in template.reads]
-                return _Plan(matcher.rule, template, reads, template.returned[0])
+                self.run.may_leave_dead |= len(rewrite.reads) < len(number)
+                reads = [(number[path], *rest) for path, *rest in rewrite.reads]
+                return _Plan(matcher.rule, rewrite, reads, rewrite.returned[0])
             if match.error is not None:
                 self.run.fail(match.error)
                 return None

@@ -83,10 +83,10 @@ _Fill = tuple[list[tuple[int, int]], int | None, _Rest | None]
 
 
 class Copies:
-    """The ops of a template that every application gets anew, ready to be copied.
+    """The ops of a rewrite that every application gets anew, ready to be copied.
 
     A *block of n copies* is a function whose body is those ops n times over. Its arguments are the
-    template's, and after them the results of the ops that are shared. Within a copy the operands
+    rewrite's, and after them the results of the ops that are shared. Within a copy the operands
     are in place; no copy may leave its function while it uses an argument.
     """
 
@@ -156,7 +156,7 @@ Read = tuple[Any, str, str, Any]
 
 
 @dataclass(eq=False)
-class Template:
+class Rewrite:
     """A lowered rewrite, ready to be copied."""
 
     lowered: Lowered
@@ -170,7 +170,7 @@ class Template:
     own: Copies
 
 
-def build(lowered: Lowered, context: Any, made_by: Span) -> Template:
+def build(lowered: Lowered, context: Any, made_by: Span) -> Rewrite:
     """Parse a lowered rewrite. Raises MlirulesError when its MLIR is not valid.
 
     ``made_by``: the line of a rule file that the compiler names where it complains of these ops.
@@ -225,7 +225,7 @@ def build(lowered: Lowered, context: Any, made_by: Span) -> Template:
     returned = [slot_of[v] for v in operations[-1].operands]
     every = Copies(function.operation, steps, [True] * len(steps), returned)
     own = Copies(function.operation, steps, [not s.hoist for s in steps], returned)
-    return Template(lowered, module, reads, steps, returned, len(slot_of), every, own)
+    return Rewrite(lowered, module, reads, steps, returned, len(slot_of), every, own)
 
 
 def _captures(operation: Any, slots: dict[Any, int]) -> list[tuple[tuple[int, ...], int, int]]:

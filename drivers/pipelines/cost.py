@@ -27,7 +27,9 @@ from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.match.matcher import Around, Match, Matcher, Refusal, program_order
+from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.match.results import Around, Match, Refusal
+from mlirules.drivers.match.values import program_order
 from mlirules.drivers.measure import roofline
 from mlirules.language.faults import MlirulesError
 from mlirules.language.rule import Rule

@@ -26,7 +26,8 @@ from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match.liveness import Frozen
-from mlirules.drivers.match.matcher import Around, Match, Matcher, Refusal
+from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.match.results import Around, Match, Refusal
 from mlirules.drivers.match.spelling import environments, ops_of, root_of, spellings
 from mlirules.generator.emit.artefacts import Artefacts, flags_file
 from mlirules.generator.emit.transform_spec import ANY, VALUE, Entry, spec_text
@@ -462,7 +463,7 @@ def _entry(rule: Rule, match: Match, guards: list[_Guard], uses: list[_Uses], op
                 "the body computes with a value from outside (IREE keeps the "
                 "constants of bodies there), and no match op follows it",
             )
-    lowered = match.template.lowered
+    lowered = match.rewrite.lowered
     if lowered.slots:
         raise _refuse(rule.made_by, rule, "a constant of the program cannot be passed on")
     by_path = {a.path: a for a in lowered.arguments}

@@ -17,7 +17,7 @@ from mlirules.drivers.apply.engine import Engine
 from mlirules.drivers.apply.programs import parsed, shared_context
 from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.match.matcher import Diagnosis
+from mlirules.drivers.match.results import Diagnosis
 from mlirules.drivers.quality.synthesis import Search
 from mlirules.generator.programs import Program
 from mlirules.language import consent

@@ -14,7 +14,8 @@ from typing import Any
 from mlirules.drivers.apply.run import Outcome
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.liveness import Frozen
-from mlirules.drivers.match.matcher import Around, Diagnosis, Matcher, Refusal
+from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.match.results import Around, Diagnosis, Refusal
 from mlirules.language.faults import did_you_mean
 from mlirules.language.rule import Line, Rule
 
@@ -81,10 +82,10 @@ def _absent(matcher: Matcher, ops: Sequence[Any], names: Counter[str], there: An
         refusal = Refusal(
             line, f"the result of {inner.name} feeds {found}, not {root}", root, found, 1, at=inner
         )
-        return Diagnosis(inner, [refusal], 1, matcher.parts, lines)
+        return Diagnosis(inner, [refusal], 1, matcher.diagnosing.parts, lines)
     if there is not None:
         refusal = Refusal(line, f"the op here is {there.name}, not {root}", root, there.name)
-        return Diagnosis(there, [refusal], 0, matcher.parts, lines)
+        return Diagnosis(there, [refusal], 0, matcher.diagnosing.parts, lines)
     near = did_you_mean(root, names).removeprefix("did you mean ").rstrip("?")
     refusal = Refusal(
         line,
@@ -93,7 +94,7 @@ def _absent(matcher: Matcher, ops: Sequence[Any], names: Counter[str], there: An
         "none",
         suggestion=f"it has {near.replace(' or ', ' and ')}" if near else "",
     )
-    return Diagnosis(None, [refusal], 0, matcher.parts, lines)
+    return Diagnosis(None, [refusal], 0, matcher.diagnosing.parts, lines)
 
 
 @dataclass

@@ -15,7 +15,8 @@ from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
-from mlirules.drivers.match.matcher import Match, Matcher, Refusal
+from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.match.results import Match, Refusal
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines.transform import engine_for
 from mlirules.drivers.quality.synthesis import Synthesis, conditions, synthesise

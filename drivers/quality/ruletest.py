@@ -18,7 +18,7 @@ from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.liveness import Frozen
-from mlirules.drivers.match.matcher import Around, Refusal
+from mlirules.drivers.match.results import Around, Refusal
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines.transform import engine_for
 from mlirules.language.config.model import ConfigTest

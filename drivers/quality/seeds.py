@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.match.matcher import type_info
+from mlirules.drivers.match.values import type_info
 from mlirules.generator.programs import Leaf, Program, constant, list_of
 from mlirules.language.notation import ast
 from mlirules.language.rule import Rule
@@ -180,7 +180,7 @@ def leaf_of(value: Any) -> Leaf:
     """What a value of a program is: constants and lists by what they hold, the rest by type."""
     owner = None if isinstance(value.owner, ir.Block) else value.owner
     if owner is not None and owner.name in CONSTANT_OPS:
-        from mlirules.drivers.match.matcher import constant_of
+        from mlirules.drivers.match.values import constant_of
 
         return constant(constant_of(value))
     if owner is not None and owner.name == "torch.prim.ListConstruct":

@@ -19,7 +19,8 @@ from typing import Any
 from mlirules.drivers.apply.programs import parsed, shared_context
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import ops_below
-from mlirules.drivers.match.matcher import Diagnosis, Matcher
+from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.match.results import Diagnosis
 from mlirules.drivers.quality.seeds import BUILTIN, ELEMENTS, extracted, initial
 from mlirules.generator.programs import Leaf, Program, constant, emit, list_of
 from mlirules.language.faults import MlirulesError
@@ -94,7 +95,7 @@ class Search:
         # Whether the rewrite is lowered as well before a rule is said to apply.
         self.rewrite = rewrite
         self.matcher = Matcher(rule, shared_context())
-        self.by_result = self.matcher.by_result
+        self.by_result = self.matcher.structure.by_result
         self.numbers, self.strings = _literals(rule)
         # Only torch ops are written anew: they have no regions or operand groups, and verifiers of
         # others that find theirs missing may take the process along.

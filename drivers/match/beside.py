@@ -1,0 +1,137 @@
+"""Matches with several roots: further ops that a rule replaces beside its root."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.match.attempt import PATTERN_HOLDS, State, Stop
+from mlirules.drivers.match.results import Match, Refusal
+from mlirules.drivers.match.structure import Structure
+from mlirules.drivers.match.values import TORCH_CONSTANTS, is_used, owner_of, program_order
+from mlirules.language.notation import ast
+from mlirules.language.rule import OpPattern, Rule
+
+# How many users of a shared operand are looked at for a match of several roots, and how many may be
+# tried: a rule with three roots tries pairs of them.
+MAX_LOOKED_AT = 64
+MAX_BESIDE = 16
+
+# What may be brought before the ops that it feeds: it stands anywhere just as well.
+_ANYWHERE = frozenset(
+    [
+        "torch.vtensor.literal",
+        "torch.prim.ListConstruct",
+        "torch.aten.t",
+        "torch.aten.permute",
+        "torch.aten.transpose.int",
+        "torch.aten.view",
+        "torch.aten.to.dtype",
+        "arith.constant",
+        *TORCH_CONSTANTS,
+    ]
+)
+
+
+class Beside:
+    """Finds the further roots of a match, and the place of its rewrite."""
+
+    def __init__(self, rule: Rule, structure: Structure) -> None:
+        self.rule = rule
+        self.structure = structure
+
+    def others(
+        self,
+        left: list[int],
+        root: Any,
+        state: State,
+        swaps: tuple[bool, ...],
+        refusals: list[Refusal],
+    ) -> Iterator[State]:
+        """Every way to find the roots that are ``left``; why there are no more in ``refusals``."""
+        if not left:
+            yield state
+            return
+        number, *rest = left
+        pattern = self.rule.match[number]
+        for candidate in self._candidates(pattern, root, state):
+            trial = state.copy()
+            try:
+                self.structure.op(pattern, number, candidate, trial, swaps)
+            except Stop as stop:
+                refusals.append(stop.refusal)
+                continue
+            yield from self.others(rest, root, trial, swaps, refusals)
+        refusals.append(
+            Refusal(pattern.line, f"no other {pattern.op} shares these operands", depth=state.depth)
+        )
+
+    @staticmethod
+    def _candidates(pattern: OpPattern, root: Any, state: State) -> list[Any]:
+        """Ops beside the root that share an operand with what is bound, in program order.
+
+        Of a value that very many ops read, the ops that read it last are looked at.
+        """
+        call = pattern.equation.call
+        shared = [
+            (i, state.values[a.id])
+            for i, a in enumerate(call.args)
+            if isinstance(a, ast.Name) and a.id in state.values
+        ]
+        taken = list(state.ops.values())
+        out: list[Any] = []
+        for use in itertools.islice(shared[0][1].uses if shared else (), MAX_LOOKED_AT):
+            op = use.owner.operation
+            if op.name != call.fn or op.block != root.block or op in taken or op in out:
+                continue
+            # An op that an earlier application replaced may still stand here.
+            if is_used(op):
+                out.append(op)
+                if len(out) == MAX_BESIDE:
+                    break
+        return sorted(out, key=functools.cmp_to_key(program_order))
+
+    def place(self, match: Match, root: Any) -> None:
+        """Find where the rewrite goes: before the first op that it replaces.
+
+        What it reads must stand there by then; constants can be brought there.
+        """
+        ops = sorted([root, *match.others], key=functools.cmp_to_key(program_order))
+        match.anchor = ops[0]
+        moved: dict[Any, None] = {}
+        for argument in match.rewrite.lowered.arguments:
+            value = match.values[argument.path]
+            if isinstance(value, ir.Value) and not _brought(value, match.anchor, moved):
+                name = argument.path.partition("#")[0]
+                raise Stop(
+                    Refusal(
+                        self.rule.root.line,
+                        f"{name} is computed after the first of the ops that the rule replaces",
+                        depth=PATTERN_HOLDS * 2,
+                    )
+                )
+        match.moved = list(moved)
+
+
+def _brought(value: Any, anchor: Any, moved: dict[Any, None]) -> bool:
+    """Whether a value stands before ``anchor``, or can; notes the ops to move there, in order."""
+    left = [(value, False)]
+    while left:
+        value, ready = left.pop()
+        owner = owner_of(value)
+        if owner is None:
+            continue
+        op = owner.operation
+        if op in moved or op.block != anchor.block:
+            continue
+        if ready:
+            moved[op] = None
+        elif op == anchor or not op.is_before_in_block(anchor):
+            if op.name not in _ANYWHERE:
+                return False
+            left.append((value, True))  # once what it reads is there
+            left += [(v, False) for v in reversed(op.operands)]
+    return True

@@ -1,0 +1,102 @@
+"""What matching a rule at an op comes to: a match, a refusal, or all that stands against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlirules.drivers.match.liveness import is_dead
+from mlirules.drivers.match.rewrites import Rewrite
+from mlirules.language.faults import Fault, MlirulesError
+from mlirules.language.notation import ast
+from mlirules.language.rule import Line, Rule
+
+__all__ = ["ANYWHERE", "ONLY_TENSORS", "Around", "Diagnosis", "Match", "Refusal"]
+
+
+@dataclass
+class Refusal:
+    """Why a rule does not apply at an op: the line that refused, and how far the match had got."""
+
+    line: Line | None
+    message: str
+    expected: str = ""
+    found: str = ""
+    depth: int = 0
+    node: ast.Node | None = None
+    #: The op of the program that stands where the rule wants something else, when not the root.
+    at: Any = None
+    suggestion: str = ""
+    #: The rule is at fault: it let the op in, and its rewrite does not fit.
+    error: MlirulesError | None = None
+    #: The rule brings native code to which the user did not agree.
+    consent: bool = False
+
+    def fault(self, rule: Rule) -> Fault:
+        """The refusal as a located fault."""
+        if self.line is None:
+            return Fault(rule.span, "no-match", self.message, self.suggestion)
+        span = self.line.span
+        if self.node is not None and self.line.section != "rewrite":
+            span = self.line.text.span(self.node.pos, max(1, self.node.end - self.node.pos))
+        return Fault(span, "no-match", self.message, self.suggestion)
+
+
+@dataclass
+class Diagnosis:
+    """How near a rule comes to applying at an op, and all that stands against it.
+
+    ``passed`` of ``total`` parts of the rule (ops, operands, type lines, conditions) hold.
+    ``lines`` says of each `types`, `let` and `where` line whether it holds; None: it cannot be
+    judged, because what it speaks of was not found.
+    """
+
+    op: Any
+    refusals: list[Refusal]
+    passed: int
+    total: int
+    lines: list[tuple[Line, bool | None]]
+
+    @property
+    def applies(self) -> bool:
+        """Whether nothing refuses."""
+        return not self.refusals
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Sorts the nearest first. What cannot be judged may refuse as well: it counts."""
+        unknown = sum(holds is None for _, holds in self.lines)
+        return (len(self.refusals) + unknown, -self.passed / max(1, self.total))
+
+
+# The inner ops of a match whose operands are tensors alone: none can have become dead.
+ONLY_TENSORS: list[Any] = []
+
+
+@dataclass(slots=True)
+class Match:
+    """A rule that fits at an op: the values bound, and the rewrite to put there."""
+
+    rule: Rule
+    root: Any
+    values: dict[str, Any]  # every bound path -> ir.Value or ir.Attribute
+    rewrite: Rewrite
+    inner: list[Any]  # ops below the root that may become dead
+    env: dict[str, Any]
+    others: list[Any] = field(default_factory=list)  # further ops that the rewrite replaces
+    anchor: Any = None  # what the rewrite goes before, when that is not the root
+    moved: list[Any] = field(default_factory=list)  # constants that must go before the anchor
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a match depends on besides the op and what feeds it."""
+
+    #: The kind of target that kernels are chosen for.
+    target: str = "cpu"
+    #: Whether an op is dead: uses by such ops do not count.
+    dead: Callable[[Any], bool] = is_dead
+
+
+ANYWHERE = Around()

@@ -1,0 +1,397 @@
+"""Ops and their operands against the op patterns of a rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlirules.drivers.match.attempt import State, refuse
+from mlirules.drivers.match.results import Refusal
+from mlirules.drivers.match.values import (
+    NOT_CONSTANT,
+    attribute_value,
+    constant_of,
+    owner_of,
+    runtime_value,
+)
+from mlirules.language.evaluate import Evaluator
+from mlirules.language.notation import ast
+from mlirules.language.rule import Line, OpPattern, Rule, nested_calls
+from mlirules.language.words import spelt
+
+
+class Structure:
+    """Matches the ops of a rule, from the root to what feeds it. Holds nothing of an attempt."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.by_result: dict[str, tuple[int, int]] = {}
+        for n, pattern in enumerate(rule.match):
+            for i, name in enumerate(pattern.equation.results):
+                if name:
+                    self.by_result[name] = (n, i)
+        self.other_roots = rule.other_roots
+        self.root_results = rule.root_results
+        self.commutative = frozenset(rule.doc.commutative)
+        self.alternatives = any(p.op in self.commutative for p in rule.match)
+
+    def choices(self) -> list[tuple[bool, ...]]:
+        """Every way to exchange the operands of commutative ops."""
+        if not self.alternatives:
+            return [()]
+        count = _commutative_count(self.rule, self.commutative)
+        return [tuple(bool(n >> i & 1) for i in range(count)) for n in range(1 << min(count, 6))]
+
+    def op(
+        self, pattern: OpPattern, number: int, op: Any, state: State, swaps: tuple[bool, ...]
+    ) -> None:
+        """Match an op against the pattern with this number, and what feeds it."""
+        line = pattern.line
+        if number in state.ops:
+            if state.ops[number] != op:
+                refuse(
+                    state,
+                    Refusal(
+                        line,
+                        f"two different {op.name} where the rule has one",
+                        "the same op",
+                        "another one",
+                        state.depth,
+                        at=op,
+                    ),
+                )
+            return
+        state.ops[number] = op
+        if not self._call(line, pattern.equation.call, op, state, swaps):
+            return
+        results = self.result_names(pattern, op)
+        if len(results) != len(op.results):
+            refuse(
+                state,
+                Refusal(
+                    line,
+                    f"{pattern.op} has {len(op.results)} results, not {len(results)}",
+                    f"{len(results)} results",
+                    f"{len(op.results)} results",
+                    state.depth,
+                    at=op,
+                ),
+            )
+            return
+        for name, value in zip(results, op.results, strict=True):
+            if name and number != len(self.rule.match) - 1 and number not in self.other_roots:
+                state.values.setdefault(name, value)
+
+    @staticmethod
+    def result_names(pattern: OpPattern, op: Any) -> list[str | None]:
+        """A name for every result of ``op``; a pack ``ys...`` names the rest ``ys#0``, ``ys#1``."""
+        names = list(pattern.equation.results)
+        if pattern.equation.pack:
+            last = names.pop()
+            count = len(op.results) - len(names)
+            names += [None if last is None else f"{last}#{i}" for i in range(count)]
+        return names
+
+    def names_of_results(self, op: Any) -> list[str | None]:
+        """A name for every result of the root."""
+        if self.rule.equation is not None:
+            return self.root_results
+        return self.result_names(self.rule.root, op)
+
+    def _call(
+        self, line: Line, call: ast.Call, op: Any, state: State, swaps: tuple[bool, ...]
+    ) -> bool:
+        """Match an op and what feeds it. False (explaining only): it is another op altogether."""
+        if op.name != call.fn:
+            refuse(
+                state,
+                Refusal(
+                    line,
+                    f"the op is {op.name}, not {call.fn}",
+                    call.fn,
+                    op.name,
+                    state.depth,
+                    ast.Node(call.pos, call.pos + len(call.fn)),
+                    at=op,
+                ),
+            )
+            return False
+        state.depth += 1
+        for key, value in call.attrs:
+            self._attribute(line, key, value, op, state)
+        operands = list(op.operands)
+        args = call.args
+        if args and isinstance(args[-1], ast.Pack):
+            fixed = len(args) - 1
+            if len(operands) < fixed:
+                refuse(
+                    state,
+                    Refusal(
+                        line,
+                        f"{call.fn} has {len(operands)} operands, not at least {fixed}",
+                        f"at least {fixed} operands",
+                        f"{len(operands)} operands",
+                        state.depth,
+                        call,
+                        at=op,
+                    ),
+                )
+                return False
+            pack = args[-1]
+            if pack.id:
+                self._list(pack.id, operands[fixed:], state)
+            operands, args = operands[:fixed], args[:-1]
+        if len(operands) != len(args):
+            refuse(
+                state,
+                Refusal(
+                    line,
+                    f"{call.fn} has {len(operands)} operands, not {len(args)}",
+                    f"{len(args)} operands",
+                    f"{len(operands)} operands",
+                    state.depth,
+                    call,
+                    at=op,
+                ),
+            )
+            return False
+        if call.fn in self.commutative and len(operands) >= 2 and swaps:
+            at = self._swap_index(call)
+            if at < len(swaps) and swaps[at]:
+                operands[0], operands[1] = operands[1], operands[0]
+        elif call is state.swapped and len(operands) >= 2:
+            operands[0], operands[1] = operands[1], operands[0]
+        for arg, value in zip(args, operands, strict=True):
+            self._operand(line, arg, value, state, swaps)
+        return True
+
+    def _swap_index(self, call: ast.Call) -> int:
+        at = 0
+        for pattern in self.rule.match:
+            for inner in nested_calls(pattern.equation.call):
+                if inner is call:
+                    return at
+                if inner.fn in self.commutative:
+                    at += 1
+        return at
+
+    def _operand(
+        self, line: Line, arg: ast.Expr, value: Any, state: State, swaps: tuple[bool, ...]
+    ) -> None:
+        match arg:
+            case ast.Wildcard():
+                return
+            case ast.Name(id=name):
+                defined = self.by_result.get(name)
+                if defined is not None and defined[0] != len(self.rule.match) - 1:
+                    number, result = defined
+                    owner = owner_of(value)
+                    pattern = self.rule.match[number]
+                    head = pattern.equation.call
+                    node = ast.Node(head.pos, head.pos + len(head.fn))
+                    if owner is None or owner.name != pattern.op:
+                        made_by = "an argument" if owner is None else owner.name
+                        what = made_by if owner is None else f"the result of {made_by}"
+                        refuse(
+                            state,
+                            Refusal(
+                                pattern.line,
+                                f"{name} is {what}, not of {pattern.op}"
+                                if owner is not None
+                                else f"{name} is {what}, not the result of {pattern.op}",
+                                pattern.op,
+                                made_by,
+                                state.depth,
+                                node,
+                                at=owner,
+                            ),
+                        )
+                        return
+                    self.op(pattern, number, owner, state, swaps)
+                    if owner.results[result] != value:
+                        refuse(
+                            state,
+                            Refusal(
+                                pattern.line,
+                                f"{name} is another result of {pattern.op}",
+                                f"result {result}",
+                                "another result",
+                                state.depth,
+                                node,
+                                at=owner,
+                            ),
+                        )
+                        return
+                    state.inner.append(owner)
+                    state.values.setdefault(name, value)
+                    return
+                known = state.values.get(name)
+                if known is not None and known != value:
+                    refuse(
+                        state,
+                        Refusal(
+                            line,
+                            f"{name} stands for two different values here",
+                            f"the same value as the other {name}",
+                            "another value",
+                            state.depth,
+                            arg,
+                        ),
+                    )
+                    return
+                state.values[name] = value
+                state.depth += known is None
+            case ast.Call():
+                owner = owner_of(value)
+                if owner is None:
+                    refuse(
+                        state,
+                        Refusal(
+                            line,
+                            f"an argument where the result of {arg.fn} is needed",
+                            arg.fn,
+                            "an argument",
+                            state.depth,
+                            arg,
+                        ),
+                    )
+                    return
+                self._call(line, arg, owner, state, swaps)
+                state.inner.append(owner)
+            case ast.ListExpr(items=items):
+                owner = owner_of(value)
+                if owner is None or owner.name != "torch.prim.ListConstruct":
+                    made_by = owner.name if owner else "an argument"
+                    refuse(
+                        state,
+                        Refusal(
+                            line,
+                            f"{made_by} where a list made in place is needed",
+                            "torch.prim.ListConstruct",
+                            made_by,
+                            state.depth,
+                            arg,
+                            at=owner,
+                        ),
+                    )
+                    return
+                state.inner.append(owner)
+                elements = list(owner.operands)
+                if items and isinstance(items[-1], ast.Pack):
+                    pack = items[-1]
+                    items = items[:-1]
+                    if len(elements) < len(items):
+                        refuse(
+                            state,
+                            Refusal(
+                                line,
+                                f"a list of {len(elements)}, not at least {len(items)}",
+                                f"at least {len(items)} items",
+                                f"{len(elements)} items",
+                                state.depth,
+                                arg,
+                                at=owner,
+                            ),
+                        )
+                        return
+                    if pack.id:
+                        self._list(pack.id, elements[len(items) :], state)
+                    elements = elements[: len(items)]
+                if len(elements) != len(items):
+                    refuse(
+                        state,
+                        Refusal(
+                            line,
+                            f"a list of {len(elements)} items, not {len(items)}",
+                            f"{len(items)} items",
+                            f"{len(elements)} items",
+                            state.depth,
+                            arg,
+                            at=owner,
+                        ),
+                    )
+                    return
+                for item, element in zip(items, elements, strict=True):
+                    self._operand(line, item, element, state, swaps)
+            case ast.Literal(value=wanted):
+                found = constant_of(value)
+                if found is NOT_CONSTANT:
+                    refuse(
+                        state,
+                        Refusal(
+                            line,
+                            f"not the constant {spelt(wanted)}, but {runtime_value(value)}",
+                            spelt(wanted),
+                            runtime_value(value),
+                            state.depth,
+                            arg,
+                        ),
+                    )
+                    return
+                if type(found) is not type(wanted) or found != wanted:
+                    refuse(
+                        state,
+                        Refusal(
+                            line,
+                            f"the constant is {spelt(found)}, not {spelt(wanted)}",
+                            spelt(wanted),
+                            spelt(found),
+                            state.depth,
+                            arg,
+                        ),
+                    )
+                    return
+                state.depth += 1
+            case _:
+                refuse(state, Refusal(line, "cannot be matched", node=arg))
+
+    def _list(self, name: str, elements: list[Any], state: State) -> None:
+        paths = []
+        for i, element in enumerate(elements):
+            path = f"{name}#{i}"
+            state.values[path] = element
+            paths.append(path)
+        state.lists[name] = paths
+
+    def _attribute(self, line: Line, key: str, value: ast.Expr, op: Any, state: State) -> None:
+        try:
+            found = op.attributes[key]
+        except KeyError:
+            refuse(
+                state,
+                Refusal(
+                    line,
+                    f"the op has no attribute {key}",
+                    key,
+                    "nothing",
+                    state.depth,
+                    value,
+                    at=op,
+                ),
+            )
+            return
+        if isinstance(value, ast.Name):
+            state.values[value.id] = found
+            return
+        if isinstance(value, ast.Wildcard):
+            return
+        plain = attribute_value(found)
+        wanted = Evaluator({}).eval(value)
+        if plain != wanted or isinstance(plain, bool) != isinstance(wanted, bool):
+            refuse(
+                state,
+                Refusal(
+                    line,
+                    f"{key} is {spelt(plain)}, not {spelt(wanted)}",
+                    f"{key} = {spelt(wanted)}",
+                    f"{key} = {spelt(plain)}",
+                    state.depth,
+                    value,
+                    at=op,
+                ),
+            )
+            return
+        state.depth += 1
+
+
+def _commutative_count(rule: Rule, commutative: frozenset[str]) -> int:
+    return sum(1 for p in rule.match for c in nested_calls(p.equation.call) if c.fn in commutative)

@@ -1,0 +1,135 @@
+"""Values, types and constants of a program, as matching reads them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from mlirules.drivers.iree.compiler import ir
+from mlirules.generator.lowering.values import tensor_of_type
+from mlirules.language.values import Dyn, Opaque, Scalar, Tensor
+
+TORCH_CONSTANTS = {
+    "torch.constant.int": "int",
+    "torch.constant.float": "float",
+    "torch.constant.bool": "bool",
+    "torch.constant.str": "str",
+    "torch.constant.none": "none",
+}
+#: So many users are named.
+MAX_USERS = 4
+
+
+class _NotConstant:
+    pass
+
+
+#: What :func:`constant_of` says of a value that is no constant.
+NOT_CONSTANT = _NotConstant()
+
+
+@functools.lru_cache(maxsize=20_000)
+def type_info(type_: Any) -> tuple[str, Tensor | None]:
+    """An MLIR type as text, and as a tensor type (unnamed) when it is one."""
+    text = str(type_)
+    return text, tensor_of_type("", text)
+
+
+def only_tensors(types: Iterable[Any]) -> bool:
+    """Whether types are those of tensors, whose values are neither constants nor lists."""
+    return all(
+        type_info(t)[0].startswith(("!torch.vtensor", "!torch.tensor", "tensor<")) for t in types
+    )
+
+
+def owner_of(value: Any) -> Any:
+    """The op that makes a value; None for an argument."""
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        return None
+    return owner
+
+
+def constant_of(value: Any) -> Any:
+    """The Python value of a torch (or arith) constant, or a marker when it is not one."""
+    owner = owner_of(value)
+    if owner is None:
+        return NOT_CONSTANT
+    kind = TORCH_CONSTANTS.get(owner.name)
+    if kind is None:
+        return NOT_CONSTANT
+    if kind == "none":
+        return None
+    return attribute_value(owner.attributes["value"])
+
+
+def attribute_value(attribute: Any) -> Any:
+    """A plain attribute (number, truth value, string, type) as a Python value, else None."""
+    if isinstance(attribute, ir.BoolAttr):
+        return bool(attribute.value)
+    if isinstance(attribute, ir.IntegerAttr):
+        return int(attribute.value)
+    if isinstance(attribute, ir.FloatAttr):
+        return float(attribute.value)
+    if isinstance(attribute, ir.StringAttr):
+        return str(attribute.value)
+    return None
+
+
+def is_elements(attribute: Any) -> bool:
+    """Whether an attribute holds the elements of a tensor."""
+    return isinstance(attribute, (ir.DenseElementsAttr, ir.DenseResourceElementsAttr))
+
+
+def runtime_value(value: Any) -> str:
+    """A value that is no constant, in words."""
+    owner = owner_of(value)
+    return "an argument" if owner is None else f"the result of {owner.name}"
+
+
+def named(tensor: Tensor, name: str, *, result: bool) -> Tensor:
+    """A tensor type under a name: its dynamic dims become that value's dims."""
+    assert tensor.dims is not None
+    op = "result" if result else "dim"
+    dims = tuple(d if isinstance(d, int) else Dyn(op, (name, i)) for i, d in enumerate(tensor.dims))
+    return Tensor(name, dims, tensor.dtype, tensor.torch)
+
+
+def typed(name: str, text: str, tensor: Tensor | None, *, result: bool) -> Any:
+    """What a name stands for whose value has this type."""
+    if tensor is not None:
+        return named(tensor, name, result=result)
+    if text in ("!torch.int", "!torch.float", "!torch.bool"):
+        kind = text.removeprefix("!torch.")
+        return Dyn("int", (name,)) if kind == "int" else Scalar(name, kind)
+    if text.startswith("!torch.vtensor"):
+        return Tensor(name, None, None)
+    # A result of this type has one value: an optional result that is not asked for.
+    return None if result and text == "!torch.none" else Opaque(name, text)
+
+
+def live_users(value: Any, dead: Callable[[Any], bool]) -> Iterator[Any]:
+    """The ops that use a value, without what earlier applications left dead."""
+    return (use.owner for use in value.uses if not dead(use.owner.operation))
+
+
+def is_used(op: Any) -> bool:
+    """Whether anything uses a result of the op."""
+    return any(next(iter(value.uses), None) is not None for value in op.results)
+
+
+def in_words(users: list[Any]) -> str:
+    """``3 uses: torch.aten.mul, torch.aten.add and func.return``, the same on every machine."""
+    if not users:
+        return "no use"
+    names = [user.name for user in reversed(users)]
+    count = str(len(names))
+    if len(names) > MAX_USERS:
+        names, count = names[:MAX_USERS], f"more than {MAX_USERS}"
+    return f"{count} use{'s' * (len(names) > 1)}: {', '.join(names)}"
+
+
+def program_order(a: Any, b: Any) -> int:
+    """Compares two ops of a block by their places."""
+    return 0 if a == b else -1 if a.is_before_in_block(b) else 1
