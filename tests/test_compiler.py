@@ -309,3 +309,41 @@ def test_compiling_in_this_process() -> None:
     assert "no-such-flag" in done.stdout
     assert "in its own process: True" in done.stdout
     assert done.stderr == "True and stderr is back\n"
+
+
+_SPEC = """\
+module attributes { transform.with_named_sequence,
+                    iree_codegen.tuning_spec_with_default_entrypoint } {
+  transform.named_sequence @apply(%op: !transform.any_op {transform.readonly}) {
+    transform.annotate %op "seen" : !transform.any_op
+    transform.yield
+  }
+  transform.named_sequence @m(%op: !transform.any_op {transform.readonly}) -> !transform.any_op {
+    transform.iree.match.has_no_lowering_config %op : !transform.any_op
+    transform.yield %op : !transform.any_op
+  }
+  transform.named_sequence @__kernel_config(%variant: !transform.any_op {transform.consumed})
+      -> !transform.any_op attributes { iree_codegen.tuning_spec_entrypoint } {
+    %done = transform.foreach_match in %variant
+        @m -> @apply
+      : (!transform.any_op) -> !transform.any_op
+    transform.yield %done : !transform.any_op
+  }
+}
+"""
+
+
+def test_a_tuning_spec_is_read_before_there_are_executables(tmp_path: Path) -> None:
+    # Read by the first executable that wants it, under a lock, it may be waited for for ever.
+    spec = tmp_path / "spec.mlir"
+    spec.write_text(_SPEC)
+    flag = f"--iree-codegen-tuning-spec-path={spec}"
+    preprocessed = lower_to(LINALG, CPU, "preprocessing", flags=[flag])
+    assert "iree_codegen.tuning_spec_mlirbc" in preprocessed
+    own = (
+        "--iree-preprocessing-pass-pipeline=builtin.module(util.func(iree-preprocessing-nonsense))"
+    )
+    with pytest.raises(CompileError, match="nonsense"):  # the user's own passes come after it
+        lower_to(LINALG, CPU, "preprocessing", flags=[flag, own])
+    configured = lower_to(LINALG, CPU, "executable-configurations", flags=[flag])
+    assert "seen" in configured

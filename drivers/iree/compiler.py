@@ -334,7 +334,33 @@ def _arguments(
     given = {flag.partition("=")[0] for flag in flags}
     if "--iree-llvmcpu-target-cpu" in given:  # the features are those of the CPU it replaces
         given.add("--iree-llvmcpu-target-cpu-features")
-    return [a for a in arguments if a.partition("=")[0] not in given] + list(flags)
+    kept = [a for a in arguments if a.partition("=")[0] not in given]
+    return [*kept, *_reading_specs_first(flags, compile_from)]
+
+
+def _reading_specs_first(flags: Sequence[str], compile_from: str | None) -> list[str]:
+    """The flags, with what keeps a compilation that reads a transform library from never ending.
+
+    The compiler parses such a file under a lock when the first executable wants it. Verifying it
+    waits for the thread pool, and a waiting thread may take up another executable, which wants the
+    lock that its own thread holds. So the file is read before there are executables; where that is
+    too late or not possible, threads are off.
+    """
+    flags = list(flags)
+    given = dict(flag.partition("=")[::2] for flag in flags)
+    spec = given.get(_SPEC_FLAG)
+    late = compile_from is not None and PHASES.index(compile_from) >= PHASES.index("preprocessing")
+    if _LIBRARY_FLAG in given or (spec and (late or not _PLAIN_PATH.fullmatch(spec))):
+        return [*flags, *{"--mlir-disable-threading"}.difference(given)]
+    if spec:
+        passes = [f"iree-codegen-materialize-tuning-specs{{tuning-spec-path={spec}}}"]
+        asked = given.get(_PREPROCESSING)
+        if asked is not None:
+            flags = [flag for flag in flags if flag.partition("=")[0] != _PREPROCESSING]
+            found = re.fullmatch(r"builtin\.module\((.*)\)", asked.strip(), re.DOTALL)
+            passes.append(found[1] if found else asked)
+        flags.append(f"{_PREPROCESSING}=builtin.module({','.join(passes)})")
+    return flags
 
 
 def _checked_diagnostics(stderr: str, flags: Sequence[str], path: str, lines: Lines) -> list[Fault]:
@@ -469,14 +495,20 @@ def _check_kernels(target: Target, facts: program.Facts | None) -> None:
         )
 
 
+_SPEC_FLAG = "--iree-codegen-tuning-spec-path"
+_LIBRARY_FLAG = "--iree-codegen-transform-dialect-library"
+_PREPROCESSING = "--iree-preprocessing-pass-pipeline"
+#: Paths that a pass option takes as they are.
+_PLAIN_PATH = re.compile(r"[\w./+@%:-]+")
+
+
 def _check_flags(target: Target, flags: Sequence[str]) -> None:
-    spec = "--iree-codegen-tuning-spec-path"
-    if not target.reads_tuning_spec and any(f.partition("=")[0] == spec for f in flags):
+    if not target.reads_tuning_spec and any(f.partition("=")[0] == _SPEC_FLAG for f in flags):
         raise MlirulesError.at(
-            spec,
+            _SPEC_FLAG,
             f"the compiler ignores a tuning spec for {target.name!r} without a word",
             code="flag",
-            suggestion="use --iree-codegen-transform-dialect-library=FILE for this target",
+            suggestion=f"use {_LIBRARY_FLAG}=FILE for this target",
         )
 
 
