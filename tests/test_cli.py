@@ -231,3 +231,21 @@ def test_demo_reports() -> None:
 def test_the_shipped_library_has_no_faults() -> None:
     done = mlirules("check")
     assert done.returncode == 0, done.stdout
+
+
+def test_a_piped_table_is_not_cut() -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "COLUMNS"}
+    done = subprocess.run(
+        [sys.executable, "-m", "mlirules", "docs", "--functions"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
+    rows = done.stdout.splitlines()
+    known = {
+        row["function"] for row in json.loads(mlirules("docs", "--functions", "--json").stdout)
+    }
+    assert len(rows) == len(known) + 1
+    assert any("[" in name for name in known)
+    assert all(any(row.startswith(name) for row in rows) for name in known)

@@ -11,11 +11,11 @@ import typer
 from mlirules.commands import diff_view as diffview
 from mlirules.commands.common import (
     Json,
-    Line,
     Measure,
     Only,
     Rules,
     Skip,
+    Stages,
     Target,
     TrustNative,
     applications_table,
@@ -63,7 +63,7 @@ def command(
     full: Annotated[
         bool, typer.Option("--full", help="Conversion: fail when an illegal op remains.")
     ] = False,
-    pipeline: Line = None,
+    pipeline: Stages = None,
     target: Target = "cpu",
     measure: Measure = False,
     only: Only = None,

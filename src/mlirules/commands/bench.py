@@ -12,11 +12,13 @@ from mlirules.commands.common import (
     Device,
     Json,
     Measure,
+    Own,
     Parameters,
     TrustNative,
     note,
     out,
     say_json,
+    say_unapplied,
     show_decisions,
     table,
     warn,
@@ -35,13 +37,14 @@ def command(
         list[str] | None, typer.Argument(help="After --: further flags for both.")
     ] = None,
     pipeline: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--pipeline",
             "-p",
-            help="A shipped pipeline's name or a file; default: the one for the target.",
+            help="A shipped pipeline's name or a file, or several; default: the target's.",
         ),
     ] = None,
+    rules: Own = None,
     target: Device = "cpu",
     parameters: Parameters = None,
     golden: Annotated[
@@ -66,30 +69,43 @@ def command(
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
-    """Time a program as stock iree-compile makes it against what a pipeline makes of it.
+    """Time a program as stock iree-compile makes it against what pipelines make of it.
 
-    Both run in turns in one process on the same inputs; ratios are taken round by round. Exits
-    with 1 when the results are apart, or --at-least is not reached.
+    All run in turns in one process on the same inputs; ratios are taken round by round. With
+    --rules, the pipelines without them take part as well. Where stock iree-compile cannot compile
+    the program, the first form that compiles is what the others are compared with. Exits with 1
+    when the results are apart, or --at-least is not reached by the last.
     """
-    from mlirules.drivers.iree import compiler
     from mlirules.drivers.measure import child as measuring
 
-    recipe = recipe_for(
-        model, target, pipeline=pipeline, flags=extra or (), measure=measure, timeout=timeout
-    )
-    chosen, line = recipe.target, recipe.pipeline
+    def recipe_of(name: str | None, own: list[str] | None) -> Any:
+        return recipe_for(
+            model,
+            target,
+            pipeline=name,
+            rules=own,
+            flags=extra or (),
+            measure=measure,
+            timeout=timeout,
+        )
+
+    recipes = {}
+    for given in pipeline or [None]:
+        recipe = recipe_of(given, None)
+        recipes[recipe.pipeline.pipeline] = recipe
+        if rules:
+            recipes[f"{recipe.pipeline.pipeline} with rules"] = recipe_of(given, rules)
+    chosen, last = recipe.target, next(reversed(recipes))
     name, inputs = _inputs(recipe.program(), golden, function)
     with working(f"compiling {model} for {chosen}"):
-        stock = compiler.compile_module(
-            recipe.program(), chosen, flags=extra or (), path=str(model), timeout=timeout
-        )
-        ours, done = recipe.compile()
+        forms, done = _compiled(recipes, last, extra or [])
     show_decisions(done.outcome.decisions)
     for said in done.notes:
         warn(said)
+    say_unapplied(rules, done.applications)
     with working(f"timing {model} on {chosen}"):
         found = measuring.compare(
-            {"stock": stock, line.pipeline: ours},
+            forms,
             inputs,
             chosen,
             function=name,
@@ -101,7 +117,7 @@ def command(
     report = {
         "model": str(model),
         "target": chosen.name,
-        "pipeline": line.pipeline,
+        "pipeline": last,
         **found.comparison.as_json(),
         "errors": found.errors,
         "decisions": [vars(d) for d in done.outcome.decisions],
@@ -114,9 +130,38 @@ def command(
         _show(found.comparison)
     if found.error > rtol:
         raise CheckFailed(f"{model}: results are apart by {found.error:.2g} of the largest")
-    ratio = found.comparison.ratio(line.pipeline)
+    ratio = found.comparison.ratio(last)
     if at_least is not None and ratio.median < at_least:
         raise CheckFailed(f"{model}: {ratio} times as fast, {at_least:g} expected")
+
+
+def _compiled(recipes: dict[str, Any], last: str, extra: list[str]) -> tuple[dict[str, bytes], Any]:
+    """The forms that compile, stock first, and what the last pipeline did.
+
+    Only the last must compile; of the others it is said why they do not take part.
+    """
+    from mlirules.drivers.iree import compiler
+
+    made = recipes[last]
+    forms: dict[str, bytes] = {}
+    try:
+        forms["stock"] = compiler.compile_module(
+            made.program(), made.target, flags=extra, path=made.path, timeout=made.timeout
+        )
+    except compiler.CompileError as error:
+        warn(f"stock iree-compile does not compile it: {error.faults[0].message.splitlines()[0]}")
+    done = None
+    for name, recipe in recipes.items():
+        try:
+            forms[name], done = recipe.compile()
+        except (compiler.CompileError, CheckFailed) as error:
+            if name == last:
+                raise
+            said = error.faults[0].message if isinstance(error, MlirulesError) else str(error)
+            warn(f"{name} does not compile it: {said.splitlines()[0]}")
+    if len(forms) == 1:
+        warn(f"nothing else compiles: the times of {last} stand alone")
+    return forms, done
 
 
 def _inputs(source: Any, golden: Path | None, function: str | None) -> tuple[str, list[Any]]:

@@ -89,6 +89,7 @@ def command(
         only=split(only),
         skip=split(skip),
         flags=extra or (),
+        alone=True,
     )
     if ablate:
         with working("leaving rules out"):

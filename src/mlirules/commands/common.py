@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,16 +19,35 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 EXIT_INTERNAL = 70
+#: Columns of a table that goes into a file or a pipe: whoever reads it there breaks its lines.
+PIPED = 4096
+
+
+def _console(*, stderr: bool) -> Console:
+    made = Console(stderr=stderr)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = PIPED
+    return made
+
 
 #: Reports go to stdout, everything about the work itself to stderr. rich leaves colours out where
 #: the stream is no terminal or NO_COLOR is set.
-out = Console()
-err = Console(stderr=True)
+out = _console(stderr=False)
+err = _console(stderr=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Report as JSON on stdout.")]
 Rules = Annotated[
     list[str] | None,
     typer.Option("--rules", "-r", help="Rule sets: shipped names, files or folders, in order."),
+]
+Own = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rules",
+        "-r",
+        help="Rules of your own in the pipeline: files, folders or shipped names; each goes to "
+        "the phase of its kind.",
+    ),
 ]
 Only = Annotated[
     list[str] | None,
@@ -44,12 +64,21 @@ Measure = Annotated[
 Target = Annotated[
     str, typer.Option("--target", "-t", help="Cost stages: what for, cpu, vulkan, cuda:sm_80, ...")
 ]
-Line = Annotated[
+Stages = Annotated[
     str | None,
     typer.Option(
         "--pipeline",
         "-p",
         help="Without --rules: whose torch stages to run; default: the target's.",
+    ),
+]
+Line = Annotated[
+    str | None,
+    typer.Option(
+        "--pipeline",
+        "-p",
+        help="A shipped pipeline's name or a file; default: the target's. With --rules: where "
+        "they go; --rules without it are taken alone.",
     ),
 ]
 Flags = Annotated[
@@ -111,13 +140,15 @@ def note(text: str) -> None:
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> Table:
     """A plain table; columns whose name ends in ``#`` are numbers."""
     from rich.table import Table
+    from rich.text import Text
 
     made = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for name in columns:
         number = name.endswith("#")
         made.add_column(name.rstrip("#"), justify="right" if number else "left", no_wrap=number)
     for row in rows:
-        made.add_row(*map(str, row))
+        # What stands in brackets is text, not markup.
+        made.add_row(*(Text(str(cell)) for cell in row))
     return made
 
 
@@ -199,6 +230,16 @@ def cost_settings(target: str, measure: bool, flags: Sequence[str] = ()) -> Any:
     return cost.Settings(
         targets.Target.parse(target), tuple(flags), measure=measure, progress=progress
     )
+
+
+def say_unapplied(rules: Sequence[str] | None, applied: Collection[str]) -> None:
+    """Warn of the user's own rules that applied nowhere."""
+    if not rules:
+        return
+    from mlirules.drivers.pipelines.insert import unapplied
+
+    for fault in unapplied(split(rules), applied):
+        err.print(fault.render(), style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def show_decisions(decisions: Sequence[Any]) -> None:

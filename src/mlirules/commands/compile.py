@@ -13,6 +13,7 @@ from mlirules.commands.common import (
     Flags,
     Json,
     Measure,
+    Own,
     Parameters,
     TrustNative,
     applications_table,
@@ -20,6 +21,7 @@ from mlirules.commands.common import (
     err,
     note,
     say_json,
+    say_unapplied,
     show_decisions,
     warn,
     working,
@@ -49,6 +51,7 @@ def command(
             help="A shipped pipeline's name or a file; default: the one for the target.",
         ),
     ] = None,
+    rules: Own = None,
     configs: Annotated[
         list[str] | None,
         typer.Option(
@@ -105,6 +108,7 @@ def command(
         model,
         target,
         pipeline=pipeline,
+        rules=rules,
         flags=extra or (),
         configs=configs or (),
         measure=measure,
@@ -117,6 +121,7 @@ def command(
         binary, done = recipe.compile(record=trace is not None, fallback=not no_fallback)
     for said in done.notes:
         warn(said)
+    say_unapplied(rules, done.applications)
     checked = (
         _checked(recipe, binary, golden, function, rtol, atol, parameters or ())
         if check or golden is not None

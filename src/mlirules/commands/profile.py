@@ -11,11 +11,13 @@ from mlirules.commands.common import (
     Device,
     Flags,
     Json,
+    Own,
     Parameters,
     TrustNative,
     note,
     out,
     say_json,
+    say_unapplied,
     table,
     warn,
     working,
@@ -37,6 +39,7 @@ def command(
     pipeline: Annotated[
         str | None, typer.Option("--pipeline", "-p", help="A shipped pipeline's name or a file.")
     ] = None,
+    rules: Own = None,
     parameters: Parameters = None,
     function: Annotated[
         str | None, typer.Option(help="The function to call; default: each in turn.")
@@ -58,7 +61,9 @@ def command(
     from mlirules.drivers.measure import profile as profiling
 
     old = profiling.load(compare) if compare is not None else None
-    recipe = recipe_for(model, target, pipeline=pipeline, flags=extra or (), timeout=timeout)
+    recipe = recipe_for(
+        model, target, pipeline=pipeline, rules=rules, flags=extra or (), timeout=timeout
+    )
     chosen = recipe.target
     calls = profiling.random_calls(recipe.program(), size or (), seed, function)
     if inputs:
@@ -74,6 +79,7 @@ def command(
         binary, done = recipe.compile()
     for said in done.notes:
         warn(said)
+    say_unapplied(rules, done.applications)
     profiles = []
     for name, given in calls.items():
         with working(f"profiling {name} on {chosen}"):

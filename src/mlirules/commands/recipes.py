@@ -23,17 +23,26 @@ def recipe_for(
     configs: Sequence[str] = (),
     measure: bool = False,
     timeout: float | None = None,
+    alone: bool = False,
 ) -> Any:
-    """The recipe of a program: by ``rules`` alone, else by the pipeline (default: the target's).
+    """The recipe of a program: by the pipeline (default: the target's), with ``rules`` in it.
 
-    ``only`` and ``skip`` leave rules of its stages out. Raises :class:`MlirulesError`.
+    With ``alone`` and without a pipeline's name ``rules`` stand alone. ``only`` and ``skip`` leave
+    rules of the stages out. Raises :class:`MlirulesError`.
     """
     from mlirules.drivers.apply.programs import load_program
     from mlirules.drivers.iree.targets import Target
     from mlirules.drivers.pipelines.transform import Recipe
 
     chosen = Target.parse(target)
-    line = line_for(rules, pipeline, driver, list(only), list(skip), chosen.name)
+    given = split(rules)
+    by_themselves = rules if alone and pipeline is None else None
+    line = line_for(by_themselves, pipeline, driver, list(only), list(skip), chosen.name)
+    if given and by_themselves is None:
+        from mlirules.drivers.pipelines.insert import config_files, with_rules
+
+        line = with_rules(line, given, chosen)
+        configs = (*configs, *config_files(given))
     return Recipe(
         lambda: load_program(model),
         chosen,

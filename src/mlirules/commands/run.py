@@ -12,14 +12,17 @@ from mlirules.commands.common import (
     Device,
     Flags,
     Json,
+    Own,
     Parameters,
     TrustNative,
     note,
     out,
     say_json,
+    say_unapplied,
     warn,
     working,
 )
+from mlirules.commands.recipes import recipe_for
 from mlirules.language.faults import CheckFailed, MlirulesError
 
 EXAMPLE = "mlirules run model.mlir --target cpu --input '2x3xf32=1 2 3 4 5 6'"
@@ -49,6 +52,7 @@ def command(
     pipeline: Annotated[
         str | None, typer.Option("--pipeline", "-p", help="A shipped pipeline's name or a file.")
     ] = None,
+    rules: Own = None,
     no_fallback: Annotated[
         bool, typer.Option("--no-fallback", help="Fail when a torch op is left.")
     ] = False,
@@ -67,7 +71,7 @@ def command(
     from mlirules.drivers.iree.targets import Target
 
     chosen = Target.parse(target)
-    binary, signature = _binary(model, chosen, pipeline, no_fallback, extra or [], timeout)
+    binary, signature = _binary(model, chosen, pipeline, rules, no_fallback, extra or [], timeout)
     name = function or _only_function(binary, model)
     elements = signature[1] if signature[0] == name else []
     arguments = _inputs(inputs, golden, elements)
@@ -104,6 +108,7 @@ def _binary(
     model: Path,
     target: Any,
     pipeline: str | None,
+    rules: list[str] | None,
     no_fallback: bool,
     extra: list[str],
     timeout: float | None,
@@ -112,33 +117,25 @@ def _binary(
 
     A .vmfb does not tell those.
     """
-    from mlirules.drivers.apply.programs import load_program
     from mlirules.drivers.measure import numerics
-    from mlirules.drivers.pipelines.transform import Pipeline, compile_program
 
     if model.suffix == ".vmfb":
-        if pipeline or no_fallback or extra:
+        if pipeline or rules or no_fallback or extra:
             raise MlirulesError.at(
                 str(model),
-                "is compiled already: pipeline and compiler flags have no effect",
+                "is compiled already: pipeline, rules and compiler flags have no effect",
                 code="compiled",
             )
         return model.read_bytes(), ("", [])
-    line = Pipeline.load(pipeline) if pipeline else None
-    source = load_program(model)
-    name, arguments = numerics.signature(source)
+    recipe = recipe_for(
+        model, target.name, pipeline=pipeline, rules=rules, flags=extra, timeout=timeout
+    )
+    name, arguments = numerics.signature(recipe.program())
     with working(f"compiling {model} for {target}"):
-        binary, done = compile_program(
-            source,
-            target,
-            line,
-            path=str(model),
-            fallback=not no_fallback,
-            flags=extra,
-            timeout=timeout,
-        )
+        binary, done = recipe.compile(fallback=not no_fallback)
     for said in done.notes:
         warn(said)
+    say_unapplied(rules, done.applications)
     note(f"{done.outcome.total} applications of {len(done.applications)} rules")
     if done.leftovers:
         note(f"left to IREE's own conversion: {', '.join(done.leftovers)}")

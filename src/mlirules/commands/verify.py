@@ -117,6 +117,7 @@ def command(
             only=split(only),
             skip=split(skip),
             flags=extra or (),
+            alone=True,
             timeout=settings.timeout,
         )
         for target in chosen
