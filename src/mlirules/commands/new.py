@@ -61,4 +61,5 @@ def command(
         say_json({"path": str(path)})
     else:
         then = f"compile MODEL --pipeline {path}" if kind is Kind.PIPELINE else f"test {path}"
+        then += " --trust-native" if kind is Kind.KERNEL else ""
         note(f"{path}: edit it, then: mlirules {then}")
