@@ -143,9 +143,9 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 def test_new_check_test_round(tmp_path: Path) -> None:
     for kind in ("conversion", "fusion", "kernel", "config"):
         assert mlirules("new", kind, f"my-{kind}", "-o", tmp_path).returncode == 0
-    checked = mlirules("check", tmp_path, "--json")
+    checked = mlirules("check", tmp_path, "--json", "--trust-native")
     assert json.loads(checked.stdout) == {"files": 4, "faults": []}
-    tested = mlirules("test", tmp_path, "--json")
+    tested = mlirules("test", tmp_path, "--json", "--trust-native")
     assert tested.returncode == 0, tested.stdout
     assert all(result["passed"] for result in json.loads(tested.stdout))
 

@@ -90,7 +90,8 @@ def command(
         )
 
     recipes = {}
-    for given in pipeline or [None]:
+    names: list[str | None] = [*(pipeline or ())]
+    for given in names or [None]:
         recipe = recipe_of(given, None)
         recipes[recipe.pipeline.pipeline] = recipe
         if rules:
