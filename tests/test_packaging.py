@@ -24,8 +24,9 @@ def _sources() -> set[str]:
     own = {f"mlirules/{path.name}" for path in package.iterdir() if path.is_file()}
     own |= {
         f"mlirules/{path.relative_to(package).as_posix()}"
-        for room in ("commands", "language", "support")
-        for path in (package / room).rglob("*.py")
+        for room in ("api", "commands", "language", "support")
+        for path in (package / room).rglob("*")
+        if path.suffix in (".py", ".j2")
     }
     linked = {
         f"mlirules/{folder}/{path.relative_to(package / folder).as_posix()}"
@@ -72,6 +73,15 @@ def test_wheel_holds_every_source_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == _sources()
+
+
+def test_pytorch_finds_the_backend(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith("/entry_points.txt")]
+        text = archive.read(name).decode()
+    assert (
+        "[torch_dynamo_backends]\nmlirules = mlirules.api.dynamo.backend:mlirules_backend" in text
+    )
 
 
 def test_wheel_holds_rules_templates_and_types(wheel: Path) -> None:

@@ -260,7 +260,7 @@ def _of_model(
             )
             notes = tuple(f"no part of the results: {what}" for what in model.told.dropped)
             if decompose:
-                exported = _decomposed(exported)
+                exported = decomposed(exported)
     except MlirulesError as fault:
         if isinstance(fault.__cause__, NotTensorsError):
             raise MlirulesError.at(
@@ -270,7 +270,7 @@ def _of_model(
                 suggestion="return tensors, or containers of them",
             ) from None
         raise
-    _check_inputs_survived(name.text, exported, model.tensors)
+    check_inputs_survived(name.text, exported, model.tensors)
     results = _golden_results(name, model, exported) if golden else ()
     inputs = tuple(to_numpy(tensor) for tensor in model.tensors)
     with name.blaming("the import of the exported program"):
@@ -305,7 +305,7 @@ def _of_exported(
         results = tuple(to_numpy(t) for t in tensors_in(answered, "result")[0])
     with name.blaming("the import of the exported program"):
         if decompose:
-            exported = _decomposed(exported)
+            exported = decomposed(exported)
         changed = len(exported.graph_signature.user_outputs) != len(
             exported.graph_signature.output_specs
         )
@@ -353,31 +353,21 @@ def _dynamic_shapes(
     return (tuple(per_leaf),)
 
 
-def _decomposed(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Core ATen, and beyond it where the torch dialect has no op but PyTorch a decomposition.
-
-    PyTorch's own table stops at some such ops (``squeeze.dims``), which no later pass converts.
-    """
+def decomposed(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Core ATen, and beyond it where the torch dialect has no op but PyTorch a decomposition."""
     import torch
-    from torch._decomp import decomposition_table
+
+    from mlirules.drivers.frontend.decompositions import beyond_core
 
     table = torch.export.default_decompositions()
-    for op, decomposition in decomposition_table.items():
-        if not isinstance(op, torch._ops.OpOverload) or is_registered_op(_dialect_name(op)):
-            continue
+    for op, decomposition in beyond_core(is_registered_op).items():
         if op not in table:  # this table is a dict whose setdefault does nothing
             table[op] = decomposition
-    decomposed: torch.export.ExportedProgram = exported.run_decompositions(table)
-    return decomposed
+    done: torch.export.ExportedProgram = exported.run_decompositions(table)
+    return done
 
 
-def _dialect_name(op: torch._ops.OpOverload) -> str:
-    schema = op._schema
-    name = "torch." + schema.name.replace("::", ".")
-    return f"{name}.{schema.overload_name}" if schema.overload_name else name
-
-
-def _check_inputs_survived(
+def check_inputs_survived(
     spec: str, exported: torch.export.ExportedProgram, leaves: Sequence[Any]
 ) -> None:
     """Refuse a program that holds its example inputs as constants.

@@ -213,7 +213,7 @@ def _program(source: Source) -> Program | None:
 
 def compile_module(
     source: Source,
-    target: Target,
+    target: Target | str,
     *,
     flags: Sequence[str] = (),
     timeout: float | None = None,
@@ -232,13 +232,13 @@ def compile_module(
     with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
         output = Path(directory) / "module.vmfb"
         extra = ["-o", str(output)]
-        _compile(source, target, flags, extra, timeout, path, compile_from, diagnostics)
+        _compile(source, Target.of(target), flags, extra, timeout, path, compile_from, diagnostics)
         return output.read_bytes()
 
 
 def lower_to(
     source: Source,
-    target: Target,
+    target: Target | str,
     phase: str,
     *,
     flags: Sequence[str] = (),
@@ -253,7 +253,8 @@ def lower_to(
     """
     _check_phase(phase, "--compile-to")
     extra = [f"--compile-to={phase}", "-o", "-"]
-    return _compile(source, target, flags, extra, timeout, path, compile_from, diagnostics)
+    chosen = Target.of(target)
+    return _compile(source, chosen, flags, extra, timeout, path, compile_from, diagnostics)
 
 
 def lower(

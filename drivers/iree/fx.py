@@ -9,15 +9,17 @@ stands.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from mlirules.drivers.iree.compiler import context, ir
+from mlirules.drivers.iree.program import constant_results, function_of
 from mlirules.drivers.iree.runtime import SCOPE
 
-__all__ = ["Program", "fx_import"]
+__all__ = ["Program", "fx_import", "import_graph"]
 
 #: Bytes from which on a value is worth leaving the program.
 _LARGE = 1024
@@ -69,6 +71,69 @@ def fx_import(
     importer = FxImporter(context=context(), hooks=hooks)
     importer.import_graph_module(exported.graph_module, func_name=function)
     return Program(importer.module, hooks.parameters if hooks is not None else {})
+
+
+def import_graph(
+    graph_module: Any, held: Mapping[int, str], function: str = "main"
+) -> tuple[ir.Module, frozenset[int]]:
+    """The torch-dialect module of a functional graph of ATen ops, whose nodes say their values.
+
+    ``held`` are placeholders, by position, that become weights of the scope :data:`SCOPE` with
+    these names; the other placeholders are the arguments of ``function``. The second result are
+    the positions of results that depend on no argument. Needs torch. Raises what the importer
+    raises for a graph that it does not understand.
+    """
+    from iree.compiler.extras.fx_importer import FxImporter  # imports torch
+
+    importer = FxImporter(context=context())
+    importer.import_graph_module(graph_module, func_name=function)
+    module = importer.module
+    _hold(module, function_of(module, function), held)
+    return module, constant_results(module, function)
+
+
+def _hold(module: ir.Module, function: Any, held: Mapping[int, str]) -> None:
+    """Make weights of some arguments."""
+    block = function.regions[0].blocks[0]
+    with module.context, ir.Location.unknown(module.context):
+        for position in sorted(held, reverse=True):
+            argument = block.arguments[position]
+            type_ = _builtin_tensor(argument.type)
+            # Written as text: the bindings know nothing of the util and stream dialects.
+            alone = ir.Module.parse(
+                f"util.global private @parameter_{position} = "
+                f'#stream.parameter.named<"{SCOPE}"::"{held[position]}"> : {type_}',
+                module.context,
+            )
+            alone.body.operations[0].operation.clone(ir.InsertionPoint.at_block_begin(module.body))
+            with ir.InsertionPoint.at_block_begin(block):
+                load = ir.Operation.create(
+                    "util.global.load",
+                    results=[type_],
+                    attributes={"global": ir.FlatSymbolRefAttr.get(f"parameter_{position}")},
+                )
+                value = ir.Operation.create(
+                    "torch_c.from_builtin_tensor",
+                    results=[argument.type],
+                    operands=[load.result],
+                )
+            argument.replace_all_uses_with(value.result)
+            block.erase_argument(position)
+        kept = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        inputs = [a.type for a in block.arguments]
+        function.attributes["function_type"] = ir.TypeAttr.get(
+            ir.FunctionType.get(inputs, kept.results)
+        )
+
+
+def _builtin_tensor(type_: Any) -> ir.Type:
+    """The builtin tensor type of a torch tensor's: that has no signs."""
+    found = re.fullmatch(r"!torch\.vtensor<\[(?P<sizes>[\d,]*)\],(?P<element>.+)>", str(type_))
+    if found is None:
+        raise NotImplementedError(f"a weight of type {type_}")
+    sizes = "".join(f"{size}x" for size in found["sizes"].split(",") if size)
+    element = re.sub(r"^[su]i(\d+)$", r"i\1", found["element"])
+    return ir.Type.parse(f"tensor<{sizes}{element}>")
 
 
 def _freeze(exported: Any, prefix: str) -> dict[int, str]:

@@ -14,15 +14,18 @@ from typing import Any
 
 from iree.compiler import ir
 
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.language.kernel import TARGET
 
 __all__ = [
     "MAGIC",
     "Facts",
     "Program",
+    "constant_results",
     "entries",
     "entry",
     "facts",
+    "function_of",
     "inline_integer_resources",
     "is_bytecode",
     "of_bytecode",
@@ -136,6 +139,31 @@ def entries(module: ir.Module) -> Iterator[tuple[str, str]]:
             type_ = ir.FunctionType(ir.TypeAttr(inner.attributes["function_type"]).value)
             name = ir.StringAttr(inner.attributes["sym_name"]).value
             yield name, ", ".join(map(str, type_.inputs))
+
+
+def function_of(module: ir.Module, name: str) -> Any:
+    """The function of that name. Raises KeyError."""
+    for op in module.body.operations:
+        inner = op.operation
+        if inner.name in _FUNCTIONS and ir.StringAttr(inner.attributes["sym_name"]).value == name:
+            return inner
+    raise KeyError(name)
+
+
+def constant_results(module: ir.Module, function: str) -> frozenset[int]:
+    """The results of a function that depend on none of its arguments; none of several blocks."""
+    blocks = list(function_of(module, function).regions[0].blocks)
+    if len(blocks) != 1:
+        return frozenset()
+    varying = set(blocks[0].arguments)
+    last: Any = None
+    for op in blocks[0].operations:
+        last = op.operation
+        # What the ops of its regions use from outside is taken for used by the op.
+        used = [*last.operands, *(o for inner in ops_below(last) for o in inner.operands)]
+        if any(operand in varying for operand in used):
+            varying.update(last.results)
+    return frozenset(i for i, value in enumerate(last.operands) if value not in varying)
 
 
 def _is_private(function: Any) -> bool:

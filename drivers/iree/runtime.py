@@ -49,13 +49,19 @@ __all__ = [
     "devices",
     "dtype_of",
     "entries",
+    "instance",
     "load_arrays",
     "load_npz",
+    "loaded_function",
+    "parameter_modules",
     "parse_input",
     "parse_type",
     "read_archive",
+    "read_view",
     "run",
     "run_each",
+    "run_error",
+    "run_errors",
     "scoped",
     "store_arrays",
     "tool_path",
@@ -122,7 +128,7 @@ def version() -> str:
 def run(
     vmfb: bytes,
     inputs: Sequence[npt.ArrayLike],
-    target: Target,
+    target: Target | str,
     function: str = "main",
     *,
     device: str | None = None,
@@ -139,6 +145,7 @@ def run(
     RunError, and MlirulesError when the function does not exist, the number of inputs is wrong or
     no device is here.
     """
+    target = Target.of(target)
     arrays = [np.asarray(value) for value in inputs]
     if target.kind != "cpu" and device is None and (reason := target.available()) is not None:
         raise MlirulesError.at("--target", reason, code="device")
@@ -160,7 +167,7 @@ def run(
 def run_each(
     vmfb: bytes,
     calls: Sequence[tuple[str, Sequence[npt.ArrayLike]]],
-    target: Target,
+    target: Target | str,
     *,
     isolated: bool | None = None,
     timeout: float | None = None,
@@ -172,6 +179,7 @@ def run_each(
     calls needs one) all calls share it: starting one costs far more than a call. Raises
     MlirulesError when no device is here.
     """
+    target = Target.of(target)
     if target.kind != "cpu" or isolated or timeout is not None or consent.current().used:
         if (reason := target.available()) is not None:
             raise MlirulesError.at("--target", reason, code="device")
@@ -202,16 +210,35 @@ def _public(module: Any) -> list[str]:
 
 
 @functools.cache
-def _instance() -> Any:
+def instance() -> Any:
+    """The process's instance of the runtime's virtual machine."""
     return _binding.VmInstance()
 
 
 def _load(vmfb: bytes) -> Any:
     try:
-        return _binding.VmModule.copy_buffer(_instance(), vmfb)
+        return _binding.VmModule.copy_buffer(instance(), vmfb)
     except (RuntimeError, ValueError) as error:
         message = f"not a compiled program: {_first_line(error)}"
         raise MlirulesError.at("<vmfb>", message, code="vmfb") from error
+
+
+def loaded_function(vmfb: bytes, function: str) -> tuple[Any, Any, Entry]:
+    """The module of a compiled program, one of its functions, and what that takes and gives.
+
+    Raises MlirulesError when ``vmfb`` is no compiled program or has no such function.
+    """
+    module = _load(vmfb)
+    public = _public(module)
+    if function not in public:
+        raise MlirulesError.at(
+            "--function",
+            f"the program has no function {function!r}",
+            code="function",
+            suggestion=did_you_mean(function, public) or "it has: " + ", ".join(public),
+        )
+    callee = module.lookup_function(function)
+    return module, callee, _entry(function, callee)
 
 
 def _entry(name: str, function: Any) -> Entry:
@@ -262,19 +289,26 @@ def read_archive(path: str) -> dict[str, Any]:
     return dict(index.items())
 
 
-def _parameter_modules(parameters: Sequence[str]) -> list[Any]:
+def parameter_modules(
+    parameters: Sequence[str], held: Mapping[str, Array] | None = None
+) -> list[Any]:
     """The archives ``[SCOPE=]FILE`` as a module that programs load weights from; they are mapped.
 
-    Raises MlirulesError for a file that cannot be read.
+    ``held`` are further ones of the scope :data:`SCOPE`, used where they lie in memory. Raises
+    MlirulesError for a file that cannot be read.
     """
     indices: dict[str, Any] = {}
+    if held:
+        index = indices[SCOPE] = _binding.ParameterIndex()
+        for name, array in held.items():
+            index.add_buffer(name, array.reshape(-1).view(np.uint8))
     for text in parameters:
         scope, _, path = scoped(text).partition("=")
         _load_archive(indices.setdefault(scope, _binding.ParameterIndex()), path)
     if not indices:
         return []
     providers = [index.create_provider(scope=scope) for scope, index in indices.items()]
-    return [_binding.create_io_parameters_module(_instance(), *providers)]
+    return [_binding.create_io_parameters_module(instance(), *providers)]
 
 
 class Program:
@@ -292,28 +326,18 @@ class Program:
         function: str = "main",
         parameters: Sequence[str] = (),
     ) -> None:
-        module = _load(vmfb)
-        public = _public(module)
-        if function not in public:
-            raise MlirulesError.at(
-                "--function",
-                f"the program has no function {function!r}",
-                code="function",
-                suggestion=did_you_mean(function, public) or "it has: " + ", ".join(public),
-            )
-        self._callee = module.lookup_function(function)
-        self._entry = _entry(function, self._callee)
+        module, self._callee, self._entry = loaded_function(vmfb, function)
         if len(inputs) != len(self._entry.arguments):
             raise MlirulesError.at(
                 "--input",
                 f"{function!r} takes {len(self._entry.arguments)} arguments, {len(inputs)} given",
                 code="inputs",
             )
-        archives = _parameter_modules(parameters)
-        with _run_errors():
+        archives = parameter_modules(parameters)
+        with run_errors():
             self._device = get_device(uri)
-            hal = _binding.create_hal_module(_instance(), self._device)
-            self._context = _binding.VmContext(_instance(), [hal, *archives, module])
+            hal = _binding.create_hal_module(instance(), self._device)
+            self._context = _binding.VmContext(instance(), [hal, *archives, module])
             self._arguments = _binding.VmVariantList(len(inputs))
             for index, (kind, value) in enumerate(zip(self._entry.arguments, inputs, strict=True)):
                 _push(self._arguments, kind, value, self._device, index)
@@ -321,24 +345,29 @@ class Program:
     def __call__(self) -> Any:
         """Run the function to its end; the results stay on the device. Raises RunError."""
         results = _binding.VmVariantList(len(self._entry.results))
-        with _run_errors():
+        with run_errors():
             self._context.invoke(self._callee, self._arguments, results)
         return results
 
     def results(self) -> list[Array]:
         """Run the function and read all its results, in order. Raises RunError."""
         made = self()
-        with _run_errors():
+        with run_errors():
             return [_pop(made, i, k, self._device) for i, k in enumerate(self._entry.results)]
 
 
 @contextlib.contextmanager
-def _run_errors() -> Iterator[None]:
+def run_errors() -> Iterator[None]:
     """The bindings' errors as RunError."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        raise RunError("error", _first_line(error)) from error
+        raise run_error(error) from error
+
+
+def run_error(error: Exception) -> RunError:
+    """What the bindings raise, as RunError."""
+    return RunError("error", _first_line(error))
 
 
 def _first_line(error: Exception) -> str:
@@ -387,11 +416,11 @@ def _push(arguments: Any, kind: str, value: Array, device: Any, index: int) -> N
 
 def _pop(results: Any, index: int, kind: str, device: Any) -> Array:
     if kind == "r":
-        return _read(results.get_as_object(index, _binding.HalBufferView), device)
+        return read_view(results.get_as_object(index, _binding.HalBufferView), device)
     return np.asarray(results.get_variant(index), dtype=_SCALARS[kind])
 
 
-def _read(view: Any, device: Any) -> Array:
+def read_view(view: Any, device: Any) -> Array:
     """A copy of a device buffer.
 
     Through a staging buffer of the device's own: importing host memory, which the bindings'

@@ -65,6 +65,11 @@ class Target:
         kind, _, arch = text.partition(":")
         return cls(kind, arch)
 
+    @classmethod
+    def of(cls, given: Target | str) -> Target:
+        """A target as it is, or the one that a text names. Raises as :meth:`parse` does."""
+        return given if isinstance(given, Target) else cls.parse(given)
+
     @property
     def flags(self) -> tuple[str, ...]:
         """What the compiler is told."""

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 from mlirules.support import package
 
 if TYPE_CHECKING:
+    from mlirules.api.report import report
+    from mlirules.api.rules import rule
+    from mlirules.api.session import Session
     from mlirules.drivers.iree.compiler import CompileError, compile_module, parse
     from mlirules.drivers.iree.runtime import run
     from mlirules.drivers.iree.targets import Target
@@ -23,12 +26,15 @@ __all__ = [
     "Fault",
     "MlirulesError",
     "Pipeline",
+    "Session",
     "Span",
     "Target",
     "Transformed",
     "__version__",
     "compile_module",
     "parse",
+    "report",
+    "rule",
     "run",
     "transform",
 ]
@@ -38,11 +44,14 @@ _HOME = {
     "Fault": "mlirules.language.faults",
     "MlirulesError": "mlirules.language.faults",
     "Pipeline": "mlirules.drivers.pipelines.transform",
+    "Session": "mlirules.api.session",
     "Span": "mlirules.language.faults",
     "Target": "mlirules.drivers.iree.targets",
     "Transformed": "mlirules.drivers.pipelines.transform",
     "compile_module": "mlirules.drivers.iree.compiler",
     "parse": "mlirules.drivers.iree.compiler",
+    "report": "mlirules.api.report",
+    "rule": "mlirules.api.rules",
     "run": "mlirules.drivers.iree.runtime",
     "transform": "mlirules.drivers.pipelines.transform",
 }

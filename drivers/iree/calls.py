@@ -1,0 +1,157 @@
+"""Compiled programs that stay loaded and are called often, on tensors where they lie.
+
+On devices of the CPU nothing is copied that need not be: an argument whose memory is dense and
+begins at a multiple of :data:`ALIGNMENT` is read where it is, and a result is handed out where the
+program wrote it. Other devices get copies. Weights are mapped, not copied; what the program makes
+of them once (packed, transformed) is made when it is loaded.
+
+Values come in and go out as DLPack capsules or numpy arrays: nothing here needs PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from iree.runtime import _binding, get_device
+from iree.runtime.array_interop import map_dtype_to_element_type
+
+from mlirules.drivers.iree import runtime
+from mlirules.language.faults import MlirulesError
+
+__all__ = ["ALIGNMENT", "Loaded", "Value"]
+
+Array = npt.NDArray[Any]
+#: A buffer on a device.
+Value = Any
+
+#: Where a tensor's memory must begin for a program to read it in place, in bytes.
+ALIGNMENT = 64
+
+_SCALARS = {"i": int, "I": int, "f": float, "F": float}
+
+
+class Loaded:
+    """A program on a device with its weights: to be called again and again, by several threads.
+
+    ``parameters`` are weights by name in the scope :data:`runtime.SCOPE`: arrays that are mapped
+    where they lie and must not move; ``archives`` are files of weights, ``[SCOPE=]FILE``. ``uri``
+    is a runtime's device URI (``Target.device``).
+
+    Raises what :func:`runtime.run` does.
+    """
+
+    def __init__(
+        self,
+        vmfb: bytes,
+        uri: str,
+        function: str = "main",
+        parameters: Mapping[str, Array] | None = None,
+        archives: Sequence[str] = (),
+    ) -> None:
+        self._module, self._callee, self.entry = runtime.loaded_function(vmfb, function)
+        modules = runtime.parameter_modules(archives, parameters or {})
+        # Whoever keeps a program until Python ends is told of a leak by the bindings, at length.
+        _binding.disable_leak_checker()
+        with runtime.run_errors():
+            self._device = get_device(uri)
+            hal = _binding.create_hal_module(runtime.instance(), self._device)
+            self._context = _binding.VmContext(runtime.instance(), [hal, *modules, self._module])
+        #: Whether host memory is the device's: nothing needs to be copied.
+        self.shares_memory = uri.partition("://")[0] in ("local-task", "local-sync")
+        self._lock = threading.Lock()
+        #: Where the mapped weights lie: a result there is the program's, not the caller's.
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, size in sorted((a.ctypes.data, a.nbytes) for a in (parameters or {}).values()):
+            self._starts.append(start)
+            self._ends.append(start + size)
+
+    # ------------------------------------------------------------ values
+
+    def of_capsule(self, capsule: Any) -> Value:
+        """A dense, aligned host tensor, given as a DLPack capsule, where it lies."""
+        return self._device.from_dlpack_capsule(capsule)
+
+    def of_array(self, array: Array) -> Value:
+        """A numpy array, where it lies if the device can read it there, else a copy."""
+        element = map_dtype_to_element_type(array.dtype)
+        if element is None:
+            raise MlirulesError.at("<call>", f"no device holds {array.dtype} arrays", code="inputs")
+        dense = np.asarray(array, order="C")
+        shared = self.shares_memory and dense.nbytes and dense.ctypes.data % ALIGNMENT == 0
+        if not shared or not dense.flags.writeable:
+            return self._device.allocator.allocate_buffer_copy(
+                memory_type=_binding.MemoryType.DEVICE_LOCAL,
+                allowed_usage=_binding.BufferUsage.DEFAULT,
+                device=self._device,
+                buffer=dense,
+                element_type=element,
+            )
+        kind = _binding.MemoryType.DEVICE_LOCAL | _binding.MemoryType.HOST_VISIBLE
+        usage = _binding.BufferUsage.DEFAULT | _binding.BufferUsage.MAPPING
+        flat = dense.reshape(-1).view(np.uint8)
+        buffer = self._device.allocator.import_host_allocation(flat, int(kind), int(usage))
+        return _binding.HalBufferView(buffer, dense.shape, int(element))
+
+    def reinterpreted(self, value: Value, dtype: np.dtype[Any]) -> Value:
+        """A value's bits as elements of another type of the same size."""
+        element = map_dtype_to_element_type(dtype)
+        return _binding.HalBufferView(value.get_buffer(), value.shape, int(element))
+
+    def capsule(self, value: Value) -> Any:
+        """A result as a DLPack capsule of host memory, which keeps it alive."""
+        return self._device.create_dlpack_capsule(value, 1, 0)
+
+    def dtype(self, value: Value) -> np.dtype[Any]:
+        """The type of a value's elements."""
+        found: np.dtype[Any] = _binding.HalElementType.map_to_dtype(value.element_type)
+        return np.dtype(found)
+
+    def array(self, value: Value) -> Array:
+        """A result as a numpy array, over the device's memory where the host sees it."""
+        if not self.shares_memory:
+            return runtime.read_view(value, self._device)
+        dtype = self.dtype(value)
+        shape = list(value.shape)
+        if not math.prod(shape):
+            return np.empty(shape, dtype)
+        mapped: Array = value.map().asarray(shape, dtype)
+        return mapped
+
+    def of_weights(self, address: int) -> bool:
+        """Whether an address lies in the memory of the mapped weights."""
+        at = bisect_right(self._starts, address) - 1
+        return at >= 0 and address < self._ends[at]
+
+    # ------------------------------------------------------------ calling
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        """Run the program to its end on values and numbers; its results likewise, in order.
+
+        What the arguments' memory holds must stay until this returns. Raises RunError.
+        """
+        packed = _binding.VmVariantList(len(arguments))
+        for kind, argument in zip(self.entry.arguments, arguments, strict=True):
+            if kind == "r":
+                packed.push_ref(argument)
+            elif kind in "iI":
+                packed.push_int(argument)
+            else:
+                packed.push_float(argument)
+        results = _binding.VmVariantList(len(self.entry.results))
+        try:
+            with self._lock:
+                self._context.invoke(self._callee, packed, results)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise runtime.run_error(error) from error
+        view = _binding.HalBufferView
+        return [
+            results.get_as_object(index, view) if kind == "r" else results.get_variant(index)
+            for index, kind in enumerate(self.entry.results)
+        ]

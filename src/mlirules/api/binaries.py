@@ -1,0 +1,100 @@
+"""Compiled programs on disk, found again by all that went into them.
+
+An entry is the program with what its caller keeps beside it (JSON), checksummed. It appears whole
+or not at all; one that is damaged is taken for absent and made again. Several processes may share
+the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import mlirules
+from mlirules.drivers.iree import compiler, runtime
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines import transform
+from mlirules.language.pipeline import Pipeline
+from mlirules.support import cache
+
+__all__ = ["LIMIT", "content", "kept", "key_of"]
+
+#: How many programs are kept; the ones made longest ago go first.
+LIMIT = 1024
+_FORMAT = b"mlirules-program-1\n"
+
+
+def key_of(program: bytes, pipeline: Pipeline, target: Target, further: Iterable[str] = ()) -> str:
+    """The name of what ``pipeline`` makes of a program for ``target``.
+
+    ``program`` is all that the program is, ``further`` what else it depends on. The content of
+    rules counts, not where they lie. Raises :class:`MlirulesError` for rules that are wrong.
+    """
+    digest = hashlib.sha256()
+    parts = [
+        mlirules.__version__,
+        compiler.version(),
+        runtime.version(),
+        target.name,
+        *target.flags,
+        pipeline.model_copy(update={"stages": []}).model_dump_json(),
+        *further,
+    ]
+    for stage in pipeline.stages:
+        parts.append(stage.model_copy(update={"rules": ["-"]}).model_dump_json())
+        if stage.phase == "configuration":
+            parts += _contents(stage.rules)
+        else:
+            parts += [f"{e.name} {e.digest}" for e in transform.stage_entries(stage)]
+    for part in parts:
+        digest.update(part.encode() + b"\0")
+    digest.update(program)
+    return digest.hexdigest()
+
+
+def content(module: compiler.ir.Module) -> bytes:
+    """A program as bytes that say nothing of where its ops were written."""
+    plain = module.operation.clone()
+    try:
+        compiler.PassManager.parse("builtin.module(strip-debuginfo)", module.context).run(plain)
+        data = io.BytesIO()
+        plain.write_bytecode(data)
+    finally:
+        plain.erase()
+    return data.getvalue()
+
+
+def _contents(sets: Iterable[str]) -> list[str]:
+    """What config rules are: their files."""
+    from mlirules.language.loader import rule_files
+
+    return [
+        hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        for name in sets
+        for file in rule_files(name)
+    ]
+
+
+def kept(
+    key: str, make: Callable[[], tuple[bytes, dict[str, Any]]], use: bool = True
+) -> tuple[bytes, dict[str, Any], bool]:
+    """The program of that name with what is told beside it, and whether it was there already.
+
+    ``make`` gives both where it was not. Without ``use`` nothing is read or written.
+    """
+    if not use:
+        return *make(), False
+    folder = cache.directory() / "programs"
+    path = folder / key
+    found = cache.read_checked(path)
+    if found is not None and found.startswith(_FORMAT):
+        told, _, binary = found[len(_FORMAT) :].partition(b"\n")
+        return binary, json.loads(told), True
+    binary, beside = make()
+    cache.write_checked(path, _FORMAT + json.dumps(beside).encode() + b"\n" + binary)
+    cache.keep_newest(folder, LIMIT)
+    return binary, beside, False

@@ -1,0 +1,1 @@
+"""PyTorch graphs compiled: what `Session.compile` and the backend of `torch.compile` share."""

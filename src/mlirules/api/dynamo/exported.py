@@ -1,0 +1,318 @@
+"""PyTorch's models compiled through torch.export, called with what the model itself takes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.utils import _pytree as pytree
+
+from mlirules.api.compiled import CompiledProgram, Facts
+from mlirules.api.dynamo.graphs import Binary, compiled
+from mlirules.api.dynamo.programs import GraphProgram, array_of
+from mlirules.drivers.frontend.torch import check_inputs_survived, decomposed
+from mlirules.language.faults import MlirulesError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mlirules.api.session import Session
+    from mlirules.drivers.iree.targets import Target
+    from mlirules.drivers.measure.profile import Profile
+
+__all__ = ["ModelProgram", "compile_model"]
+
+_HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+def compile_model(
+    session: Session, model: Any, example_inputs: Any, dynamic_shapes: Any, fallback: bool
+) -> ModelProgram:
+    """Compile an ``nn.Module`` or an exported program. Raises MlirulesError."""
+    if isinstance(model, torch.export.ExportedProgram):
+        exported, name = model, "<exported program>"
+    else:
+        name = type(model).__name__
+        args, kwargs = _inputs(example_inputs)
+        try:
+            with torch.no_grad():
+                exported = torch.export.export(
+                    model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False
+                )
+        except Exception as error:
+            first = (str(error).strip() or "?").split("\n")[0]
+            raise MlirulesError.at(
+                name,
+                f"torch.export raised {type(error).__name__}: {first}",
+                code="export",
+                suggestion='torch.compile(model, backend="mlirules") compiles what it can of it',
+            ) from error
+        leaves = [v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+        check_inputs_survived(name, exported, leaves)
+    with warnings.catch_warnings():
+        # PyTorch copies its own descriptions of trees, and warns itself of the class.
+        warnings.simplefilter("ignore", FutureWarning)
+        exported = decomposed(exported)
+    signature = exported.graph_signature
+    changed = {
+        spec.target
+        for spec in signature.output_specs
+        if spec.kind is OutputKind.BUFFER_MUTATION and spec.target is not None
+    }
+    held = [
+        index
+        for index, spec in enumerate(signature.input_specs)
+        if spec.kind in _HELD and spec.target not in changed
+    ]
+    recipe = session.recipe("", name)
+    try:
+        binary = compiled(
+            exported.graph_module, held, recipe, cache=session.cache, fallback=fallback
+        )
+    except MlirulesError:
+        raise
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).split("\n")[0]
+        raise MlirulesError.at(
+            name,
+            f"cannot be imported: {first[:400]}",
+            code="import",
+            suggestion='torch.compile(model, backend="mlirules") runs such ops eagerly',
+        ) from error
+    return ModelProgram(exported, binary, session.target, name)
+
+
+def _inputs(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Example inputs as positional and named arguments; arrays as tensors."""
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    if isinstance(given, Mapping):
+        args, kwargs = (), dict(given)
+    elif isinstance(given, tuple | list):
+        args, kwargs = tuple(given), {}
+    else:
+        args, kwargs = (given,), {}
+    turned: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(_tensor, (args, kwargs))
+    return turned
+
+
+def _tensor(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        from mlirules.drivers.frontend.values import to_torch
+
+        return to_torch(value) if not value.flags.writeable else _view(value)
+    return value
+
+
+def _view(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """An array as a tensor over its memory, where PyTorch has its type."""
+    from mlirules.drivers.frontend.values import to_torch
+
+    try:
+        return torch.from_numpy(array)
+    except (TypeError, ValueError):  # an element type of ml_dtypes, or negative strides
+        return to_torch(array)
+
+
+class ModelProgram(CompiledProgram):
+    """A compiled model: called as the model is, with its weights as they are at the call."""
+
+    def __init__(
+        self, exported: torch.export.ExportedProgram, binary: Binary, target: Target, name: str
+    ) -> None:
+        told = {
+            "applications": binary.applications,
+            "leftovers": binary.leftovers,
+            "notes": binary.notes,
+        }
+        super().__init__(binary.vmfb, Facts(told, binary.warm, target), name)
+        self._graph = GraphProgram(binary, target.device)
+        call = exported.call_spec
+        self._in, self._out = call.in_spec, call.out_spec
+        self._names = list(exported.example_inputs[1]) if exported.example_inputs else None
+        state = {**exported.constants, **exported.state_dict}
+        self._signature = exported.graph_signature
+        #: Weights and buffers at their places; None where the caller's arguments go.
+        self._arguments: list[Any] = [
+            state[spec.target] if spec.kind in _HELD and spec.target is not None else None
+            for spec in self._signature.input_specs
+        ]
+        self._named = {
+            f"p{index}": spec.target or ""
+            for index, spec in enumerate(self._signature.input_specs)
+            if index in binary.plan.held
+        }
+        self._metas = [
+            node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"
+        ]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model answers; inputs and buffers that it changes are changed.
+
+        Raises RunError, and MlirulesError for arguments of another structure than the example's.
+        """
+        if self._names:
+            kwargs = {name: kwargs[name] for name in self._names if name in kwargs} | kwargs
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        if self._in is not None and spec != self._in:
+            raise MlirulesError.at(
+                "<call>",
+                f"{self.name} was compiled for arguments like {self._in}, called with {spec}",
+                code="inputs",
+            )
+        arrays = any(isinstance(leaf, np.ndarray) for leaf in leaves)
+        flat = self._flat([_tensor(leaf) for leaf in leaves] if arrays else leaves)
+        made = self._graph(flat)
+        results: list[Any] = []
+        for value, output in zip(made, self._signature.output_specs, strict=True):
+            if output.kind is OutputKind.USER_OUTPUT:
+                results.append(value)
+            elif output.kind is OutputKind.BUFFER_MUTATION:
+                index = self._at(lambda s, o=output: s.target == o.target)
+                self._write(self._arguments[index], value)
+            elif output.kind is OutputKind.USER_INPUT_MUTATION:
+                index = self._at(lambda s, o=output: s.arg.name == o.target)
+                self._write(flat[index], value)
+            else:
+                raise MlirulesError.at(
+                    self.name, f"has a result of kind {output.kind.name}", code="results"
+                )
+        if arrays:
+            results = [_array(value) for value in results]
+        return results[0] if self._out is None else pytree.tree_unflatten(results, self._out)
+
+    def _at(self, fits: Any) -> int:
+        return next(i for i, spec in enumerate(self._signature.input_specs) if fits(spec))
+
+    @staticmethod
+    def _write(tensor: torch.Tensor, value: torch.Tensor) -> None:
+        with torch.no_grad():
+            tensor.copy_(value)
+
+    def _flat(self, leaves: list[Any]) -> list[Any]:
+        """The graph's arguments: weights, and the caller's in their places."""
+        out = list(self._arguments)
+        given = iter(leaves)
+        for index, spec in enumerate(self._signature.input_specs):
+            if spec.kind is not InputKind.USER_INPUT:
+                continue
+            value = next(given)
+            if isinstance(spec.arg, TensorArgument):
+                _check(self.name, index, value, self._metas[index])
+            elif hasattr(spec.arg, "value") and value != spec.arg.value:
+                raise MlirulesError.at(
+                    "<call>",
+                    f"{self.name} was compiled for {spec.arg.name} = {spec.arg.value!r}, "
+                    f"called with {value!r}",
+                    code="inputs",
+                )
+            out[index] = value
+        return out
+
+    def profile(self, *args: Any, seconds: float = 1.0) -> Profile:
+        """Where the time of a call with these arguments goes, dispatch by dispatch."""
+        import tempfile
+        from pathlib import Path
+
+        from mlirules.drivers.frontend.values import to_numpy
+        from mlirules.drivers.measure.profile import profile
+
+        leaves = [_tensor(leaf) for leaf in pytree.tree_leaves(args)]
+        flat = self._flat(leaves)
+        inputs = [flat[index] for index in self._graph.plan.arguments]
+        with tempfile.TemporaryDirectory(prefix="mlirules-") as folder:
+            archive = self._weights(Path(folder) / "weights.irpa")
+            return profile(
+                self.binary,
+                [to_numpy(v) if isinstance(v, torch.Tensor) else v for v in inputs],
+                self.target,
+                seconds=seconds,
+                model=self.name,
+                parameters=[str(archive)] if archive is not None else (),
+            )
+
+    def _weights(self, path: Path) -> Path | None:
+        """The weights as they are now, in an archive under the names that the program has."""
+        from mlirules.drivers.iree.parameters import write_archive
+
+        plan = self._graph.plan
+        if not plan.held:
+            return None
+        write_archive(path, {f"p{i}": array_of(self._arguments[i]) for i in plan.held})
+        return path
+
+    def export(self, path: str | Path) -> Path:
+        """Write a folder to deploy: the program, its weights, a manifest, and how to call it.
+
+        The program's arguments are the tensors among the model's, in order.
+        """
+        from mlirules.api.export import write
+
+        plan = self._graph.plan
+        kept = [self._metas[index] for index in plan.arguments]
+        changed = [s for s in self._signature.output_specs if s.kind is not OutputKind.USER_OUTPUT]
+        if changed or any(not isinstance(value, torch.Tensor) for value in kept):
+            raise MlirulesError.at(
+                self.name,
+                "changes its inputs or buffers, or takes numbers: the caller would have to as well",
+                code="deploy",
+                suggestion="export a model that returns its new state",
+            )
+        return write(
+            path,
+            self.binary,
+            function="main",
+            target=self.target,
+            arguments=[_type(value) for value in kept],
+            weights={f"p{i}": array_of(self._arguments[i]) for i in plan.held},
+            names=self._named,
+            applications=self.applications,
+        )
+
+
+def _type(value: torch.Tensor) -> tuple[list[int | None], str]:
+    shape: Sequence[Any] = value.shape
+    sizes = [None if isinstance(size, torch.SymInt) else int(size) for size in shape]
+    name = str(value.dtype).removeprefix("torch.")
+    known = {"bool": "i1", "bfloat16": "bf16", "complex64": "complex<f32>"}
+    element = known.get(name) or name.replace("float", "f").replace("uint", "ui")
+    return sizes, element.replace("int", "si") if element.startswith("int") else element
+
+
+def _check(name: str, index: int, value: Any, wanted: Any) -> None:
+    """Refuse a tensor of another type or rank than the program's."""
+    if not isinstance(value, torch.Tensor):
+        raise MlirulesError.at(
+            "<call>", f"{name} takes a tensor, {type(value).__name__} given", code="inputs"
+        )
+    if isinstance(wanted, torch.Tensor) and (
+        value.dtype is not wanted.dtype
+        or value.dim() != wanted.dim()
+        or any(map(_other, wanted.shape, value.shape))
+    ):
+        raise MlirulesError.at(
+            "<call>",
+            f"argument {index} of {name} is {value.dtype!s} {list(value.shape)}, compiled for "
+            f"{wanted.dtype!s} {list(wanted.shape)}",
+            code="inputs",
+            suggestion="dynamic_shapes= says which sizes vary",
+        )
+
+
+def _other(wanted: Any, given: int) -> bool:
+    return not isinstance(wanted, torch.SymInt) and wanted != given
+
+
+def _array(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    from mlirules.drivers.frontend.values import to_numpy
+
+    try:
+        return value.detach().numpy()
+    except TypeError:  # numpy has no such type
+        return to_numpy(value)

@@ -1,0 +1,219 @@
+"""Compiled graphs as functions of tensors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from mlirules.api.dynamo.changes import Samples
+from mlirules.api.dynamo.graphs import Binary, Result
+from mlirules.drivers.apply.session import Bounded
+from mlirules.drivers.iree.calls import ALIGNMENT, Loaded
+from mlirules.language.faults import MlirulesError
+
+__all__ = ["GraphProgram", "array_of", "bits_of", "given", "tensor_of"]
+
+#: How many sets of weights a program is kept loaded with.
+_BINDINGS = 8
+
+#: Tensors that DLPack or the runtime know under another name.
+_EIGHT_BITS = {
+    name: getattr(ml_dtypes, name)
+    for name in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+}
+
+
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's memory as bytes in a row; a copy only where it is not dense."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return plain.reshape(-1).view(torch.uint8)
+
+
+def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """:func:`bits_of` as a numpy array over the same memory."""
+    array: np.ndarray[Any, Any] = bits_of(tensor).numpy()
+    return array
+
+
+class _Bound:
+    """A program loaded with weights, and how these were then."""
+
+    def __init__(
+        self, loaded: Loaded, weights: Sequence[torch.Tensor], arrays: Sequence[Any]
+    ) -> None:
+        self.loaded = loaded
+        self._versions = [weight._version for weight in weights]
+        # Memory that is the tensors' own: a copy of what was not dense says nothing of them.
+        self._samples = Samples(
+            [a for a, w in zip(arrays, weights, strict=True) if a.ctypes.data == w.data_ptr()]
+        )
+
+    def fits(self, weights: Sequence[torch.Tensor]) -> bool:
+        """Whether these weights, at the same places, are as they were."""
+        if self._versions != [weight._version for weight in weights]:
+            return False
+        return self._samples.same()
+
+
+class GraphProgram:
+    """A compiled graph, called with all the graph's arguments: tensors and ints, weights too.
+
+    Which memory the weights are in is looked at in every call, PyTorch's count of changes to it,
+    and some of the values (:class:`Samples`): a program with weights that changed is loaded anew.
+    Several threads may call it.
+    """
+
+    def __init__(self, binary: Binary, uri: str) -> None:
+        self.binary = binary
+        self._uri = uri
+        self.plan = binary.plan
+        self._bound: Bounded[tuple[int, ...], _Bound] = Bounded(_BINDINGS)
+        self._lock = threading.Lock()
+        #: How often the program was loaded: with weights that are new or have changed.
+        self.loads = 0
+        self._like: list[tuple[Any, Any]] = []
+        self._results = [_giver(result) for result in self.plan.results]
+        self._alone: Loaded | None = None
+        if not self.plan.held and not self.plan.empty:
+            self._alone = Loaded(binary.vmfb, uri)
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        """The graph's results. Raises RunError."""
+        plan = self.plan
+        made: list[Any] = []
+        loaded = self._alone
+        own: list[tuple[int, int]] = []
+        if not plan.empty:
+            if loaded is None:
+                loaded = self._loaded([arguments[index] for index in plan.held])
+            values = []
+            for index in plan.arguments:
+                value = arguments[index]
+                if isinstance(value, torch.Tensor):
+                    value, start = given(loaded, value)
+                    own.append((start, start + value.byte_length))
+                values.append(value)
+            made = loaded(values)
+        out: list[Any] = []
+        seen: list[int] = []
+        for result, give in zip(plan.results, self._results, strict=True):
+            if result.kind == "program":
+                assert loaded is not None
+                out.append(give(loaded, made[result.index], own, seen))
+            elif result.kind == "argument":
+                out.append(arguments[result.index])
+            else:
+                out.append(result.value)
+        return out
+
+    def _loaded(self, weights: Sequence[torch.Tensor]) -> Loaded:
+        """The program with these weights as they are now."""
+        key = tuple([weight.data_ptr() for weight in weights])
+        bound = self._bound.get(key)
+        if bound is not None and bound.fits(weights):
+            return bound.loaded
+        with self._lock:
+            bound = self._bound.get(key)
+            if bound is None or not bound.fits(weights):
+                like = [(weight.dtype, weight.shape) for weight in weights]
+                if self._like and like != self._like:
+                    raise MlirulesError.at(
+                        "<weights>", "have other types or sizes than when compiled", code="weights"
+                    )
+                self._like = like
+                names = [f"p{index}" for index in self.plan.held]
+                arrays = {n: array_of(w) for n, w in zip(names, weights, strict=True)}
+                loaded = Loaded(self.binary.vmfb, self._uri, parameters=arrays)
+                bound = self._bound.put(key, _Bound(loaded, weights, list(arrays.values())))
+                self.loads += 1
+        return bound.loaded
+
+
+def given(loaded: Loaded, tensor: torch.Tensor) -> tuple[Any, int]:
+    """A tensor as a value, where it lies if that can be, and its address."""
+    if tensor.is_complex():
+        tensor = tensor.resolve_conj()
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    address = tensor.data_ptr()
+    if address % ALIGNMENT or not tensor.is_contiguous():
+        tensor = tensor.clone(memory_format=torch.contiguous_format)
+        address = tensor.data_ptr()
+    if not loaded.shares_memory:
+        return loaded.of_array(_numpy(tensor)), 0
+    eight = _EIGHT_BITS.get(str(tensor.dtype).removeprefix("torch."))
+    if eight is not None:
+        value = loaded.of_capsule(torch._C._to_dlpack(tensor.detach().view(torch.uint8)))
+        return loaded.reinterpreted(value, np.dtype(eight)), address
+    return loaded.of_capsule(torch._C._to_dlpack(tensor)), address
+
+
+def _numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    plain = tensor.detach()
+    name = str(plain.dtype).removeprefix("torch.")
+    if name == "bfloat16":
+        return plain.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    if name in _EIGHT_BITS:
+        return plain.view(torch.uint8).numpy().view(_EIGHT_BITS[name])
+    array: np.ndarray[Any, Any] = plain.numpy()
+    return array
+
+
+def _giver(result: Result) -> Any:
+    """What makes the caller's tensor of a program's result; numbers stay as they are."""
+    if result.kind != "program" or not result.dtype:
+        return lambda _loaded, value, _own, _seen: value
+    dtype = getattr(torch, result.dtype)
+    eight = _EIGHT_BITS.get(result.dtype)
+    back = None
+    if result.dims is not None:
+        back = [0] * len(result.dims)
+        for place, dim in enumerate(result.dims):
+            back[dim] = place
+
+    def give(loaded: Loaded, value: Any, own: list[tuple[int, int]], seen: list[int]) -> Any:
+        if eight is not None:
+            value = loaded.reinterpreted(value, np.dtype(np.uint8))
+        if loaded.shares_memory:
+            tensor = torch._C._from_dlpack(loaded.capsule(value))
+        else:
+            tensor = _tensor(loaded.array(value))
+        if tensor.dtype is not dtype:
+            tensor = tensor.view(dtype)
+        address = tensor.data_ptr()
+        # What the program hands out may be memory of an argument, a weight, or another result.
+        if address and (
+            result.copy
+            or address in seen
+            or loaded.of_weights(address)
+            or any(start <= address < end for start, end in own)
+        ):
+            tensor = tensor.clone()
+        seen.append(address)
+        return tensor if back is None else tensor.permute(back)
+
+    return give
+
+
+def tensor_of(loaded: Loaded, value: Any) -> torch.Tensor:
+    """A result as a tensor of the type that the runtime says, where it lies if that can be."""
+    if loaded.shares_memory:
+        name = loaded.dtype(value).name
+        if name not in _EIGHT_BITS:
+            tensor: torch.Tensor = torch._C._from_dlpack(loaded.capsule(value))
+            return tensor
+    return _tensor(loaded.array(value))
+
+
+def _tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    name = array.dtype.name
+    if name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    if name in _EIGHT_BITS:
+        return torch.from_numpy(array.view(np.uint8)).view(getattr(torch, name))
+    return torch.from_numpy(array)
