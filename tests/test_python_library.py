@@ -16,7 +16,7 @@ import mlirules
 from mlirules.api import binaries
 from mlirules.api.rules import RuleText
 from mlirules.drivers.iree.program import MAGIC
-from mlirules.support import cache
+from mlirules.support import cache, package
 
 T = "!torch.vtensor<[2,3],f32>"
 PROGRAM = f"""func.func @main(%x: {T}) -> ({T}, {T}) {{
@@ -198,16 +198,14 @@ def test_what_a_program_depends_on_is_in_its_name(
     monkeypatch.setenv("MLIRULES_CACHE_DIR", str(tmp_path / "cache"))
     rule = tanh_rule()
     path = rule.write(tmp_path)
-    made = []
-    sessions = [
+    sessions: list[dict[str, Any]] = [
         {},
         {"rules": [str(path)]},
         {"pipeline": "cpu"},
         {"flags": ["--iree-opt-level=O1"]},
         {"target": "cpu:x86-64-v3"},
     ]
-    for options in sessions:
-        made.append(mlirules.Session(**options).compile(PROGRAM).facts.warm)  # type: ignore[arg-type]
+    made = [mlirules.Session(**options).compile(PROGRAM).facts.warm for options in sessions]
     path.write_text(path.read_text().replace("torch.aten.tanh", "torch.aten.relu"))
     made.append(mlirules.Session(rules=[str(path)]).compile(PROGRAM).facts.warm)
     assert made == [False] * 6
@@ -215,7 +213,7 @@ def test_what_a_program_depends_on_is_in_its_name(
     moved.parent.mkdir()
     shutil.copyfile(path, moved)
     assert mlirules.Session(rules=[str(moved)]).compile(PROGRAM).facts.warm
-    monkeypatch.setattr(mlirules, "__version__", "0.0.0")
+    monkeypatch.setattr(package, "VERSION", "0.0.0")
     assert not mlirules.Session().compile(PROGRAM).facts.warm
 
 
@@ -272,7 +270,7 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
     called = mlirules.Session().compile(PROGRAM)
     with pytest.raises(mlirules.MlirulesError, match="takes 1 arguments, 2 given"):
         called(X, X)
-    with pytest.raises(mlirules.MlirulesError, match="shape dimension|shape rank|mismatch"):
+    with pytest.raises(mlirules.MlirulesError, match=r"shape dimension|mismatch"):
         called(np.ones((3, 3), np.float32))
 
 

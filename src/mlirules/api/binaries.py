@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import mlirules
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines import transform
+from mlirules.language import consent
 from mlirules.language.pipeline import Pipeline
-from mlirules.support import cache
+from mlirules.support import cache, package
 
 __all__ = ["LIMIT", "content", "kept", "key_of"]
 
@@ -36,11 +36,13 @@ def key_of(program: bytes, pipeline: Pipeline, target: Target, further: Iterable
     """
     digest = hashlib.sha256()
     parts = [
-        mlirules.__version__,
+        package.VERSION,
         compiler.version(),
         runtime.version(),
         target.name,
         *target.flags,
+        # What runs only with consent is not found without it.
+        str(consent.current().native),
         pipeline.model_copy(update={"stages": []}).model_dump_json(),
         *further,
     ]

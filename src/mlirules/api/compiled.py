@@ -23,7 +23,6 @@ from mlirules.language.faults import MlirulesError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mlirules.api.session import Session
     from mlirules.drivers.measure.profile import Profile
 
 __all__ = ["CompiledProgram", "Facts", "MlirProgram", "compile_program"]
@@ -135,7 +134,7 @@ class MlirProgram(CompiledProgram):
         torch = sys.modules.get("torch")
         wanted_torch = torch is not None and any(isinstance(a, torch.Tensor) for a in args)
         if wanted_torch:
-            from mlirules.api.dynamo.programs import given, tensor_of
+            from mlirules.api.graphs.programs import given, tensor_of
         values: list[Any] = []
         for kind, argument in zip(kinds, args, strict=True):
             if kind != "r":
@@ -204,20 +203,20 @@ def _memory(value: Any) -> tuple[int, int]:
 
 
 def compile_program(
-    session: Session,
+    recipe: Recipe,
     source: Program,
-    name: str,
+    *,
     fallback: bool,
+    cache: bool,
     function: str | None,
     parameters: Sequence[str],
 ) -> MlirProgram:
-    """Compile a program of the session's context."""
+    """Compile a program by its recipe. Raises MlirulesError."""
+    name = recipe.path
     functions = numerics.functions(source, function)
     entry, types = next(iter(functions.items()))
     if parameters:
         check_archives(source.module, parameters, name)
-    recipe: Recipe = session.recipe(lambda: source, name)
-
     constant = sorted(program.constant_results(source.module, entry))
 
     def make() -> tuple[bytes, dict[str, Any]]:
@@ -232,7 +231,7 @@ def compile_program(
 
     further = (*recipe.flags, *map(str, recipe.configs), str(fallback))
     assert recipe.pipeline is not None
-    key = key_of(content(source.module), recipe.pipeline, session.target, further)
-    binary, told, warm = kept(key, make, session.cache)
-    facts = Facts(told, warm, session.target)
+    key = key_of(content(source.module), recipe.pipeline, recipe.target, further)
+    binary, told, warm = kept(key, make, cache)
+    facts = Facts(told, warm, recipe.target)
     return MlirProgram(binary, facts, name, entry, parameters, types, told["constant"])

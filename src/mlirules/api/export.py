@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import mlirules
 from mlirules.api import pages
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.parameters import write_archive
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import MlirulesError
+from mlirules.support import package
 
 __all__ = ["write"]
 
@@ -66,7 +66,7 @@ def write(
         scope, _, file = runtime.scoped(text).partition("=")
         files.append(_Archive(scope, f"weights{number}{Path(file).suffix}", Path(file)))
     facts = {
-        "mlirules": mlirules.__version__,
+        "mlirules": package.VERSION,
         "compiler": compiler.version(),
         "runtime": runtime.version(),
         "target": target.name,

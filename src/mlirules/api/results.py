@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,6 @@ from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.pipelines.transform import Transformed
 
 if TYPE_CHECKING:
-    from mlirules.api.session import Session
     from mlirules.drivers.irdiff.changes import Diff
 
 __all__ = ["Applied", "Explanation"]
@@ -55,11 +55,17 @@ class Explanation:
 class Applied:
     """A program after the rules, and what they did."""
 
-    def __init__(self, session: Session, done: Transformed, before: bytes, path: str) -> None:
+    def __init__(
+        self,
+        done: Transformed,
+        path: str,
+        before: Callable[[], str],
+        explain: Callable[[str], Explanation],
+    ) -> None:
         self.facts = done
-        self._session = session
-        self._before = before
         self._path = path
+        self._before = before
+        self._explain = explain
 
     @property
     def module(self) -> ir.Module:
@@ -96,10 +102,9 @@ class Applied:
         from mlirules.drivers.irdiff.changes import compare
         from mlirules.drivers.irdiff.provenance import Provenance
 
-        before = str(self._session.reading(self._before, self._path))
         done = self.facts.outcome.applications
         return compare(
-            before,
+            self._before(),
             self.text,
             names=(f"{self._path} (before)", f"{self._path} (after)"),
             provenance=Provenance.of(vars(a) for a in done) if done else None,
@@ -114,7 +119,7 @@ class Applied:
 
         Raises :class:`MlirulesError` when the pipeline has no such rule.
         """
-        return self._session.explain(rule, self._before, self._path, self.applications)
+        return self._explain(rule)
 
     def __repr__(self) -> str:
         total = self.facts.outcome.total

@@ -13,7 +13,7 @@ import yaml
 
 from mlirules.language.faults import MlirulesError
 from mlirules.language.loader import load_rule
-from mlirules.support.cache import write_whole
+from mlirules.support import files
 
 __all__ = ["RuleText", "rule"]
 
@@ -46,7 +46,7 @@ class RuleText:
         return self.text
 
     def tested(self) -> RuleText:
-        """The rule with tests: a program whose numbers it keeps, and one for each line that refuses.
+        """The rule with tests: a program whose numbers it keeps, one for each line that refuses.
 
         They are made from the rule. Raises :class:`MlirulesError` where there is no program that
         the rule applies to: it could not do anything.
@@ -82,7 +82,7 @@ class RuleText:
         """Write ``NAME.yaml``, whole or not at all; with tests, if it has none yet."""
         whole = self if self.document["tests"] != _NONE else self.tested()
         path = Path(folder) / f"{self.name}.yaml"
-        write_whole(path, whole.text.encode())
+        files.write(path, whole.text)
         return path
 
 

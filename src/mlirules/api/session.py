@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlirules.api.results import Applied, Explanation
 from mlirules.api.rules import RuleText
+from mlirules.drivers.apply import programs
 from mlirules.drivers.apply.session import Session as Kept
 from mlirules.drivers.iree import program
 from mlirules.drivers.iree.compiler import Program, ir
@@ -116,7 +117,13 @@ class Session:
             source, path = self._program(module)
             before = _bytecode(source.module)
             done = self.recipe(lambda: source, path).rewritten(record=record)
-            return Applied(self, done, before, path)
+            applied = dict(done.applications)
+            return Applied(
+                done,
+                path,
+                lambda: str(self.reading(before, path)),
+                lambda rule: self.explain(rule, before, path, applied),
+            )
 
     def explain(
         self, rule: str, data: bytes, path: str, applications: Mapping[str, int] | None = None
@@ -138,14 +145,14 @@ class Session:
                     suggestion=did_you_mean(rule, list(entries)),
                 )
             matchers = transform.engine_for([entries[rule].rule]).matchers
-            module = transform.parsed(data, path)
+            module = programs.parsed(data, path)
             found = [d for matcher in matchers.values() for d in diagnoses(matcher, module)]
             return Explanation(rule, (applications or {}).get(rule, 0), found)
 
     def reading(self, data: bytes, path: str) -> ir.Module:
         """A program as it was written down, as a module of this session."""
         with self.working():
-            return transform.parsed(data, path)
+            return programs.parsed(data, path)
 
     # ------------------------------------------------------------ compiling
 
@@ -176,32 +183,46 @@ class Session:
 
             model, path = torch.export.load(path), None
         if _of_torch(model):
-            from mlirules.api.dynamo.exported import compile_model
+            from mlirules.api.exported import compile_model
 
             with self.working():
-                return compile_model(self, model, example_inputs, dynamic_shapes, fallback)
+                return compile_model(
+                    lambda name: self.recipe("", name),
+                    model,
+                    example_inputs,
+                    dynamic_shapes,
+                    fallback=fallback,
+                    cache=self.cache,
+                )
         from mlirules.api.compiled import compile_program
 
         with self.working():
             source, name = self._program(model)
-            return compile_program(self, source, name, fallback, function, parameters)
+            return compile_program(
+                self.recipe(lambda: source, name),
+                source,
+                fallback=fallback,
+                cache=self.cache,
+                function=function,
+                parameters=parameters,
+            )
 
     def _program(self, source: Any) -> tuple[Program, str]:
         """A program in whatever form, as stages take it: one of its own."""
         path = _path_of(source)
         if path is not None:
-            return transform.load_program(path), str(path)
+            return programs.load_program(path), str(path)
         if isinstance(source, ir.Module):
-            return Program(transform.parsed(_bytecode(source))), "<module>"
+            return Program(programs.parsed(_bytecode(source))), "<module>"
         if isinstance(source, Program):
-            return Program(transform.parsed(_bytecode(source.module)), source.origin), "<module>"
+            return Program(programs.parsed(_bytecode(source.module)), source.origin), "<module>"
         if isinstance(source, bytes | bytearray | memoryview):
             data = bytes(source)
             if not program.is_bytecode(data):
                 return self._program(_decoded(data))
-            return Program(transform.parsed(data, "<bytecode>")), "<bytecode>"
+            return Program(programs.parsed(data, "<bytecode>")), "<bytecode>"
         if isinstance(source, str):
-            return Program(transform.parsed(source, "<string>"), source), "<string>"
+            return Program(programs.parsed(source, "<string>"), source), "<string>"
         raise MlirulesError.at(
             "<model>",
             f"cannot be compiled: {type(source).__name__}",

@@ -1,1 +1,1 @@
-"""PyTorch graphs compiled: what `Session.compile` and the backend of `torch.compile` share."""
+"""The backend of `torch.compile`: graphs compiled as far as possible, the rest eager and told."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import GraphModule
 
-from mlirules.api.dynamo.graphs import compiled
 from mlirules.api.dynamo.partition import (
     BESIDE,
     PREFIX,
@@ -20,8 +19,9 @@ from mlirules.api.dynamo.partition import (
     refusal,
     sizes_beside,
 )
-from mlirules.api.dynamo.programs import GraphProgram
 from mlirules.api.dynamo.report import Compiled, Reports
+from mlirules.api.graphs.plans import compiled
+from mlirules.api.graphs.programs import GraphProgram
 from mlirules.language.faults import CheckFailed
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from mlirules.api.dynamo.changes import Samples
-from mlirules.api.dynamo.graphs import Binary, Result
+from mlirules.api.graphs.changes import Samples
+from mlirules.api.graphs.plans import Binary, Result
 from mlirules.drivers.apply.session import Bounded
 from mlirules.drivers.iree.calls import ALIGNMENT, Loaded
 from mlirules.language.faults import MlirulesError

@@ -17,9 +17,10 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from mlirules.api.binaries import kept, key_of
+from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.iree import fx
 from mlirules.drivers.iree.compiler import Program
-from mlirules.drivers.pipelines.transform import Recipe, parsed
+from mlirules.drivers.pipelines.transform import Recipe
 
 __all__ = ["Binary", "Plan", "Result", "compiled", "fingerprint", "numbers", "planned"]
 

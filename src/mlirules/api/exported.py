@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,15 +12,15 @@ from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
 from mlirules.api.compiled import CompiledProgram, Facts
-from mlirules.api.dynamo.graphs import Binary, compiled
-from mlirules.api.dynamo.programs import GraphProgram, array_of
+from mlirules.api.graphs.plans import Binary, compiled
+from mlirules.api.graphs.programs import GraphProgram, array_of
 from mlirules.drivers.frontend.torch import check_inputs_survived, decomposed
+from mlirules.drivers.pipelines.transform import Recipe
 from mlirules.language.faults import MlirulesError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mlirules.api.session import Session
     from mlirules.drivers.iree.targets import Target
     from mlirules.drivers.measure.profile import Profile
 
@@ -30,9 +30,18 @@ _HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 def compile_model(
-    session: Session, model: Any, example_inputs: Any, dynamic_shapes: Any, fallback: bool
+    recipe: Callable[[str], Recipe],
+    model: Any,
+    example_inputs: Any,
+    dynamic_shapes: Any,
+    *,
+    fallback: bool,
+    cache: bool,
 ) -> ModelProgram:
-    """Compile an ``nn.Module`` or an exported program. Raises MlirulesError."""
+    """Compile an ``nn.Module`` or an exported program, by the recipe for one of that name.
+
+    Raises MlirulesError.
+    """
     if isinstance(model, torch.export.ExportedProgram):
         exported, name = model, "<exported program>"
     else:
@@ -68,11 +77,9 @@ def compile_model(
         for index, spec in enumerate(signature.input_specs)
         if spec.kind in _HELD and spec.target not in changed
     ]
-    recipe = session.recipe("", name)
+    by = recipe(name)
     try:
-        binary = compiled(
-            exported.graph_module, held, recipe, cache=session.cache, fallback=fallback
-        )
+        binary = compiled(exported.graph_module, held, by, cache=cache, fallback=fallback)
     except MlirulesError:
         raise
     except Exception as error:
@@ -83,7 +90,7 @@ def compile_model(
             code="import",
             suggestion='torch.compile(model, backend="mlirules") runs such ops eagerly',
         ) from error
-    return ModelProgram(exported, binary, session.target, name)
+    return ModelProgram(exported, binary, by.target, name)
 
 
 def _inputs(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

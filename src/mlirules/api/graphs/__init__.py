@@ -1,0 +1,1 @@
+"""Functional graphs of PyTorch as programs, and these as functions of tensors."""
