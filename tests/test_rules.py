@@ -1,21 +1,22 @@
-"""Every shipped rule's inline tests: one pytest item for a few rules of a folder, and a device.
+"""Every shipped rule's inline tests: one pytest item for a few rules of a folder.
 
-On the CPU always: FileCheck, refusals, numbers. On Vulkan, where there is a device, the numbers of
-the tests that ask for it.
+FileCheck and refusals of all tests; the numbers of each rule's first test that has any, on the CPU
+and, where there is a device and the test asks for it, on Vulkan. The numbers of its other tests
+(further types, sizes, spellings) are compared by ``pytest -m slow tests/test_rules.py``.
 """
 
-import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from mlirules.drivers.pipelines.transform import rule_set
 from mlirules.drivers.quality.ruletest import run_tests
+from mlirules.language import model
 from mlirules.language.loader import LIBRARY, holds_config, rule_files
+from mlirules.language.rule import Rule
 
 FILES = [file for file in rule_files(LIBRARY) if not holds_config(file)]
-# Told from the text: reading hundreds of rules in every worker before a test runs takes a while.
-ON_VULKAN = [file for file in FILES if re.search(r"devices:.*\bvulkan\b", file.read_text())]
 
 
 #: Rules whose programs are compiled at once: starting the compiler costs more than they do.
@@ -38,23 +39,51 @@ def _id(files: list[Path]) -> str:
     return "+".join([names[0], *(name.rsplit("/", 1)[-1] for name in names[1:])])
 
 
-def _problems(files: list[Path], devices: list[str]) -> list[str]:
-    rules = [rule for file in files for rule in rule_set((str(file),))]
-    results = run_tests([(r, test) for r in rules for test in r.tests], devices=devices)
+Tests = list[tuple[Rule, model.Test]]
+
+
+def _tests(files: list[Path]) -> tuple[Tests, Tests]:
+    """The first test with numbers of each rule, and all others."""
+    first: Tests = []
+    others: Tests = []
+    for rule in (rule for file in files for rule in rule_set((str(file),))):
+        chosen = next((test for test in rule.tests if test.run is not None), None)
+        for test in rule.tests:
+            (first if test is chosen else others).append((rule, test))
+    return first, others
+
+
+def _problems(tests: Iterable[tuple[Rule, model.Test]], devices: list[str]) -> list[str]:
+    results = run_tests(tests, devices=devices)
     return [f"{r.rule.name}, {r.test.name}: {problem}" for r in results for problem in r.problems]
 
 
+@pytest.fixture
+def devices(request: pytest.FixtureRequest) -> list[str]:
+    """Where numbers are compared: Vulkan is left out where there is none."""
+    try:
+        return ["cpu", request.getfixturevalue("vulkan")]
+    except pytest.skip.Exception:
+        return ["cpu"]
+
+
 @pytest.mark.parametrize("files", _groups(FILES), ids=_id)
-def test_rules(files: list[Path]) -> None:
-    problems = _problems(files, ["cpu"])
+def test_rules(files: list[Path], devices: list[str]) -> None:
+    first, others = _tests(files)
+    problems = _problems(first, devices) + _problems(others, [])
     assert not problems, "\n".join(problems)
 
 
-@pytest.mark.vulkan
-@pytest.mark.parametrize("files", _groups(ON_VULKAN), ids=_id)
-def test_rules_on_vulkan(files: list[Path], vulkan: str) -> None:
-    problems = _problems(files, [vulkan])
+@pytest.mark.slow
+@pytest.mark.parametrize("files", _groups(FILES), ids=_id)
+def test_the_numbers_of_further_tests(files: list[Path], devices: list[str]) -> None:
+    problems = _problems(_tests(files)[1], devices)
     assert not problems, "\n".join(problems)
+
+
+def test_numbers_are_compared_on_vulkan_too(vulkan: str) -> None:
+    rules = rule_set((str(LIBRARY),))
+    assert sum(vulkan in t.run.devices for r in rules for t in r.tests if t.run) > 250
 
 
 def test_the_library_is_one_set() -> None:
