@@ -31,5 +31,12 @@ def beyond_core(known: Callable[[str], bool]) -> dict[Any, Callable[..., Any]]:
 
 
 def for_autograd(known: Callable[[str], bool]) -> dict[Any, Callable[..., Any]]:
-    """Core ATen and what lies beyond it, as AOTAutograd takes them."""
-    return {**beyond_core(known), **core_aten_decompositions()}
+    """Core ATen and what lies beyond it, as AOTAutograd takes them.
+
+    What makes a traced value of a constant stays: AOTAutograd asks of it that it does so.
+    """
+    found = {**beyond_core(known), **core_aten_decompositions()}
+    aten = torch.ops.aten
+    for op in (aten.lift.default, aten.lift_fresh.default, aten.lift_fresh_copy.default):
+        found.pop(op, None)
+    return found

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
 
 from mlirules.api.dynamo.builder import Built, build
@@ -119,7 +120,9 @@ class Backend:
                     strict=options.strict,
                     check=options.check,
                 )
-                made = make(held)
+                # Constants of the graph are read: tensors as they are, not as PyTorch traces them.
+                with unset_fake_temporarily():
+                    made = make(held)
                 return _Settling(made, make) if held else made
 
             return compile_part

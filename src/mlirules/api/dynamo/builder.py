@@ -8,12 +8,13 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from mlirules.api.dynamo.partition import (
     BESIDE,
     PREFIX,
     Refusals,
+    alone,
     computing,
     divided,
     refusal,
@@ -114,7 +115,15 @@ def _built(
     session: Session, module: GraphModule, held: Collection[int], refused: Refusals, name: str
 ) -> tuple[Callable[[list[Any]], Any], list[GraphProgram]]:
     recipe = session.recipe("", name)
-    uri = session.target.device
+
+    def trial(node: Node) -> Exception | None:
+        try:
+            with session.working():
+                compiled(alone(module, node), (), recipe, cache=session.cache)
+        except Exception as error:  # noqa: BLE001 - the importer raises what it likes
+            return error
+        return None
+
     while True:
         nodes = [n for n in module.graph.nodes if n.op == "call_function"]
         out = {node: why for node in nodes if (why := refused.why(node)) is not None}
@@ -122,12 +131,12 @@ def _built(
             try:
                 with session.working():
                     binary = compiled(module, held, recipe, cache=session.cache)
-                program = GraphProgram(binary, uri)
+                program = GraphProgram(binary, session.target.device)
             except Exception as error:  # noqa: BLE001 - the importer raises what it likes
-                refused.blame(error, computing(module.graph) or nodes)
+                refused.blame(error, computing(module.graph) or nodes, trial)
                 continue
             return program, [] if binary.plan.empty else [program]
-        parts, programs, again = _parts(session, module, held, refused, out, recipe, uri)
+        parts, programs, again = _parts(session, module, held, refused, out, trial)
         if not again:
             return _Eager(parts), programs
 
@@ -138,10 +147,10 @@ def _parts(
     held: Collection[int],
     refused: Refusals,
     out: dict[Any, str],
-    recipe: Any,
-    uri: str,
+    trial: Callable[[Node], Exception | None],
 ) -> tuple[GraphModule, list[GraphProgram], bool]:
     """The graph with compiled parts; whether one failed, so that the parts are others now."""
+    recipe = session.recipe("", "graph")
     copied = torch.fx.Graph()
     mapped: dict[Any, Any] = {}
     copied.output(copied.graph_copy(module.graph, mapped))
@@ -159,10 +168,10 @@ def _parts(
             with session.working():
                 own = [i for i, n in enumerate(given[child]) if n in weights]
                 binary = compiled(part, own, recipe, cache=session.cache)
-            program = GraphProgram(binary, uri)
+            program = GraphProgram(binary, session.target.device)
         except Exception as error:  # noqa: BLE001 - the importer raises what it likes
             inside = [originals[n.name] for n in computing(part.graph) if n.name in originals]
-            refused.blame(error, inside)
+            refused.blame(error, inside, trial)
             return parts, [], True
         programs.append(program)
         setattr(parts, child, _Part(program))

@@ -19,7 +19,7 @@ from mlirules.drivers.iree.compiler import is_registered_op
 from mlirules.drivers.iree.diagnostics import CompileError
 from mlirules.language.faults import MlirulesError
 
-__all__ = ["PREFIX", "Refusals", "computing", "divided", "refusal", "sizes_beside"]
+__all__ = ["PREFIX", "Refusals", "alone", "computing", "divided", "refusal", "sizes_beside"]
 
 #: What parts of a divided graph are called that are to be compiled.
 PREFIX = "compiled_"
@@ -40,6 +40,9 @@ _DTYPES = frozenset(
         "float8_e5m2fnuz",
     )
 )
+#: How many ops are compiled alone to find the one that fails.
+_TRIED = 16
+
 #: Why a node is no part of a program that computes no tensor: Python computes it, in no time.
 BESIDE = "it gives no tensor"
 
@@ -115,40 +118,54 @@ def _unbacked(values: Sequence[Any]) -> bool:
 
 @dataclass
 class Refusals:
-    """What of one graph is not compiled: nodes by name, and ops wherever they stand."""
+    """What of one graph is not compiled, and why: nodes by name."""
 
     nodes: dict[str, str] = field(default_factory=dict)
-    ops: dict[str, str] = field(default_factory=dict)
 
     def why(self, node: Node) -> str | None:
         """Why a node is not compiled; None: it is."""
-        return self.nodes.get(node.name) or self.ops.get(_name(node))
+        return self.nodes.get(node.name)
 
-    def blame(self, error: Exception, nodes: Collection[Node]) -> None:
-        """Refuse what an error is about among the nodes of a part; all of them if it is not told.
+    def blame(
+        self,
+        error: Exception,
+        nodes: Collection[Node],
+        alone: Callable[[Node], Exception | None],
+    ) -> None:
+        """Refuse what an error is about among the nodes of a part.
 
-        What is refused was not before, so that this comes to an end.
+        Where it is not told which op that is, each is tried ``alone``, which gives the error of
+        that or None; where none fails so, all of them are refused. What is refused was not before,
+        so that this comes to an end.
         """
-        reason = _reason(error)
         fresh = [n for n in nodes if self.why(n) is None]
-        places = set()
-        ops = set()
-        if isinstance(error, MlirulesError):
-            places = {f"{f.span.path}:{f.span.line}" for f in error.faults if f.span.line}
-            ops = {word for f in error.faults for word in f.message.replace("'", " ").split()}
+        suspects = self._suspects(error, fresh) or fresh
+        if len({_name(n) for n in suspects}) > 1:
+            # Equal ops of equal types fail alike.
+            kinds: dict[str, list[Node]] = {}
+            for node in suspects:
+                kinds.setdefault(_kind(node), []).append(node)
+            if len(kinds) <= _TRIED:
+                found = {k: why for k, n in kinds.items() if (why := alone(n[0])) is not None}
+                for kind, why in found.items():
+                    self.nodes |= {n.name: _reason(why) for n in kinds[kind]}
+                if found:
+                    return
+        self.nodes |= {n.name: _reason(error) for n in suspects}
+
+    @staticmethod
+    def _suspects(error: Exception, nodes: Sequence[Node]) -> list[Node]:
+        """The nodes that an error names, by op and by the user's line."""
+        if not isinstance(error, MlirulesError):
+            words = str(error)
+            return [n for n in nodes if f"target={n.target}" in words]
+        places = {f"{f.span.path}:{f.span.line}" for f in error.faults if f.span.line}
+        ops = {word for f in error.faults for word in f.message.replace("'", " ").split()}
         if isinstance(error, CompileError) and error.op:
             ops.add(error.op)
-        named = [n for n in fresh if _name(n) in ops]
-        there = [n for n in fresh if places & set(_places(n))]
-        both = [n for n in named if n in there]
-        if both or there:
-            self.nodes |= {n.name: reason for n in both or there}
-        elif named:
-            self.ops |= {_name(n): reason for n in named}
-        else:
-            words = str(error)
-            told = [n for n in fresh if f"target={n.target}" in words]
-            self.nodes |= {n.name: reason for n in told or fresh}
+        named = [n for n in nodes if _name(n) in ops]
+        there = [n for n in nodes if places & set(_places(n))]
+        return [n for n in named if n in there] or named or there
 
     def eager(self, graph: torch.fx.Graph) -> tuple[Eager, ...]:
         """What of a graph runs eagerly, op by op."""
@@ -161,6 +178,35 @@ class Refusals:
             Eager(op, len(nodes), why, *user_place(nodes[0].stack_trace))
             for (op, why), nodes in found.items()
         )
+
+
+def alone(owner: GraphModule, node: Node) -> GraphModule:
+    """A graph of one op, whose arguments are what the op takes."""
+    graph = torch.fx.Graph()
+    inputs: dict[Node, Node] = {}
+    for given in node.all_input_nodes:
+        inputs[given] = graph.placeholder(given.name)
+        inputs[given].meta["val"] = given.meta.get("val")
+    copied = graph.node_copy(node, lambda n: inputs[n])
+    value = node.meta.get("val")
+    if not isinstance(value, tuple | list):
+        graph.output((copied,))
+        return GraphModule(owner, graph)
+    results = []
+    for index, part in enumerate(value):
+        if isinstance(part, torch.Tensor):
+            results.append(graph.call_function(operator.getitem, (copied, index)))
+            results[-1].meta["val"] = part
+    graph.output(tuple(results))
+    return GraphModule(owner, graph)
+
+
+def _kind(node: Node) -> str:
+    """An op with its constants and the types of what it takes: what it compiles by."""
+    values = [n.meta.get("val") for n in node.all_input_nodes]
+    types = [f"{v.dtype}{v.dim()}" if isinstance(v, torch.Tensor) else type(v) for v in values]
+    constants = [a for a in node.args if not isinstance(a, Node)]
+    return f"{node.target} {types} {constants}"
 
 
 def _name(node: Node) -> str:
