@@ -16,6 +16,7 @@ from mlirules.drivers.apply.session import Session
 from mlirules.drivers.iree import compiler
 from mlirules.language import consent
 from mlirules.language.loader import load_rule
+from mlirules.language.native import native
 from mlirules.language.pipeline import Pipeline
 from mlirules.support import cache
 from mlirules.support.limits import Limits, limited
@@ -178,7 +179,7 @@ tests:
 
 
 def test_a_body_that_addresses_memory(tmp_path: Path) -> None:
-    need = consent.native(load_rule(tmp_path / "peek.yaml", PEEK, ops=compiler.op_oracle))
+    need = native(load_rule(tmp_path / "peek.yaml", PEEK, ops=compiler.op_oracle))
     assert need is not None
     assert need.span.line == 9
     assert need.what.startswith("writes llvm.mlir")
@@ -213,7 +214,7 @@ def test_what_ships_needs_none() -> None:
     with consent.given():
         assert not consent.current().native
         file = HERE.parent / "rules/kernels/kernel-softmax.yaml"
-        assert consent.native(load_rule(file, ops=compiler.op_oracle)) is None
+        assert native(load_rule(file, ops=compiler.op_oracle)) is None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="limits of processes are POSIX's")

@@ -30,6 +30,7 @@ from mlirules.language import consent, words
 from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.faults import Fault, MlirulesError
+from mlirules.language.native import native
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression
 from mlirules.language.operands import Refused, truth
@@ -54,7 +55,7 @@ class Judging:
             for name, (_, decl) in rule.types.items()
             if decl.kind in ("vtensor", "tensor") and not decl.optional
         }
-        self.native = consent.native(rule)
+        self.native = native(rule)
         #: The conditions that ask about uses, which no verdict holds for, and the others.
         self.structural = [c for c in rule.where if asks_structure(c[1])]
         self.plain_where = [c for c in rule.where if not asks_structure(c[1])]

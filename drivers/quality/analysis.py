@@ -22,6 +22,7 @@ from mlirules.drivers.quality.synthesis import Search
 from mlirules.generator.programs import Program
 from mlirules.language import consent
 from mlirules.language.faults import Fault, MlirulesError
+from mlirules.language.native import native
 from mlirules.language.notation import ast
 from mlirules.language.rule import Line, Rule, nested_calls
 
@@ -79,7 +80,7 @@ def named_otherwise(rule: Rule) -> Iterator[Fault]:
 
 def without_consent(rule: Rule) -> Iterator[Fault]:
     """Native code to which the user did not agree: what it does with others was not tried."""
-    need = consent.native(rule)
+    need = native(rule)
     if need is not None and not consent.admitted(need):
         yield replace(consent.missing(need), severity="warning")
 

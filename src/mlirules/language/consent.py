@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlirules.language.faults import Fault, MlirulesError, Span
-from mlirules.language.notation import ast
-from mlirules.language.rule import BodyText, InFile, Rule
-from mlirules.language.source import SourceFile, load_yaml
 from mlirules.support import package
+
+if TYPE_CHECKING:
+    from mlirules.language.source import SourceFile
 
 __all__ = [
     "Consent",
@@ -34,16 +35,9 @@ __all__ = [
     "given",
     "grant",
     "missing",
-    "native",
     "ships",
     "use",
 ]
-
-#: MLIR that addresses memory, calls or links machine code, however it is spelt in a body.
-_LOW = re.compile(
-    r"(?<![\w.%$@])(llvm|memref|ptr|hal|vm|vmvx|stream|spirv|nvvm|nvgpu|rocdl|amdgpu|gpu|emitc|"
-    r"x86vector|arm_sve|arm_sme|arm_neon|iree_codegen|bufferization)\.\w[\w.]*"
-)
 
 #: Flags of iree-compile that run programs, load libraries or link files, without their dashes.
 _RUNNING = re.compile(
@@ -103,32 +97,6 @@ def ships(path: str | Path) -> bool:
     """Whether a file is one of the package's."""
     resolved = Path(path).resolve()
     return resolved.is_relative_to(package.RULES) or resolved.is_relative_to(package.SPECS)
-
-
-def native(rule: InFile) -> Need | None:
-    """The native code that a rule brings; None where it has none, or ships."""
-    if not isinstance(rule, Rule) or ships(rule.path):
-        return None
-    path = Path(rule.path)
-    for i, variant in enumerate(rule.variants):
-        if variant.doc.object is not None:
-            at = ("kernel", "variants", i, "object", "source")
-            what = f"compiles and runs the C of {variant.doc.object.source}"
-            return Need(rule.source.span_at(at), what, path)
-    if rule.variants:
-        body = rule.variants[0].body
-        assert body is not None
-        return Need(body.span, "runs a kernel's body as it is written, without bounds", path)
-    for line, made in rule.rewrite:
-        found = None
-        if isinstance(made, BodyText):
-            found = _LOW.search(made.text)
-        elif isinstance(made, ast.OpEquation):
-            found = _LOW.match(made.call.fn)
-        if found is not None:
-            what = f"writes {found.group()}, which runs as it is written"
-            return Need(line.span, what, path)
-    return None
 
 
 def admitted(need: Need) -> bool:
@@ -212,6 +180,8 @@ def _trusted() -> list[Path]:
             code="consent",
             suggestion=f"chmod go-w {file}",
         )
+    from mlirules.language.source import load_yaml  # nothing else here reads a file
+
     source = load_yaml(file)
     data = source.data
     if not isinstance(data, dict) or set(data) - {"trusted"}:
