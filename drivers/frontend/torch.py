@@ -354,11 +354,18 @@ def _dynamic_shapes(
 
 
 def decomposed(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Core ATen, and beyond it where the torch dialect has no op but PyTorch a decomposition."""
+    """Core ATen, and beyond it where the torch dialect has no op but PyTorch a decomposition.
+
+    A view becomes a reshape first: the graph recorded one because the tensor's strides allowed it,
+    and a decomposition (of attention) may give that tensor other strides.
+    """
     import torch
 
     from mlirules.drivers.frontend.decompositions import beyond_core
 
+    for node in exported.graph.nodes:
+        if node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
     table = torch.export.default_decompositions()
     for op, decomposition in beyond_core(is_registered_op).items():
         if op not in table:  # this table is a dict whose setdefault does nothing
