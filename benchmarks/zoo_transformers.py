@@ -175,7 +175,7 @@ MODELS: Mapping[str, Pretrained] = {
     ),
     "fnet": _words("FNetModel"),
     "big_bird": _masked("BigBirdModel", attention_type="original_full"),
-    "nystromformer": _masked("NystromformerModel", num_landmarks=4, segment_means_seq_len=LENGTH),
+    "nystromformer": _words("NystromformerModel", num_landmarks=4, segment_means_seq_len=LENGTH),
     "xlnet": _words("XLNetModel", max_position_embeddings=..., n_layer=2, n_head=4, d_inner=96),
     "xlm": _masked("XLMModel", emb_dim=64, n_layers=2, n_heads=4),
     "layoutlm": _masked("LayoutLMModel"),

@@ -453,3 +453,26 @@ def test_buffers_that_are_not_persistent_and_lists_of_none_and_tables(tmp_path: 
     import_file(written(tmp_path, TABLES) + ":tables", out, golden=golden)
     assert out.read_text().count("torch_tensor_5_3_torch.float32:") == 1  # tied: held once
     assert_runs(out, golden, rtol=1e-6, atol=0.0)
+
+
+STRIDES = """\
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def forward(self, x):
+        y = nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+        y = y.transpose(1, 2).reshape(2, 5, 12).contiguous()
+        return y.view(-1, 12) * 2
+
+def example_inputs():
+    return (torch.randn(2, 3, 5, 4),)
+"""
+
+
+@needs_torch
+def test_a_view_survives_a_decomposition_with_other_strides(tmp_path: Path) -> None:
+    module = import_file(
+        written(tmp_path, STRIDES) + ":Net", tmp_path / "net.mlir", golden=tmp_path / "net.npz"
+    )
+    assert module.results[0].shape == (10, 12)

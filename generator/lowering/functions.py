@@ -10,13 +10,14 @@ from mlirules.generator.lowering.shapes import Shapes
 from mlirules.generator.lowering.values import (
     Local,
     LoweringError,
+    Val,
     wide,
 )
 from mlirules.language.functions import TENSOR
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_statement
 from mlirules.language.operands import Refused, describe, dtype, integer, sequence
-from mlirules.language.values import DType, Tensor
+from mlirules.language.values import DType, Dyn, Tensor
 
 
 class Functions(Shapes):
@@ -50,6 +51,8 @@ class Functions(Shapes):
                 held, axis, *window = self.local(args[0]), integer(args[1]), *args[2:]
                 dims = list(held.tensor.dims or ())
                 start, size, step = window
+                if isinstance(size, Val):
+                    size = Dyn("local", (self.index(size),))
                 offsets, strides = [0] * len(dims), [1] * len(dims)
                 offsets[axis], strides[axis], dims[axis] = start, integer(step), size
                 return self.slice(held, offsets, dims, strides)

@@ -182,12 +182,34 @@ class Shapes(Arith):
             "[" + ", ".join(str(v) if isinstance(v, int) else self.index(v) for v in side) + "]"
             for side in (lows, highs)
         )
+        if source.tensor.dtype.mlir.startswith("complex"):
+            # IREE 3.13 crashes on tensor.pad of a complex constant, which arith cannot hold.
+            return self.framed(source, result, low_text, fill)
         out = self.fresh("p")
         args = ", ".join(f"%x{i}: index" for i in range(rank))
         self.emit(f"{out} = tensor.pad {source.ssa} low{low_text} high{high_text} {{")
         self.emit(f"^bb0({args}):")
         self.emit(f"  tensor.yield {fill.ssa} : {source.tensor.dtype.mlir}")
         self.emit(f"}} : {source.tensor.builtin_type()} to {result.builtin_type()}")
+        return Local(result, out)
+
+    def framed(self, source: Local, result: Tensor, low_text: str, fill: Val) -> Local:
+        """A tensor put into a larger one that is filled."""
+        assert source.tensor.dims is not None and result.dims is not None
+        empty, filled, out = self.fresh("e"), self.fresh("f"), self.fresh("p")
+        kind = result.builtin_type()
+        dynamic = ", ".join(self.index(d) for d in result.dims if not isinstance(d, int))
+        self.emit(f"{empty} = tensor.empty({dynamic}) : {kind}")
+        self.emit(
+            f"{filled} = linalg.fill ins({fill.ssa} : {fill.dtype.mlir}) "
+            f"outs({empty} : {kind}) -> {kind}"
+        )
+        sizes = [str(d) if isinstance(d, int) else self.index(d) for d in source.tensor.dims]
+        self.emit(
+            f"{out} = tensor.insert_slice {source.ssa} into {filled}{low_text}"
+            f"[{', '.join(sizes)}][{', '.join('1' * len(sizes))}] : "
+            f"{source.tensor.builtin_type()} into {kind}"
+        )
         return Local(result, out)
 
     def slice(
