@@ -189,7 +189,7 @@ def _exported(model: Any, tensors: tuple[Any, ...]) -> Any:
     from mlirules.drivers.frontend import torch as frontend
 
     exported = torch.export.export(model, tensors, strict=False)
-    return frontend._decomposed(exported) if _decomposable(exported.graph) else exported
+    return frontend.decomposed(exported) if _decomposable(exported.graph) else exported
 
 
 def _decomposable(graph: Any) -> bool:
@@ -207,18 +207,13 @@ def _decomposable(graph: Any) -> bool:
 def _decomposed_ops() -> frozenset[Any]:
     """The ops that the importer decomposes."""
     import torch
-    from torch._decomp import decomposition_table
 
-    from mlirules.drivers.frontend import torch as frontend
+    from mlirules.drivers.frontend.decompositions import beyond_core
     from mlirules.drivers.iree import compiler
 
-    foreign = (
-        op
-        for op in decomposition_table
-        if isinstance(op, torch._ops.OpOverload)
-        and not compiler.is_registered_op(frontend._dialect_name(op))
+    return frozenset(
+        (*torch.export.default_decompositions(), *beyond_core(compiler.is_registered_op))
     )
-    return frozenset((*torch.export.default_decompositions(), *foreign))
 
 
 def _described(tensor: Any) -> dict[str, Any]:
