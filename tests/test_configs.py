@@ -32,7 +32,7 @@ from mlirules.language.config.op import ConfigRule
 from mlirules.language.config.write import write_config
 from mlirules.language.config_loader import CONFIGS, load_config
 from mlirules.language.faults import MlirulesError
-from mlirules.language.loader import load_rules
+from mlirules.language.loader import LIBRARY, load_rules
 from mlirules.language.pipeline import Pipeline
 
 HERE = Path(__file__).parent
@@ -304,6 +304,25 @@ def test_the_first_of_two_rules_wins() -> None:
     report = configure(example(first), CPU, [second, first])
     assert [hit.rule.name for hit in report.hits] == ["mm-other"]
     assert [rule.name for rule in report.unused] == ["mm-cpu"]
+
+
+def test_rules_of_which_none_hits_an_op_are_an_error(tmp_path: Path) -> None:
+    rule = LIBRARY / "configs" / "mmt-2048x1280x5120-f16-cpu.yaml"
+    program = tmp_path / "model.mlir"
+    program.write_text(
+        "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {\n  return %x : tensor<4xf32>\n}\n"
+    )
+    done = run("compile", program, "--configs", rule, "-o", tmp_path / "none.vmfb")
+    assert done.exit_code
+    assert isinstance(done.exception, NotApplied)
+    said = str(done.exception)
+    assert (
+        "the config rule mmt-2048x1280x5120-f16-cpu finds no op in the program, and the program would go"
+        in said
+    )
+    assert "without --iree-global-opt-data-tiling for it" in said
+    assert said.startswith(f"{rule}:")
+    assert not (tmp_path / "none.vmfb").exists()
 
 
 def test_a_configuration_that_does_not_compile_is_the_rules_fault(

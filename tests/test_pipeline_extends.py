@@ -8,6 +8,7 @@ import pytest
 
 from mlirules.cli import main
 from mlirules.language.faults import MlirulesError
+from mlirules.language.loader import rule_files
 from mlirules.language.pipeline import PIPELINES, Pipeline
 
 DOCS = Path(__file__).parent.parent / "docs" / "pipelines.md"
@@ -118,3 +119,18 @@ def test_the_page_names_the_stages() -> None:
     for path in PIPELINES.glob("*.yaml"):
         stages = ", ".join(f"`{s.name}`" for s in Pipeline.load(path).stages)
         assert any(f"`{path.stem}`" in row and stages in row for row in page.splitlines())
+
+
+def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+    path = tmp_path / "long.yaml"
+    name = "x" * 5000
+    path.write_text(
+        "pipeline: long\nsummary: A long name.\ntargets: [cpu]\n"
+        f"stages: [{{phase: torch, rules: [{name}], driver: greedy}}]\n"
+    )
+    (stage,) = Pipeline.load(path).stages
+    assert stage.rules == [name]
+    with pytest.raises(MlirulesError, match="no such rule file"):
+        rule_files(name)
+    with pytest.raises(MlirulesError, match="no such pipeline"):
+        Pipeline.load(name)

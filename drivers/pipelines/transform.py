@@ -474,7 +474,7 @@ def _compiled(
     stages = [s for s in pipeline.stages if s.phase == "configuration"]
     sets = [*configs, *(name for stage in stages for name in stage.rules)]
     # Few pipelines have config rules, and what reads them is slow to load.
-    from mlirules.drivers.tuning_specs.compile import compile_with, config_set, packs
+    from mlirules.drivers.tuning_specs.compile import compile_with, config_set, nothing_hit, packs
 
     chosen = config_set(sets)[: part.configs] if sets and part.configs != 0 else []
     if not chosen:
@@ -509,6 +509,8 @@ def _compiled(
         compile_from=resume,
         timeout=timeout,
     )
+    if part == WHOLE and not report.hits:
+        raise nothing_hit(chosen, left_out, path)
     if left_out:
         report.notes.append(
             f"compiled without {', '.join(left_out)} of the pipeline {pipeline.pipeline}: packed "

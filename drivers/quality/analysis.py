@@ -18,6 +18,7 @@ from mlirules.drivers.apply.programs import parsed, shared_context
 from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.results import Diagnosis
+from mlirules.drivers.quality.remarks import left_open
 from mlirules.drivers.quality.synthesis import Search
 from mlirules.generator.programs import Program
 from mlirules.language import consent
@@ -40,12 +41,13 @@ class _Known:
 
 
 def analyse(rules: Sequence[Rule]) -> list[Fault]:
-    """The findings about one rule set, as warnings located in the rules."""
+    """The findings about one rule set, as warnings and remarks located in the rules."""
     out: list[Fault] = []
     for rule in rules:
         out += named_otherwise(rule)
         out += unknown_attributes(rule)
         out += without_consent(rule)
+        out += left_open(rule)
     known = {rule.name: _Known(rule, Search(rule, rewrite=False)) for rule in rules}
     for entry in known.values():
         entry.programs = _programs(entry)

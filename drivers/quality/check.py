@@ -15,6 +15,7 @@ from typing import Any
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree import target_facts as targetfacts
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.quality.remarks import unequal_sizes
 from mlirules.drivers.tuning_specs.compile import unmatchable
 from mlirules.language.config_loader import config_of
 from mlirules.language.faults import Fault, MlirulesError, did_you_mean
@@ -50,7 +51,7 @@ def check_rule(path: str | Path, text: str | None = None) -> list[Fault]:
         if kind_of(source) == "config":
             faults += unmatchable(config_of(source, facts=targetfacts.facts))
         else:
-            rule_of(source, ops=compiler.op_oracle)
+            faults += unequal_sizes(rule_of(source, ops=compiler.op_oracle))
     except MlirulesError as error:
         faults.extend(error.faults)
     known = {fault.span.line for fault in faults}

@@ -298,6 +298,22 @@ def prove(folder: Path, rules: Sequence[ConfigRule], target: Target) -> ConfigRe
     return report
 
 
+def nothing_hit(rules: Sequence[ConfigRule], left_out: Sequence[str], path: str) -> NotApplied:
+    """The error of config rules none of which found an op: all they do is to cost flags."""
+    cost = f", and the program would go without {', '.join(left_out)} for it" if left_out else ""
+    return NotApplied(
+        [
+            Fault(
+                rule.span,
+                "not-applied",
+                f"the config rule {rule.name} finds no op in the program{cost}",
+                f"`mlirules explain {rule.path} {path}` says what each op has instead",
+            )
+            for rule in rules
+        ]
+    )
+
+
 def _why_not(rule: ConfigRule, op: ConfiguredOp) -> str:
     refused: Refusal | None = refusal(rule, op.operation)
     return refused.message if refused else ""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mlirules.commands.common import Json, TrustNative, out, progress, say_json
+from mlirules.commands.common import Json, TrustNative, out, progress, say_json, split
 from mlirules.language.faults import (
     EXIT_CHECK_FAILED,
     EXIT_INPUT_WRONG,
@@ -29,6 +29,12 @@ def command(
     alone: Annotated[
         bool, typer.Option("--alone", help="Leave out what concerns rules taken together.")
     ] = False,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Rule sets that the rules run beside: says which of yours never get a turn."
+        ),
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 1 when there is a warning.")
     ] = False,
@@ -39,27 +45,55 @@ def command(
 
     Rules that stand without a fault are looked at together: shadowed ones, overlaps of equal
     benefit, loops, conditions that can never hold, attributes that the compiler does not have.
-    Those are warnings, each with a program. Exits with 2 when there is a fault.
+    Those are warnings, each with a program. Sizes that coincide in all tests, and tests that
+    compare no numbers, are remarks. Exits with 2 when there is a fault.
     """
     faults, files = _check(paths or [], alone)
+    if against and not any(fault.severity == "error" for fault in faults):
+        faults += _against(paths or [], split(against))
+    found = [fault for fault in faults if fault.severity != "note"]
+    remarks = len(faults) - len(found)
     if as_json:
         say_json({"files": files, "faults": [fault.as_json() for fault in faults]})
     elif faults:
         for fault in faults:
             out.print(fault.render() + "\n", markup=False, highlight=False, soft_wrap=True)
-        bad = len({fault.span.path for fault in faults})
-        warnings = sum(fault.severity == "warning" for fault in faults)
-        style = "red" if warnings < len(faults) else "yellow"
-        beside = f", {warnings} of them warnings" if warnings else ""
-        out.print(
-            f"{len(faults)} faults in {bad} of {files} files{beside}", style=style, highlight=False
-        )
-    else:
-        out.print(f"{files} files, no faults", style="green", highlight=False)
-    if any(fault.severity != "warning" for fault in faults):
+    if not as_json:
+        _sum_up(found, remarks, files)
+    if any(fault.severity == "error" for fault in found):
         raise typer.Exit(EXIT_INPUT_WRONG)
-    if faults and strict:
+    if found and strict:
         raise typer.Exit(EXIT_CHECK_FAILED)
+
+
+def _sum_up(found: list[Fault], remarks: int, files: int) -> None:
+    also = f"; {remarks} remarks" if remarks else ""
+    if not found:
+        out.print(f"{files} files, no faults{also}", style="green", highlight=False)
+        return
+    bad = len({fault.span.path for fault in found})
+    warnings = sum(fault.severity == "warning" for fault in found)
+    style = "red" if warnings < len(found) else "yellow"
+    beside = f", {warnings} of them warnings" if warnings else ""
+    out.print(
+        f"{len(found)} faults in {bad} of {files} files{beside}{also}",
+        style=style,
+        highlight=False,
+    )
+
+
+def _against(paths: list[str], others: list[str]) -> list[Fault]:
+    """Rules that do not apply to their own tests' programs beside the rules of other sets."""
+    from mlirules.drivers.iree import compiler
+    from mlirules.drivers.quality.remarks import shadowed_by
+    from mlirules.language.loader import holds_config, load_rules
+
+    rules, _ = _files(paths)
+    mine = [file for file in rules if not holds_config(file)]
+    if not mine:
+        return []
+    beside = load_rules(others, ops=compiler.op_oracle)
+    return shadowed_by(load_rules(mine, ops=compiler.op_oracle), beside)
 
 
 def _check(paths: list[str], alone: bool) -> tuple[list[Fault], int]:

@@ -234,4 +234,4 @@ def show_configs(report: ConfigReport) -> None:
     for words in report.notes:
         warn(words)
     for rule in report.unused:
-        warn(f"the config rule {rule.name} found no op in the program")
+        warn(f"{rule.span}: the config rule {rule.name} found no op in the program")

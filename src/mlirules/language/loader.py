@@ -21,6 +21,7 @@ from mlirules.language.rule import (
     Rule,
 )
 from mlirules.language.source import SourceFile, load_yaml
+from mlirules.support import files as on_disk
 from mlirules.support import package
 
 R = TypeVar("R", bound=InFile)
@@ -102,11 +103,11 @@ def rule_files(path: str | Path) -> list[Path]:
     given = Path(path)
     candidates = [given, LIBRARY / given, LIBRARY / f"{path}.yaml"]
     for candidate in candidates:
-        if candidate.is_file():
+        if on_disk.is_file(candidate):
             if candidate.suffix == ".yml":
                 _refuse_suffix([candidate])
             return [candidate]
-        if candidate.is_dir():
+        if on_disk.is_folder(candidate):
             files = sorted(p for p in candidate.rglob("*.yaml") if not p.name.startswith("."))
             _refuse_others(candidate, files)
             return files

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from mlirules.language import consent
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.source import Path_, SourceFile, load_yaml
-from mlirules.support import package
+from mlirules.support import files, package
 
 PIPELINES = package.SPECS / "pipelines"
 
@@ -130,9 +130,9 @@ class Pipeline(_Strict):
     def load(cls, name: str | Path) -> Pipeline:
         """A pipeline by shipped name or by path. Raises :class:`MlirulesError`, located."""
         path = Path(name)
-        if not path.is_file():
+        if not files.is_file(path):
             shipped = PIPELINES / f"{name}.yaml"
-            if not shipped.is_file():
+            if not files.is_file(shipped):
                 known = sorted(p.stem for p in PIPELINES.glob("*.yaml"))
                 raise MlirulesError(
                     Fault(
@@ -165,15 +165,15 @@ class Pipeline(_Strict):
             raise MlirulesError(unknown)
         chain = (*above, path.resolve())
         beside = path.parent / extension.extends
-        other = beside if beside.is_file() else PIPELINES / f"{extension.extends}.yaml"
-        if not other.is_file() or other.resolve() in chain:
+        other = beside if files.is_file(beside) else PIPELINES / f"{extension.extends}.yaml"
+        if not files.is_file(other) or other.resolve() in chain:
             known = sorted(p.stem for p in PIPELINES.glob("*.yaml"))
             raise MlirulesError(
                 Fault(
                     source.span_at(("extends",)),
                     "extends",
                     f"{extension.extends!r} extends this pipeline itself"
-                    if other.is_file()
+                    if files.is_file(other)
                     else f"there is no pipeline {extension.extends!r}",
                     did_you_mean(extension.extends, known) or "shipped: " + ", ".join(known),
                 )
@@ -231,7 +231,8 @@ class Pipeline(_Strict):
 
 def _found(stage: Stage, folder: Path) -> Stage:
     """With rule sets that lie beside the pipeline file by their paths."""
-    rules = [str(folder / r) if (folder / r).exists() else r for r in stage.rules]
+    beside = [(r, folder / r) for r in stage.rules]
+    rules = [str(p) if files.is_file(p) or files.is_folder(p) else r for r, p in beside]
     return stage.model_copy(update={"rules": rules})
 
 

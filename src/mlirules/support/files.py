@@ -8,7 +8,23 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["replaced", "write", "write_changed"]
+__all__ = ["is_file", "is_folder", "replaced", "write", "write_changed"]
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether a file is there; of a name that none can have (too long, say) it is not."""
+    try:
+        return Path(path).is_file()
+    except OSError:
+        return False
+
+
+def is_folder(path: str | Path) -> bool:
+    """Whether a folder is there, likewise."""
+    try:
+        return Path(path).is_dir()
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

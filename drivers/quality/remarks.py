@@ -1,0 +1,196 @@
+"""What a rule's own text and tests leave open, though nothing in them is wrong.
+
+An operand that is read transposed passes every test whose sizes are equal, a rule whose tests
+compare no numbers may compute anything, and a rule may never get a turn beside other ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mlirules.drivers.apply.engine import Engine
+from mlirules.drivers.apply.programs import parsed, shared_context
+from mlirules.drivers.apply.run import Options
+from mlirules.drivers.iree.traversal import ops_below
+from mlirules.drivers.match.results import Match
+from mlirules.language import consent
+from mlirules.language.faults import Fault, MlirulesError
+from mlirules.language.notation import ast
+from mlirules.language.notation.ast import walk_expression
+from mlirules.language.rule import BodyText, Line, Rule, defined_names
+
+__all__ = ["alike", "left_open", "shadowed_by", "unequal_sizes"]
+
+#: Applications to one small program.
+_BOUND = 200
+
+
+def unequal_sizes(rule: Rule) -> Iterator[Fault]:
+    """Loop indices that run over dims of two names: the rule holds only where those are equal."""
+    equal = _said_equal(rule)
+    held: set[str] = set()
+    for line, made in [*rule.index_match, *rule.rewrite]:
+        if isinstance(made, ast.IndexEquation):
+            yield from _indices(rule, line, made, equal, held)
+        if not isinstance(made, BodyText):
+            held |= defined_names(made)
+
+
+def _indices(
+    rule: Rule, line: Line, made: ast.IndexEquation, equal: set[frozenset[str]], held: set[str]
+) -> Iterator[Fault]:
+    bounded = {bound.id for bound in made.bounds}
+    accesses: list[tuple[str, Sequence[ast.Expr]]] = []
+    if made.target not in held:  # else a part of it may be written
+        accesses.append((made.target, made.indices))
+    accesses += [
+        (access.base.id, access.items)
+        for access in walk_expression(made.value)
+        if isinstance(access, ast.Access) and isinstance(access.base, ast.Name)
+    ]
+    first: dict[str, tuple[str, str]] = {}
+    told: set[str] = set()
+    for name, items in accesses:
+        decl = rule.types[name][1] if name in rule.types else None
+        dims = decl.dims if decl is not None else None
+        if dims is None or len(dims) != len(items) or any(d.pack for d in dims):
+            continue
+        for item, dim in zip(items, dims, strict=True):
+            if not isinstance(item, ast.Name) or not isinstance(dim.value, str):
+                continue
+            size, where = first.setdefault(item.id, (dim.value, name))
+            pair = frozenset((size, dim.value))
+            if len(pair) == 1 or pair in equal or item.id in bounded or item.id in told:
+                continue
+            told.add(item.id)
+            yield Fault(
+                line.text.span(item.pos, max(1, item.end - item.pos)),
+                "unequal-sizes",
+                f"{item.id} runs over {size} in {where} and over {dim.value} in {name}: "
+                f"that fits only where {size} and {dim.value} are equal",
+                f"exchange the indices of {name} where it is read transposed, or say "
+                f"`{size} == {dim.value}` in `where:`",
+            )
+
+
+def _said_equal(rule: Rule) -> set[frozenset[str]]:
+    found: set[frozenset[str]] = set()
+    for _, condition in rule.where:
+        for e in walk_expression(condition):
+            if isinstance(e, ast.Binary) and e.op == "==":
+                names = frozenset(n.id for n in (e.left, e.right) if isinstance(n, ast.Name))
+                found.add(names)
+    return found
+
+
+# ---------------------------------------------------------------- tests
+
+
+def left_open(rule: Rule) -> Iterator[Fault]:
+    """What no test of the rule would notice, as remarks."""
+    computes = any(isinstance(m, (ast.IndexEquation, BodyText)) for _, m in rule.rewrite)
+    positive = [test for test in rule.tests if test.input is not None]
+    if (computes or rule.variants) and not any(test.run for test in positive):
+        yield Fault(
+            rule.source.span_at(("tests",), key=True),
+            "no-numbers",
+            f"{rule.name} computes, and none of its tests compares numbers",
+            "give a test `run: {devices: [cpu]}`",
+            "note",
+        )
+    yield from alike(rule)
+
+
+def alike(rule: Rule) -> Iterator[Fault]:
+    """Sizes of one tensor that are equal in every test: its dims may be exchanged, unnoticed."""
+    pairs: dict[tuple[str, str], str] = {}
+    for name, (_, decl) in rule.types.items():
+        sizes = [d.value for d in decl.dims or () if isinstance(d.value, str) and not d.pack]
+        for i, a in enumerate(sizes):
+            pairs |= {(a, b): name for b in sizes[i + 1 :] if a != b and (a, b) not in pairs}
+    need = consent.native(rule)
+    if not pairs or (need is not None and not consent.admitted(need)):
+        return
+    matched = [m.env for m in _matches(rule)]
+    equal = _said_equal(rule)
+    for (a, b), name in pairs.items():
+        sizes = {(env.get(a), env.get(b)) for env in matched}
+        if not sizes or frozenset((a, b)) in equal:
+            continue
+        if all(isinstance(m, int) and m == n for m, n in sizes):
+            shown = " or ".join(str(m) for m, _ in sorted(sizes))
+            yield Fault(
+                rule.types[name][0].span,
+                "sizes-coincide",
+                f"{a} and {b} of {name} are equal in every test ({shown}): none would notice "
+                "its dims exchanged",
+                f"give a test other sizes for {a} and {b}",
+                "note",
+            )
+
+
+def _matches(rule: Rule) -> Iterator[Match]:
+    matcher = Engine([rule], shared_context()).matchers[rule.name]
+    for test in rule.tests:
+        if test.input is None:
+            continue
+        try:
+            module = parsed(test.input, rule.path)
+        except MlirulesError:
+            continue
+        for op in ops_below(module.operation):
+            if op.name in rule.root_ops:
+                found: Any = matcher.match(op)
+                if isinstance(found, Match):
+                    yield found
+
+
+# ---------------------------------------------------------------- beside other rules
+
+
+def shadowed_by(rules: Sequence[Rule], others: Sequence[Rule]) -> list[Fault]:
+    """Those of ``rules`` that apply to none of their own tests' programs beside ``others``.
+
+    Whatever their roots are: all of them are run together, as one stage with ``others`` first.
+    """
+    out = []
+    for rule in rules:
+        beside = [other for other in others if other.name != rule.name]
+        together = Engine([*beside, rule], shared_context())
+        alone = Engine([rule], shared_context())
+        taken: dict[str, str] = {}
+        applies = False
+        for test in rule.tests:
+            if test.input is None or applies:
+                continue
+            if not _counts(alone, test.input, rule).get(rule.name):
+                continue
+            counts = _counts(together, test.input, rule)
+            applies = bool(counts.get(rule.name))
+            taken |= {name: test.input for name in counts if name != rule.name}
+        if applies or not taken:
+            continue
+        named = {other.name: other for other in beside}
+        who = ", ".join(f"{name} ({named[name].span})" for name in taken)
+        program = next(iter(taken.values()))
+        out.append(
+            Fault(
+                rule.span,
+                "shadowed",
+                f"{rule.name} never applies beside {who}: its tests' programs are taken before it",
+                f"give it a higher `benefit`, or a stage before theirs; for example\n"
+                f"{program.rstrip()}",
+                "warning",
+            )
+        )
+    return out
+
+
+def _counts(engine: Engine, text: str, rule: Rule) -> dict[str, int]:
+    try:
+        module = parsed(text, rule.path)
+        options = Options(driver="greedy", bound=_BOUND, fold=False)
+        return dict(engine.run(module, options).counts)
+    except MlirulesError:
+        return {}

@@ -1,0 +1,155 @@
+"""What a rule leaves open is told by `check`: dims exchanged, tests that show nothing, no turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mlirules.cli import main
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.quality.check import check_rule
+from mlirules.drivers.quality.remarks import left_open
+from mlirules.language.faults import Fault
+from mlirules.language.loader import LIBRARY, holds_config, load_rule, load_rules, rule_files
+
+RULE = """\
+rule: my-mm
+kind: conversion
+summary: A product.
+reason: It shows what check tells.
+types: {{a: vtensor<M x K x T>, b: vtensor<K x N x T>, c: vtensor<M x N x T>}}
+match: [{match}]
+where: [{where}]
+rewrite: ['{rewrite}']
+tests:
+  - name: positive
+    input: |
+      func.func @main(%a: !torch.vtensor<[{m},{k}],f32>, %b: !torch.vtensor<[{k},{n}],f32>) -> !torch.vtensor<[{m},{n}],f32> {{
+        %c = torch.aten.mm %a, %b : !torch.vtensor<[{m},{k}],f32>, !torch.vtensor<[{k},{n}],f32> -> !torch.vtensor<[{m},{n}],f32>
+        return %c : !torch.vtensor<[{m},{n}],f32>
+      }}
+    {run}
+  - {{name: negative, unchanged: 'module {{}}'}}
+"""  # noqa: E501 - the programs' lines
+
+
+def text(
+    rewrite: str = "c[m, n] += a[m, k] * b[k, n]",
+    sizes: tuple[int, int, int] = (2, 3, 4),
+    where: str = "T == f32",
+    run: str = "run: {devices: [cpu]}",
+    match: str = "'c = torch.aten.mm(a, b)'",
+) -> str:
+    m, n, k = sizes
+    return RULE.format(rewrite=rewrite, where=where, run=run, match=match, m=m, n=n, k=k)
+
+
+def told(faults: list[Fault]) -> list[tuple[str, int, int]]:
+    return [(f.code, f.span.line, f.span.column) for f in faults]
+
+
+def test_a_transposed_operand() -> None:
+    wrong = "c[m, n] += a[m, k] * b[n, k]"
+    faults = check_rule("my-mm.yaml", text(wrong, (4, 4, 4)))
+    assert told(faults) == [("unequal-sizes", 8, 35), ("unequal-sizes", 8, 38)]
+    assert faults[0].message == (
+        "n runs over N in c and over K in b: that fits only where N and K are equal"
+    )
+    assert "`N == K` in `where:`" in faults[0].suggestion
+    assert check_rule("my-mm.yaml", text(wrong, where="T == f32, N == K")) == []
+    assert check_rule("my-mm.yaml", text()) == []
+
+
+@pytest.mark.parametrize(
+    ("rewrite", "fine"),
+    [
+        ("c[m, n] += a[m, k] * b[k, n] for k < K", True),
+        ("c[m, n] = a[m, n]", False),
+        ("c[m, n] = a[m, n] for n < min(N, K)", True),
+        ("c[m, n] = a[m, n + 1]", True),
+    ],
+)
+def test_what_bounds_say(rewrite: str, fine: bool) -> None:
+    assert bool(check_rule("my-mm.yaml", text(rewrite))) != fine
+
+
+def test_sizes_that_coincide_in_all_tests() -> None:
+    (found,) = left_open(load_rule("my-mm.yaml", text(sizes=(4, 4, 2)), ops=compiler.op_oracle))
+    assert (found.code, found.severity, found.span.line) == ("sizes-coincide", "note", 5)
+    assert found.message.startswith("M and N of c are equal in every test (4)")
+    assert not list(left_open(load_rule("my-mm.yaml", text(), ops=compiler.op_oracle)))
+
+
+def test_tests_that_compare_no_numbers() -> None:
+    rule = load_rule("my-mm.yaml", text(run="check: 'CHECK: linalg'"), ops=compiler.op_oracle)
+    (found,) = left_open(rule)
+    assert (found.code, found.severity, found.span.line) == ("no-numbers", "note", 9)
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as done:
+        main([str(a) for a in arguments])
+    return int(done.value.code or 0)
+
+
+FUSION = """\
+rule: my-linear-relu
+kind: fusion
+summary: A layer and its relu.
+reason: It wants what a shipped rule takes first, from another root.
+types: {x: vtensor<M x K x T>, w: vtensor<N x K x T>, b: vtensor<N x T>, y: vtensor<M x N x T>}
+match:
+  - t = torch.aten.t(w)
+  - y = torch.aten.addmm(b, x, t, 1, 1)
+rewrite:
+  - y = torch.aten.linear(x, w, b)
+tests:
+  - name: positive
+    input: |
+      func.func @main(%x: !torch.vtensor<[2,3],f32>, %w: !torch.vtensor<[4,3],f32>, %b: !torch.vtensor<[4],f32>) -> !torch.vtensor<[2,4],f32> {
+        %i = torch.constant.int 1
+        %t = torch.aten.t %w : !torch.vtensor<[4,3],f32> -> !torch.vtensor<[3,4],f32>
+        %y = torch.aten.addmm %b, %x, %t, %i, %i : !torch.vtensor<[4],f32>, !torch.vtensor<[2,3],f32>, !torch.vtensor<[3,4],f32>, !torch.int, !torch.int -> !torch.vtensor<[2,4],f32>
+        return %y : !torch.vtensor<[2,4],f32>
+      }
+    check: 'CHECK: func.func'
+  - {name: negative, unchanged: 'module {}'}
+"""  # noqa: E501 - the programs' lines
+
+
+def test_a_rule_that_other_sets_leave_nothing_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "my-linear-relu.yaml"
+    file.write_text(FUSION)
+    # Another root: it rewrites the transpose, and my rule's ops are gone.
+    other = tmp_path / "others" / "no-transpose.yaml"
+    other.parent.mkdir()
+    other.write_text(
+        FUSION.replace("my-linear-relu", "no-transpose")
+        .replace("  - y = torch.aten.addmm(b, x, t, 1, 1)\n", "")
+        .replace(
+            "types: {x: vtensor<M x K x T>, w: vtensor<N x K x T>, b: vtensor<N x T>, y:",
+            "types: {w: vtensor<N x K x T>, t:",
+        )
+        .replace("vtensor<M x N x T>}", "vtensor<K x N x T>}")
+        .replace("y = torch.aten.linear(x, w, b)", "t = torch.aten.permute(w, [1, 0])")
+    )
+    assert run("check", file, "--against", other.parent) == 0
+    said = capsys.readouterr().out
+    assert (
+        f"{file}:1:7: warning[shadowed]: my-linear-relu never applies beside no-transpose" in said
+    )
+    assert f"({other}:1:7)" in said
+    assert run("check", file, "--against", other.parent, "--strict") == 1
+    capsys.readouterr()
+    assert run("check", other, "--against", tmp_path) == 0
+    assert "shadowed" not in capsys.readouterr().out
+
+
+def test_no_shipped_rule_has_unequal_sizes() -> None:
+    from mlirules.drivers.quality.remarks import unequal_sizes
+
+    files = [file for file in rule_files(LIBRARY) if not holds_config(file)]
+    assert not [f for rule in load_rules(files) for f in unequal_sizes(rule)]
