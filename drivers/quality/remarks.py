@@ -16,6 +16,7 @@ from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.results import Match
 from mlirules.language import consent
 from mlirules.language.faults import Fault, MlirulesError
+from mlirules.language.native import native
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression
 from mlirules.language.rule import BodyText, Line, Rule, defined_names
@@ -109,17 +110,17 @@ def alike(rule: Rule) -> Iterator[Fault]:
         sizes = [d.value for d in decl.dims or () if isinstance(d.value, str) and not d.pack]
         for i, a in enumerate(sizes):
             pairs |= {(a, b): name for b in sizes[i + 1 :] if a != b and (a, b) not in pairs}
-    need = consent.native(rule)
+    need = native(rule)
     if not pairs or (need is not None and not consent.admitted(need)):
         return
     matched = [m.env for m in _matches(rule)]
     equal = _said_equal(rule)
     for (a, b), name in pairs.items():
-        sizes = {(env.get(a), env.get(b)) for env in matched}
-        if not sizes or frozenset((a, b)) in equal:
+        held = [(env.get(a), env.get(b)) for env in matched]
+        if not held or frozenset((a, b)) in equal:
             continue
-        if all(isinstance(m, int) and m == n for m, n in sizes):
-            shown = " or ".join(str(m) for m, _ in sorted(sizes))
+        if all(isinstance(m, int) and m == n for m, n in held):
+            shown = " or ".join(sorted({str(m) for m, _ in held}))
             yield Fault(
                 rule.types[name][0].span,
                 "sizes-coincide",
