@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import threading
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,12 +33,13 @@ Value = Any
 #: Where a tensor's memory must begin for a program to read it in place, in bytes.
 ALIGNMENT = 64
 
-_SCALARS = {"i": int, "I": int, "f": float, "F": float}
+_VIEW = _binding.HalBufferView
 
 
 class Loaded:
     """A program on a device with its weights: to be called again and again, by several threads.
 
+    ``of_capsule`` makes a value of a dense, aligned host tensor, given as a DLPack capsule.
     ``parameters`` are weights by name in the scope :data:`runtime.SCOPE`: arrays that are mapped
     where they lie and must not move; ``archives`` are files of weights, ``[SCOPE=]FILE``. ``uri``
     is a runtime's device URI (``Target.device``).
@@ -59,7 +60,10 @@ class Loaded:
         # Whoever keeps a program until Python ends is told of a leak by the bindings, at length.
         _binding.disable_leak_checker()
         with runtime.run_errors():
-            self._device = get_device(uri)
+            self._device = device = get_device(uri)
+            # Said once: each costs a look-up in every call.
+            self.of_capsule: Callable[[Any], Value] = device.from_dlpack_capsule
+            self._plain = all(kind == "r" for kind in self.entry.arguments + self.entry.results)
             hal = _binding.create_hal_module(runtime.instance(), self._device)
             self._context = _binding.VmContext(runtime.instance(), [hal, *modules, self._module])
         #: Whether host memory is the device's: nothing needs to be copied.
@@ -73,10 +77,6 @@ class Loaded:
             self._ends.append(start + size)
 
     # ------------------------------------------------------------ values
-
-    def of_capsule(self, capsule: Any) -> Value:
-        """A dense, aligned host tensor, given as a DLPack capsule, where it lies."""
-        return self._device.from_dlpack_capsule(capsule)
 
     def of_array(self, array: Array) -> Value:
         """A numpy array, where it lies if the device can read it there, else a copy."""
@@ -137,6 +137,14 @@ class Loaded:
         What the arguments' memory holds must stay until this returns. Raises RunError.
         """
         packed = _binding.VmVariantList(len(arguments))
+        if self._plain and len(arguments) == len(self.entry.arguments):
+            push = packed.push_ref
+            for argument in arguments:
+                push(argument)
+            results = _binding.VmVariantList(len(self.entry.results))
+            self._invoke(packed, results)
+            found = results.get_as_object
+            return [found(index, _VIEW) for index in range(len(self.entry.results))]
         for kind, argument in zip(self.entry.arguments, arguments, strict=True):
             if kind == "r":
                 packed.push_ref(argument)
@@ -145,13 +153,15 @@ class Loaded:
             else:
                 packed.push_float(argument)
         results = _binding.VmVariantList(len(self.entry.results))
-        try:
-            with self._lock:
-                self._context.invoke(self._callee, packed, results)
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise runtime.run_error(error) from error
-        view = _binding.HalBufferView
+        self._invoke(packed, results)
         return [
-            results.get_as_object(index, view) if kind == "r" else results.get_variant(index)
+            results.get_as_object(index, _VIEW) if kind == "r" else results.get_variant(index)
             for index, kind in enumerate(self.entry.results)
         ]
+
+    def _invoke(self, arguments: Any, results: Any) -> None:
+        try:
+            with self._lock:
+                self._context.invoke(self._callee, arguments, results)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise runtime.run_error(error) from error

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelProgram", "compile_model"]
 
+#: What holds no values inside.
+_LEAVES = frozenset([torch.Tensor, torch.nn.Parameter, np.ndarray, int, float, bool])
 _HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
@@ -153,6 +155,18 @@ class ModelProgram(CompiledProgram):
             for index, spec in enumerate(self._signature.input_specs)
             if index in binary.plan.held
         }
+        self._users = [
+            (index, spec)
+            for index, spec in enumerate(self._signature.input_specs)
+            if spec.kind is InputKind.USER_INPUT
+        ]
+        #: Nothing but results comes out; one value as it is.
+        self._pure = all(o.kind is OutputKind.USER_OUTPUT for o in self._signature.output_specs)
+        self._one = self._out is None or self._out.is_leaf()
+        #: How many values the arguments are, where they are nothing but values in a row.
+        row = len(self._users)
+        flat = pytree.tree_flatten((tuple([0] * row), {}))[1]
+        self._row = row if self._in is None or self._in == flat else -1
         self._metas = [
             node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"
         ]
@@ -162,18 +176,22 @@ class ModelProgram(CompiledProgram):
 
         Raises RunError, and MlirulesError for arguments of another structure than the example's.
         """
-        if self._names:
-            kwargs = {name: kwargs[name] for name in self._names if name in kwargs} | kwargs
-        leaves, spec = pytree.tree_flatten((args, kwargs))
-        if self._in is not None and spec != self._in:
-            raise MlirulesError.at(
-                "<call>",
-                f"{self.name} was compiled for arguments like {self._in}, called with {spec}",
-                code="inputs",
-            )
+        if len(args) == self._row and not kwargs and all(type(a) in _LEAVES for a in args):
+            leaves: list[Any] = list(args)
+        else:
+            leaves = self._leaves(args, kwargs)
         arrays = any(isinstance(leaf, np.ndarray) for leaf in leaves)
         flat = self._flat([_tensor(leaf) for leaf in leaves] if arrays else leaves)
         made = self._graph(flat)
+        results = made if self._pure else self._settled(made, flat)
+        if arrays:
+            results = [_array(value) for value in results]
+        if self._one:
+            return results[0]
+        return pytree.tree_unflatten(results, self._out)
+
+    def _settled(self, made: list[Any], flat: list[Any]) -> list[Any]:
+        """The caller's results; what the model changes is written where it belongs."""
         results: list[Any] = []
         for value, output in zip(made, self._signature.output_specs, strict=True):
             if output.kind is OutputKind.USER_OUTPUT:
@@ -188,9 +206,20 @@ class ModelProgram(CompiledProgram):
                 raise MlirulesError.at(
                     self.name, f"has a result of kind {output.kind.name}", code="results"
                 )
-        if arrays:
-            results = [_array(value) for value in results]
-        return results[0] if self._out is None else pytree.tree_unflatten(results, self._out)
+        return results
+
+    def _leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """The values in arguments that are nested, or have names."""
+        if self._names:
+            kwargs = {name: kwargs[name] for name in self._names if name in kwargs} | kwargs
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        if self._in is not None and spec != self._in:
+            raise MlirulesError.at(
+                "<call>",
+                f"{self.name} was compiled for arguments like {self._in}, called with {spec}",
+                code="inputs",
+            )
+        return leaves
 
     def _at(self, fits: Any) -> int:
         return next(i for i, spec in enumerate(self._signature.input_specs) if fits(spec))
@@ -203,11 +232,7 @@ class ModelProgram(CompiledProgram):
     def _flat(self, leaves: list[Any]) -> list[Any]:
         """The graph's arguments: weights, and the caller's in their places."""
         out = list(self._arguments)
-        given = iter(leaves)
-        for index, spec in enumerate(self._signature.input_specs):
-            if spec.kind is not InputKind.USER_INPUT:
-                continue
-            value = next(given)
+        for value, (index, spec) in zip(leaves, self._users, strict=True):
             if isinstance(spec.arg, TensorArgument):
                 _check(self.name, index, value, self._metas[index])
             elif hasattr(spec.arg, "value") and value != spec.arg.value:

@@ -22,10 +22,13 @@ __all__ = ["GraphProgram", "array_of", "bits_of", "given", "tensor_of"]
 _BINDINGS = 8
 
 #: Tensors that DLPack or the runtime know under another name.
-_EIGHT_BITS = {
+_EIGHT_BITS: dict[str, Any] = {
     name: getattr(ml_dtypes, name)
     for name in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 }
+
+_EIGHT_BIT_TYPES = {getattr(torch, name): np.dtype(kind) for name, kind in _EIGHT_BITS.items()}
+_COMPLEX = frozenset([torch.complex64, torch.complex128])
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -38,6 +41,10 @@ def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """:func:`bits_of` as a numpy array over the same memory."""
     array: np.ndarray[Any, Any] = bits_of(tensor).numpy()
     return array
+
+
+_to_dlpack = torch._C._to_dlpack
+_from_dlpack = torch._C._from_dlpack
 
 
 class _Bound:
@@ -87,7 +94,7 @@ class GraphProgram:
         plan = self.plan
         made: list[Any] = []
         loaded = self._alone
-        own: list[tuple[int, int]] = []
+        own: list[torch.Tensor] = []
         if not plan.empty:
             if loaded is None:
                 loaded = self._loaded([arguments[index] for index in plan.held])
@@ -95,8 +102,8 @@ class GraphProgram:
             for index in plan.arguments:
                 value = arguments[index]
                 if isinstance(value, torch.Tensor):
-                    value, start = given(loaded, value)
-                    own.append((start, start + value.byte_length))
+                    value, tensor = given(loaded, value)
+                    own.append(tensor)
                 values.append(value)
             made = loaded(values)
         out: list[Any] = []
@@ -134,23 +141,22 @@ class GraphProgram:
         return bound.loaded
 
 
-def given(loaded: Loaded, tensor: torch.Tensor) -> tuple[Any, int]:
-    """A tensor as a value, where it lies if that can be, and its address."""
-    if tensor.is_complex():
+def given(loaded: Loaded, tensor: torch.Tensor) -> tuple[Any, torch.Tensor]:
+    """A tensor as a value, where it lies if that can be, and the tensor that is."""
+    dtype = tensor.dtype
+    if dtype in _COMPLEX:
         tensor = tensor.resolve_conj()
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
-    address = tensor.data_ptr()
-    if address % ALIGNMENT or not tensor.is_contiguous():
+    if tensor.data_ptr() % ALIGNMENT or not tensor.is_contiguous():
         tensor = tensor.clone(memory_format=torch.contiguous_format)
-        address = tensor.data_ptr()
     if not loaded.shares_memory:
-        return loaded.of_array(_numpy(tensor)), 0
-    eight = _EIGHT_BITS.get(str(tensor.dtype).removeprefix("torch."))
-    if eight is not None:
-        value = loaded.of_capsule(torch._C._to_dlpack(tensor.detach().view(torch.uint8)))
-        return loaded.reinterpreted(value, np.dtype(eight)), address
-    return loaded.of_capsule(torch._C._to_dlpack(tensor)), address
+        return loaded.of_array(_numpy(tensor)), tensor
+    eight = _EIGHT_BIT_TYPES.get(dtype)
+    if eight is None:
+        return loaded.of_capsule(_to_dlpack(tensor)), tensor
+    value = loaded.of_capsule(_to_dlpack(tensor.detach().view(torch.uint8)))
+    return loaded.reinterpreted(value, eight), tensor
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -176,11 +182,11 @@ def _giver(result: Result) -> Any:
         for place, dim in enumerate(result.dims):
             back[dim] = place
 
-    def give(loaded: Loaded, value: Any, own: list[tuple[int, int]], seen: list[int]) -> Any:
+    def give(loaded: Loaded, value: Any, own: list[torch.Tensor], seen: list[int]) -> Any:
         if eight is not None:
             value = loaded.reinterpreted(value, np.dtype(np.uint8))
         if loaded.shares_memory:
-            tensor = torch._C._from_dlpack(loaded.capsule(value))
+            tensor = _from_dlpack(loaded.capsule(value))
         else:
             tensor = _tensor(loaded.array(value))
         if tensor.dtype is not dtype:
@@ -191,7 +197,7 @@ def _giver(result: Result) -> Any:
             result.copy
             or address in seen
             or loaded.of_weights(address)
-            or any(start <= address < end for start, end in own)
+            or any(0 <= address - t.data_ptr() < t.nbytes for t in own)
         ):
             tensor = tensor.clone()
         seen.append(address)
@@ -205,7 +211,7 @@ def tensor_of(loaded: Loaded, value: Any) -> torch.Tensor:
     if loaded.shares_memory:
         name = loaded.dtype(value).name
         if name not in _EIGHT_BITS:
-            tensor: torch.Tensor = torch._C._from_dlpack(loaded.capsule(value))
+            tensor: torch.Tensor = _from_dlpack(loaded.capsule(value))
             return tensor
     return _tensor(loaded.array(value))
 
