@@ -17,7 +17,7 @@ from mlirules.language.functions import TENSOR
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_statement
 from mlirules.language.operands import Refused, describe, dtype, integer, sequence
-from mlirules.language.values import DType, Dyn, Tensor
+from mlirules.language.values import DType, Dyn, Opaque, Tensor
 
 
 class Functions(Shapes):
@@ -239,6 +239,11 @@ class Functions(Shapes):
         value = self.result_names.get(target, (None, ""))[0]
         if not isinstance(value, Tensor) or not isinstance(call.args[0], ast.Name):
             raise Refused("literal(v) defines a result from an attribute of the match")
+        given = self.env.get(call.args[0].id)
+        if not isinstance(given, Opaque) or given.type != "attribute":
+            raise Refused(
+                f"{call.args[0].id} is {describe(given)}, not an attribute that holds elements"
+            )
         builtin = Tensor(target, value.dims, value.dtype, False)
         assert builtin.dtype is not None
         out, slot = self.fresh("l"), f"slot{len(self.slots)}"

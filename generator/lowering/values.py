@@ -60,6 +60,9 @@ class Val:
     ssa: str
     dtype: DType
 
+    def __str__(self) -> str:
+        return f"a number of type {self.dtype} known only at run time"
+
 
 @dataclass(frozen=True)
 class Affine:
@@ -75,6 +78,13 @@ class Affine:
             return self.terms[0][0]
         return None
 
+    def __str__(self) -> str:
+        names = dict.fromkeys(name.partition(".")[0] for name, _ in self.terms)
+        if not names:
+            return str(self.offset)
+        what = "loop index" if len(names) == 1 else "loop indices"
+        return f"{'the' if self.plain else 'computed from the'} {what} {' and '.join(names)}"
+
 
 @dataclass(frozen=True)
 class Local:
@@ -83,6 +93,9 @@ class Local:
     tensor: Tensor
     ssa: str
 
+    def __str__(self) -> str:
+        return f"a tensor of the rewrite, {self.tensor.builtin_type()}"
+
 
 @dataclass(frozen=True)
 class Raw:
@@ -90,6 +103,9 @@ class Raw:
 
     ssa: str
     type: str
+
+    def __str__(self) -> str:
+        return f"a value of type {self.type}"
 
 
 def wide(t: DType) -> DType:
