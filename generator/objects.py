@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import subprocess
 from pathlib import Path
 
-from mlirules.support import cache, files
+from mlirules.support import cache, children, files
 from mlirules.support.limits import Limits, limited
 
 #: No libc, no run-time support: the object is linked into an executable that has neither.
@@ -54,13 +53,10 @@ def object_of(source: Path) -> Path:
         return made
     made.parent.mkdir(parents=True, exist_ok=True)
     with files.replaced(made) as name:
-        done = subprocess.run(
+        done = children.run(
             limited([compiler, *FLAGS, str(source), "-o", str(name)], Limits(cpu_s=120)),
-            capture_output=True,
-            text=True,
             timeout=120,
-            check=False,
         )
-        if done.returncode:
+        if done.status:
             raise ObjectError(f"{source.name} does not compile: {done.stderr.strip()[:2000]}")
     return made

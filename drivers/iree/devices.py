@@ -7,13 +7,13 @@ import functools
 import os
 import platform
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import iree._runtime_libs
 
 from mlirules.language.faults import MlirulesError
+from mlirules.support import children
 
 __all__ = ["Device", "device_name", "device_problem", "devices", "tool_path"]
 
@@ -42,11 +42,11 @@ def _list_devices(driver: str) -> tuple[tuple[str, ...], str]:
     """The device URIs of ``driver`` and, when there is none, the reason."""
     command = [str(tool_path("iree-run-module")), f"--list_devices={driver}"]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    except subprocess.TimeoutExpired:
+        asked = children.run(command, timeout=60)
+    except children.TimedOut:
         return (), f"the {driver} driver did not answer within 60 s"
     uris = tuple(line for line in asked.stdout.splitlines() if "://" in line and " " not in line)
-    if asked.returncode == 0 and uris:
+    if asked.status == 0 and uris:
         return uris, ""
     said = re.search(r"(?:UNAVAILABLE|NOT_FOUND|INTERNAL|INCOMPATIBLE); ([^\n]*)", asked.stderr)
     reason = said[1].split("please")[0].rstrip(";: ") if said else "no device found"

@@ -8,13 +8,13 @@ import importlib.metadata
 import inspect
 import mmap
 import re
-import subprocess
 from pathlib import Path
 
 import iree.compiler
 from iree.compiler import ir
 
 from mlirules.language.faults import MlirulesError, did_you_mean
+from mlirules.support import children
 
 LIBS = Path(next(iter(iree.compiler.__path__))) / "_mlir_libs"
 
@@ -51,9 +51,7 @@ def registered_ops(dialect: str | None = None) -> list[str]:
 @functools.cache
 def known_dialects() -> tuple[str, ...]:
     """The namespaces of all dialects of the installed compiler, sorted."""
-    shown = subprocess.run(
-        [tool_path("iree-opt"), "--show-dialects"], capture_output=True, text=True, timeout=60
-    )
+    shown = children.run([tool_path("iree-opt"), "--show-dialects"], timeout=60)
     listed = shown.stdout.rpartition(":")[2]
     return tuple(sorted(name.strip() for name in listed.split(",") if name.strip()))
 

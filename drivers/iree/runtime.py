@@ -17,8 +17,6 @@ import functools
 import importlib.metadata
 import json
 import re
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +34,7 @@ from mlirules.drivers.iree.devices import Device, device_problem, devices, tool_
 from mlirules.drivers.iree.targets import Target
 from mlirules.language import consent
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
+from mlirules.support import children
 from mlirules.support.limits import Limits, limited
 
 __all__ = [
@@ -452,8 +451,6 @@ def read_view(view: Any, device: Any) -> Array:
 
 # ---------------------------------------------------------------- child processes
 
-_CHILD = "import sys; sys.path[:] = {path!r}; import mlirules.drivers.iree.runtime as r; r._child()"
-
 
 def _run_isolated(
     vmfb: bytes,
@@ -469,16 +466,12 @@ def _run_isolated(
         for index, (_, inputs) in enumerate(calls):
             store_arrays(folder / f"inputs{index}", inputs)
         names = [name for name, _ in calls]
-        command = [sys.executable, "-c", _CHILD.format(path=sys.path), directory, uri, *names]
+        command = children.python("mlirules.drivers.iree.runtime:_child", directory, uri, *names)
         command, timeout = with_limits(command, timeout, uri)
         try:
-            child = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", timeout=timeout
-            )
-        except subprocess.TimeoutExpired:
-            fate: RunError | None = RunError(
-                "timeout", f"{', '.join(map(repr, names))} was stopped after {timeout:g} s"
-            )
+            child = children.run(command, timeout=timeout)
+        except children.TimedOut as out:
+            fate: RunError | None = RunError("timeout", f"{', '.join(map(repr, names))} {out}")
         else:
             fate = _fate(child, uri, names)
         results: list[list[Array] | MlirulesError] = []
@@ -503,18 +496,13 @@ def with_limits(
     return limited(command, limits), limits.wall_s if timeout is None else timeout
 
 
-def _fate(
-    child: subprocess.CompletedProcess[str], uri: str, names: Sequence[str]
-) -> RunError | None:
+def _fate(child: children.Done, uri: str, names: Sequence[str]) -> RunError | None:
     """How a child process died, if it did."""
     shown = ", ".join(map(repr, names))
-    if child.returncode < 0:
-        name = signal.Signals(-child.returncode).name
-        return RunError("crash", f"{shown} crashed on {uri} ({name})")
-    if child.returncode:
-        said = child.stderr.strip().splitlines()
-        message = said[-1] if said else f"exit code {child.returncode}"
-        return RunError("crash", f"{shown} ended its process: {message}")
+    if child.status < 0:
+        return RunError("crash", f"{shown} crashed on {uri} ({child.ending})")
+    if child.status:
+        return RunError("crash", f"{shown} ended its process: {child.ending}")
     return None
 
 

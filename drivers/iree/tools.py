@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
 from collections.abc import Sequence
 
 from mlirules.drivers.iree.diagnostics import CompileError, Lines, failure
 from mlirules.drivers.iree.ops import tool_path
 from mlirules.language.faults import Fault, Span
+from mlirules.support import children
 
 __all__ = ["run", "run_tool"]
 
@@ -39,31 +36,11 @@ def run(
     lines: Lines,
 ) -> tuple[str, str]:
     """Like :func:`run_tool`; ``lines`` gives the lines that locations mean, when asked."""
-    command = [str(tool_path(name)), *arguments]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        try:
-            stdout, stderr = process.communicate(stdin, timeout=timeout)
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            stdout, stderr = process.communicate()
-            message = f"{name} was stopped after {timeout:g} s"
-            raise CompileError("timeout", stderr, [Fault(Span(path), "timeout", message)]) from None
-        except BaseException:  # an interrupt, too, must not leave the compiler running
-            _kill(process)
-            raise
-    if process.returncode:
-        raise failure(name, process.returncode, stderr, path, lines)
-    return stdout, stderr
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it may have ended meanwhile
-        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        done = children.run([tool_path(name), *arguments], stdin=stdin, timeout=timeout)
+    except children.TimedOut as out:
+        fault = Fault(Span(path), "timeout", f"{name} {out}")
+        raise CompileError("timeout", out.stderr, [fault]) from None
+    if done.status:
+        raise failure(name, done.status, done.stderr, path, lines)
+    return done.stdout, done.stderr

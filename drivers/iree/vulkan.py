@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import functools
 import re
-import subprocess
 from dataclasses import dataclass
 
 from mlirules.drivers.iree import devices
+from mlirules.support import children
 
 _ARITHMETIC = 1 << 2
 _SHUFFLE = 1 << 4
@@ -92,7 +92,7 @@ def device() -> Device | None:
     """The first Vulkan device of this machine, or ``None``. Asked once a process."""
     command = [str(devices.tool_path("iree-run-module")), "--dump_devices=vulkan"]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    except subprocess.TimeoutExpired:
+        asked = children.run(command, timeout=60)
+    except children.TimedOut:
         return None
-    return parse(asked.stdout) if asked.returncode == 0 else None
+    return parse(asked.stdout) if asked.status == 0 else None

@@ -5,11 +5,7 @@ What crashes or hangs costs no more than itself, and what the caller has loaded 
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -24,6 +20,7 @@ from mlirules.drivers.iree import runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import timing
 from mlirules.language.faults import MlirulesError
+from mlirules.support import children
 
 Array = npt.NDArray[Any]
 
@@ -78,8 +75,7 @@ def compare(
             "parameters": list(parameters),
         }
         (folder / "asked.json").write_text(json.dumps(asked))
-        code = f"import sys; sys.path[:] = {sys.path!r}; import mlirules.drivers.measure.child as m"
-        command = [sys.executable, "-c", f"{code}; m._child()", directory]
+        command = children.python("mlirules.drivers.measure.child:_child", directory)
         _wait(*runtime.with_limits(command, timeout, target.device))
         answer = json.loads((folder / "answer.json").read_text())
     if "failed" in answer:
@@ -92,31 +88,12 @@ def compare(
 
 
 def _wait(command: Sequence[str], timeout: float | None) -> None:
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as child:
-        try:
-            _, stderr = child.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            _kill(child)
-            raise runtime.RunError("timeout", f"timing was stopped after {timeout:g} s") from None
-        except BaseException:  # an interrupt, too, must not leave the child running
-            _kill(child)
-            raise
-    if child.returncode:
-        last = stderr.strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
-        what = last[0] if child.returncode > 0 else signal.Signals(-child.returncode).name
-        raise runtime.RunError("crash", f"a program ended its process: {what}")
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it may have ended meanwhile
-        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        done = children.run(command, timeout=timeout)
+    except children.TimedOut as out:
+        raise runtime.RunError("timeout", f"timing {out}") from None
+    if done.status:
+        raise runtime.RunError("crash", f"a program ended its process: {done.ending}")
 
 
 def _child() -> None:

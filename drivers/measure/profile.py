@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,6 +17,7 @@ from mlirules.drivers.iree.devices import device_name
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics
 from mlirules.language.faults import MlirulesError
+from mlirules.support import children
 
 
 @dataclass(frozen=True)
@@ -167,18 +167,12 @@ def _tool(name: str, arguments: Sequence[str], timeout: float | None) -> str:
     device = next((a.partition("=")[2] for a in arguments if a.startswith("--device=")), "local-")
     command, timeout = runtime.with_limits(command, timeout, device)
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-        )
-    except subprocess.TimeoutExpired:
-        raise MlirulesError.at(name, f"was stopped after {timeout:g} s", code="timeout") from None
-    if done.returncode:
+        done = children.run(command, timeout=timeout)
+    except children.TimedOut as out:
+        raise MlirulesError.at(name, str(out), code="timeout") from None
+    if done.status:
         said = [line for line in done.stderr.splitlines() if line.strip()]
-        message = said[-1].strip() if said else f"exit code {done.returncode}"
+        message = said[-1].strip() if said else f"exit code {done.status}"
         raise MlirulesError.at(name, message[:500], code="profile")
     return done.stdout
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import shlex
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +30,7 @@ from mlirules.drivers.pipelines.transform import (
 from mlirules.drivers.quality.verify import Settings, Source, verify
 from mlirules.language.faults import CheckFailed, MlirulesError
 from mlirules.language.pipeline import Stage
+from mlirules.support import children
 
 
 @dataclass
@@ -207,7 +207,7 @@ def by_command(command: str) -> Check:
                 binary.write_bytes(candidate.compiled[0])
             filled = [w.replace("{}", str(program)).replace("{vmfb}", str(binary)) for w in words]
             try:
-                return subprocess.run(filled, capture_output=True, check=False).returncode == 0
+                return children.run(filled).status == 0
             except OSError as error:
                 raise MlirulesError.at("--check", f"{words[0]}: {error.strerror}") from None
 

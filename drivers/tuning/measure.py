@@ -12,13 +12,9 @@ import atexit
 import contextlib
 import fcntl
 import hashlib
-import json
 import math
 import os
-import select
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -36,6 +32,7 @@ from mlirules.drivers.tuning.dispatches import Dispatch, Root, Value
 from mlirules.drivers.tuning.space import Candidate, compilation_info
 from mlirules.language.config.model import Settings
 from mlirules.language.faults import MlirulesError
+from mlirules.support import children
 
 SOURCES = "executable-sources"
 
@@ -201,7 +198,7 @@ class Runner:
     ) -> None:
         self.name, self.default, self.inputs, self.target = name, default, inputs, target
         self.seed, self.key, self.function = seed, key, function
-        self._process: subprocess.Popen[str] | None = None
+        self._child: children.Child | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="mlirules-tune-")
         #: Seconds of one call of the default.
         self.default_s = 0.0
@@ -248,33 +245,19 @@ class Runner:
 
     def close(self) -> None:
         """End the child."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    with contextlib.suppress(BrokenPipeError):  # what it was not told any more
-                        stream.close()
+        child, self._child = self._child, None
+        if child is not None:
+            child.stop()
 
     def _start(self) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self._child is not None and self._child.alive:
             return
         default = self._written("default", self.default)
-        code = (
-            f"import sys; sys.path[:] = {sys.path!r}; "
-            "import mlirules.drivers.tuning.runner as r; r.main()"
-        )
         from mlirules.drivers.iree import runtime
 
-        command, _ = runtime.with_limits([sys.executable, "-c", code], None, self.target.device)
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            stderr=subprocess.DEVNULL,
-        )
+        command = children.python("mlirules.drivers.tuning.runner:main")
+        command, _ = runtime.with_limits(command, None, self.target.device)
+        self._child = children.Child(command)
         inputs = [[list(v.shape), v.element] for v in self.inputs]
         with _gate(exclusive=True):
             answer = self._ask(
@@ -291,22 +274,12 @@ class Runner:
         self.default_s = answer["seconds"]
 
     def _ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
+        assert self._child is not None
         try:
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-        except BrokenPipeError:
+            answer = self._child.ask(request, timeout)
+        except children.Died as died:
             self.close()
-            raise RunnerDied("crash") from None
-        ready, _, _ = select.select([process.stdout], [], [], timeout)
-        line = process.stdout.readline() if ready else ""
-        if not line:
-            self.close()
-            raise RunnerDied("crash" if ready else "timeout")
-        answer: dict[str, Any] = json.loads(line)
+            raise RunnerDied(died.kind) from None
         if "error" in answer:
             raise MlirulesError.at(self.name, answer["error"], code="run")
         return answer

@@ -10,10 +10,8 @@ name, ``rounds``) times several with the default in turns.
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ import numpy as np
 from mlirules.drivers.iree.runtime import Program
 from mlirules.drivers.measure import numerics, timing
 from mlirules.language.faults import MlirulesError
+from mlirules.support import children
 
 #: Relative and absolute tolerance by element type; the absolute one is a share of the largest
 #: expected number, because sums taken in another order lose what cancels.
@@ -58,17 +57,15 @@ class _State:
 
 def main() -> None:
     """Answer requests until the input ends."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the driver prints must not get between the answers
     state = _State()
-    for line in sys.stdin:
-        request = json.loads(line)
+
+    def answered(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         try:
-            answer = _HANDLERS[request["do"]](state, request)
+            yield _HANDLERS[request["do"]](state, request)
         except MlirulesError as error:
-            answer = {"error": error.faults[0].message}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+            yield {"error": error.faults[0].message}
+
+    children.serve(answered)
 
 
 def _once(program: Program) -> float:

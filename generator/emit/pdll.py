@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from mlirules.generator.names import identifier, place
 from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.notation import ast
 from mlirules.language.rule import BodyText, Rule, nested_calls
-from mlirules.support import cache, files, package
+from mlirules.support import cache, children, files, package
 
 if TYPE_CHECKING:
     from jinja2.sandbox import SandboxedEnvironment
@@ -321,14 +320,8 @@ def compile_pdll(text: str, *, path: str = "rules.pdll") -> str:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "rules.pdll"
         source.write_text(text, encoding="utf-8")
-        done = subprocess.run(
-            [tool(), "-x", "mlir", str(source)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-    if done.returncode:
+        done = children.run([tool(), "-x", "mlir", source], timeout=120)
+    if done.status:
         lines = text.split("\n")
         faults = []
         for found in re.finditer(r"rules\.pdll:(\d+):(\d+): error: (.*)", done.stderr):
