@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlirules.generator.emit import pdll
+from mlirules.generator.render import render
 from mlirules.language import schema as rule_schema
 from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.functions import SIMPLE
@@ -61,7 +61,7 @@ def page(source: SourceFile, doc: Any, origin: str, example: Sequence[str] = ())
     after the rule.
     """
     folder, _, _ = origin.rpartition("/")
-    text = pdll.render(
+    text = render(
         "page.md.j2",
         doc=doc,
         origin=origin,
@@ -91,4 +91,4 @@ def _definition(source: SourceFile) -> str:
 def index(pages: Sequence[Page]) -> str:
     """The list of all pages, by folder, in Markdown."""
     ordered = sorted(pages, key=lambda page: (page.folder, page.name))
-    return pdll.render("index.md.j2", pages=ordered)
+    return render("index.md.j2", pages=ordered)

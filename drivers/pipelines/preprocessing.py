@@ -32,6 +32,7 @@ from mlirules.drivers.match.spelling import environments, ops_of, root_of, spell
 from mlirules.generator.emit.artefacts import Artefacts, flags_file
 from mlirules.generator.emit.transform_spec import ANY, VALUE, Entry, spec_text
 from mlirules.generator.lowering.kernel import targets_of
+from mlirules.generator.render import Templates
 from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation import ast
@@ -78,6 +79,7 @@ def transform_spec(
     program: Any = None,
     require: bool = True,
     kind: str = "cpu",
+    templates: Templates | None = None,
 ) -> Spec:
     """The rules as one spec, called ``name``.
 
@@ -98,7 +100,7 @@ def transform_spec(
         entries += found
         spec.matchers[rule.name] = len(found)
     if entries:
-        spec.text = spec_text(entries, name, require)
+        spec.text = spec_text(entries, name, require, templates)
         compiler.parse(spec.text, f"<spec {name}>")
     return spec
 
@@ -118,9 +120,12 @@ def artefacts(
     program: Any = None,
     require: bool = True,
     kind: str = "cpu",
+    templates: Templates | None = None,
 ) -> Artefacts:
     """The rules' transform spec ``NAME.transform.mlir`` and its flags, as files for ``folder``."""
-    spec = transform_spec(rules, name, program=program, require=require, kind=kind)
+    spec = transform_spec(
+        rules, name, program=program, require=require, kind=kind, templates=templates
+    )
     made = Artefacts(refused=[("transform", fault) for fault in spec.refused])
     if spec.text:
         file = f"{name}.transform.mlir"

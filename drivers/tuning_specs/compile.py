@@ -93,7 +93,7 @@ def config_set(paths: Sequence[str | Path]) -> list[ConfigRule]:
 def unmatchable(rule: ConfigRule) -> list[Fault]:
     """Why no entry can be written for a rule; empty when one can."""
     try:
-        tuning.matchers(rule, min(rule.kinds))
+        tuning.matchers(rule)
     except MlirulesError as error:
         return error.faults
     return []

@@ -166,7 +166,7 @@ def linked_text(linked: Linked, target: str | None, name: str = "linked_configs"
     if any(one.entry is None for one in linked.kept):
         return head + _by_compiler(linked, kind)
     entries = [entry for group in linked.groups for entry in group]
-    text = head + tuning.tuning_spec(_written(entries, kind), name=name, kind=kind)
+    text = head + tuning.tuning_spec(_written(entries), name=name, kind=kind)
     if linked.kept:
         compiler.parse(text, "the linked spec")
     return text
@@ -183,7 +183,7 @@ def _by_compiler(linked: Linked, kind: str) -> str:
                 continue
             if gathered:
                 name = f"spec_{len(modules)}"
-                text = tuning.tuning_spec(_written(gathered, kind), name=name, kind=kind)
+                text = tuning.tuning_spec(_written(gathered), name=name, kind=kind)
                 modules.append(text)
                 gathered = []
             if one is not None:
@@ -202,7 +202,7 @@ def _module(kept: Kept, name: str) -> str:
     return f"// As it stands in {kept.span}.\nmodule @{name}{text[named.end() :]}\n"
 
 
-def _written(entries: Sequence[ConfigRule | Kept], kind: str) -> list[ConfigRule | tuning.Verbatim]:
+def _written(entries: Sequence[ConfigRule | Kept]) -> list[ConfigRule | tuning.Verbatim]:
     """Entries as they are written: kept ones with all that they use, each under a name of its own.
 
     What several of them use is written once.
@@ -210,7 +210,7 @@ def _written(entries: Sequence[ConfigRule | Kept], kind: str) -> list[ConfigRule
     taken = {tuning.ENTRY}
     for entry in entries:
         if isinstance(entry, ConfigRule):
-            taken |= {name for name, _ in tuning.matchers(entry, kind)}
+            taken |= set(tuning.matchers(entry))
     out: list[ConfigRule | tuning.Verbatim] = []
     copies: dict[Any, _Copies] = {}
     for entry in entries:

@@ -8,15 +8,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mlirules.generator import names
-from mlirules.generator.emit import pdll
+from mlirules.generator.emit import pdll, transform_spec
 from mlirules.generator.emit import tuning_spec as tuning
 from mlirules.generator.emit.standalone import standalone_pdll
+from mlirules.generator.render import Templates
 from mlirules.language import outputs
 from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.rule import Rule
 
-FORMS = ("pdll", "pdl", "transform", "tuning-spec")
+#: The template that each form comes from: PDL is PDLL that mlir-pdll has compiled.
+FORMS = {
+    "pdll": pdll.TEMPLATE,
+    "pdl": pdll.TEMPLATE,
+    "transform": transform_spec.TEMPLATE,
+    "tuning-spec": tuning.TEMPLATE,
+}
 
 
 @dataclass
@@ -59,6 +66,7 @@ def artefacts(
     *,
     per_rule: bool = False,
     folder: Path = Path(),
+    templates: Templates | None = None,
 ) -> Artefacts:
     """The artefacts of one rule set called ``name``.
 
@@ -70,17 +78,23 @@ def artefacts(
     made = Artefacts()
     groups = [(f"{name}/{rule.name}", [rule]) for rule in rules] if per_rule else [(name, rules)]
     for stem, group in groups:
-        text = pdll.pdll(group, origin=f"the rule set {name}")
+        text = pdll.pdll(group, origin=f"the rule set {name}", templates=templates)
         if "pdll" in forms:
             made.files[f"{stem}.pdll"] = text
         if "pdl" in forms:
             made.files[f"{stem}.pdl.mlir"] = _banner(group) + pdll.compile_pdll(text)
     if "pdl" in forms:
-        _standalone(rules, name, made, folder)
+        _standalone(rules, name, made, folder, templates)
     return made
 
 
-def tuning_specs(rules: Sequence[ConfigRule], name: str, *, folder: Path = Path()) -> Artefacts:
+def tuning_specs(
+    rules: Sequence[ConfigRule],
+    name: str,
+    *,
+    folder: Path = Path(),
+    templates: Templates | None = None,
+) -> Artefacts:
     """A tuning spec for each kind of target that the config rules are for.
 
     Beside it the flag by which the compiler takes it; ``folder`` is where the files will lie.
@@ -91,7 +105,7 @@ def tuning_specs(rules: Sequence[ConfigRule], name: str, *, folder: Path = Path(
         chosen = [rule for rule in rules if kind in rule.kinds]
         module = re.sub(r"\W", "_", name)
         file = f"{name}.{kind}.mlir"
-        made.files[file] = tuning.tuning_spec(chosen, name=module, kind=kind)
+        made.files[file] = tuning.tuning_spec(chosen, name=module, kind=kind, templates=templates)
         made.files[f"{name}.{kind}.flags"] = tuning.hook(kind, (folder / file).as_posix()) + "\n"
     return made
 
@@ -102,11 +116,13 @@ def _banner(rules: Sequence[Rule], what: str = "for the drivers of mlirules") ->
     return "\n".join(lines) + "\n"
 
 
-def _standalone(rules: Sequence[Rule], name: str, made: Artefacts, folder: Path) -> None:
+def _standalone(
+    rules: Sequence[Rule], name: str, made: Artefacts, folder: Path, templates: Templates | None
+) -> None:
     late = []
     for rule in rules:
         try:
-            text = pdll.compile_pdll(standalone_pdll(rule))
+            text = pdll.compile_pdll(standalone_pdll(rule, templates=templates))
         except MlirulesError as error:
             made.refused += [("standalone pdl", fault) for fault in error.faults]
             continue
@@ -122,7 +138,7 @@ def _standalone(rules: Sequence[Rule], name: str, made: Artefacts, folder: Path)
     if late:
         file = f"{name}.pdl-spec.mlir"
         banner = _banner(late, "without natives, for iree-compile")
-        made.files[file] = banner + pdll.compile_pdll(standalone_pdll(late))
+        made.files[file] = banner + pdll.compile_pdll(standalone_pdll(late, templates=templates))
         made.files[f"{name}.pdl.flags"] = flags_file("pdl", folder / file)
 
 

@@ -47,8 +47,24 @@ class _Node:
     name: str = ""
 
 
-def roots(rule: ConfigRule) -> list[list[str]]:
-    """The lines that compare an op with the rule's computation, one list for each spelling.
+@dataclass(frozen=True)
+class Generic:
+    """A computation in one of its spellings, as the template shows it."""
+
+    #: The operands' types, the result's last; their maps; what each loop is.
+    types: list[str]
+    maps: list[str]
+    kinds: list[str]
+    #: The body's arguments with their types, its lines, and what it yields.
+    arguments: list[tuple[str, str]]
+    body: list[str]
+    value: str
+    element: str
+    form: str = "generic"
+
+
+def roots(rule: ConfigRule) -> list[Generic]:
+    """What an op is compared with, once for each spelling.
 
     Raises :class:`MlirulesError` for a computation that cannot be written out.
     """
@@ -105,35 +121,23 @@ def _spellings(node: _Node) -> Iterator[_Node]:
             yield _Node(node.op, args[::-1])
 
 
-def _root(rule: ConfigRule, tree: _Node) -> list[str]:
+def _root(rule: ConfigRule, tree: _Node) -> Generic:
     *inputs, out = rule.operands
-    types = [f"tensor<{'?x' * len(o.indices)}{o.element}>" for o in rule.operands]
-    maps = ", ".join(affine_map(rule, o) for o in rule.operands)
-    kinds = ", ".join(
-        '"reduction"' if loop in rule.reductions else '"parallel"' for loop in rule.loops
-    )
     names = {o.name: f"%in{i}" for i, o in enumerate(inputs)} | {out.name: "%out"}
     body: list[str] = []
     wide: dict[str, str] = {}
     for operand in inputs:  # in their order, whichever way they are combined
         _emit(_Node("read", name=operand.name), rule, names, body, wide)
     value = _emit(tree, rule, names, body, wide)
-    arguments = [f"{names[o.name]}: {o.element}" for o in rule.operands]
-    blocks = [f"%arg{i}: {t}" for i, t in enumerate(types)]
-    ins = ", ".join(f"%arg{i}" for i in range(len(inputs)))
-    handles = "!transform.any_value"
-    return [
-        "%inputs, %outputs = transform.iree.match.cast_compatible_dag_from_root %op {",
-        f"^bb0({', '.join(blocks)}):",
-        f"  %r = linalg.generic {{indexing_maps = [{maps}],",
-        f"    iterator_types = [{kinds}]}} ins({ins} : {', '.join(types[:-1])}) "
-        f"outs(%arg{len(inputs)} : {types[-1]}) {{",
-        f"  ^bb0({', '.join(arguments)}):",
-        *("    " + line for line in body),
-        f"    linalg.yield {value} : {out.element}",
-        f"  }} -> {types[-1]}",
-        f"}} : (!transform.any_op) -> ({handles}, {handles})",
-    ]
+    return Generic(
+        [f"tensor<{'?x' * len(o.indices)}{o.element}>" for o in rule.operands],
+        [affine_map(rule, o) for o in rule.operands],
+        ['"reduction"' if loop in rule.reductions else '"parallel"' for loop in rule.loops],
+        [(names[o.name], o.element) for o in rule.operands],
+        body,
+        value,
+        out.element,
+    )
 
 
 def _unsaid(rule: ConfigRule, what: str) -> MlirulesError:

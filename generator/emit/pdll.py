@@ -18,40 +18,15 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mlirules.generator.names import identifier, place
+from mlirules.generator.render import Templates, shipped
 from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.notation import ast
 from mlirules.language.rule import BodyText, Rule, nested_calls
-from mlirules.support import cache, children, files, package
+from mlirules.support import cache, children, files
 
-if TYPE_CHECKING:
-    from jinja2.sandbox import SandboxedEnvironment
-
-TEMPLATES = package.TEMPLATES
 MAX_PERMUTATIONS = 8
-
-
-@functools.cache
-def environment() -> SandboxedEnvironment:
-    """The one Jinja environment: sandboxed, undefined names are errors."""
-    import jinja2  # the walk driver writes no patterns
-    from jinja2.sandbox import SandboxedEnvironment
-
-    return SandboxedEnvironment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-
-
-def render(template: str, **values: object) -> str:
-    """Render one of the generator's templates."""
-    return environment().get_template(template).render(**values)
 
 
 @dataclass
@@ -90,10 +65,15 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def pdll(rules: Sequence[Rule], *, origin: str = "a rule set") -> str:
+TEMPLATE = "rules.pdll.j2"
+
+
+def pdll(
+    rules: Sequence[Rule], *, origin: str = "a rule set", templates: Templates | None = None
+) -> str:
     """The rules as PDLL text for the drivers, with natives for conditions and results."""
     views = [view(rule) for rule in rules]
-    return render("rules.pdll.j2", rules=views, origin=origin, driver=True)
+    return (templates or shipped()).render(TEMPLATE, rules=views, origin=origin, driver=True)
 
 
 def view(rule: Rule) -> RuleView:

@@ -12,12 +12,15 @@ from dataclasses import replace
 
 from mlirules.generator import names
 from mlirules.generator.emit import pdll
+from mlirules.generator.render import Templates, shipped
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation import ast
 from mlirules.language.rule import BodyText, Line, Rule
 
 
-def standalone_pdll(rules: Rule | Sequence[Rule], *, form: str = "pdl") -> str:
+def standalone_pdll(
+    rules: Rule | Sequence[Rule], *, form: str = "pdl", templates: Templates | None = None
+) -> str:
     """One rule, or several, as PDLL without natives.
 
     Raises :class:`MlirulesError` naming the line that PDL cannot say; ``form`` is what the user
@@ -26,7 +29,7 @@ def standalone_pdll(rules: Rule | Sequence[Rule], *, form: str = "pdl") -> str:
     chosen = [rules] if isinstance(rules, Rule) else list(rules)
     views = [_view(rule, form) for rule in chosen]
     origin = ", ".join(names.location(rule) for rule in chosen)
-    return pdll.render("rules.pdll.j2", rules=views, origin=origin, driver=False)
+    return (templates or shipped()).render(pdll.TEMPLATE, rules=views, origin=origin, driver=False)
 
 
 def _view(rule: Rule, form: str) -> pdll.RuleView:

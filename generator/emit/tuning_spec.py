@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from mlirules.generator import names
 from mlirules.generator.emit import generic
+from mlirules.generator.render import Templates, shipped
 from mlirules.language.config.model import (
     Basis,
     DimRange,
@@ -43,11 +44,102 @@ class Verbatim:
     origin: str  # the file and line it comes from
 
 
+TEMPLATE = "tuning-spec.mlir.j2"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a dim's size must be; ``fetched``: the operand that must be read for it first."""
+
+    dim: str
+    low: int | None
+    high: int | None
+    multiple: int | None
+    fetched: int | None = None
+
+
+@dataclass(frozen=True)
+class Structured:
+    """A contraction or a convolution: its groups of loops, element types and maps."""
+
+    name: str
+    groups: Sequence[str]
+    lhs: str
+    rhs: str
+    out: str
+    maps: list[str]
+    #: Groups of loops whose sizes are given; -1 stands for any size.
+    exact: list[tuple[str, list[int]]]
+    form: str = "structured"
+
+
+@dataclass(frozen=True)
+class Attention:
+    """An online attention without a mask: its element types and maps."""
+
+    query: str
+    key: str
+    value: str
+    scale: str
+    out: str
+    maximum: str
+    sum: str
+    maps: list[str]
+    form: str = "attention"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An op by its name, the types of operands, bounds of their dims, or a program to compare."""
+
+    name: str
+    operands: list[tuple[int, str]]
+    limits: list[Bound]
+    program: str = ""
+    form: str = "operation"
+
+
+@dataclass(frozen=True)
+class Param:
+    """A value that a matcher gives to its action."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Matcher:
+    """An entry as the template shows it: a matcher, and the action that it is tried with."""
+
+    matcher: str
+    action: str
+    #: Ops that have a configuration already are left alone.
+    unconfigured: bool
+    operation: str
+    root: Structured | Attention | Operation | generic.Generic
+    #: Operands that are read for the bounds of their dims.
+    read: list[int]
+    limits: list[Bound]
+    params: list[Param]
+    measured: dict[str, object] | None
+    origin: str = ""
+
+
+@dataclass(frozen=True)
+class Action:
+    """A sequence that sets attributes: its parameters, and which attribute takes which of them."""
+
+    name: str
+    names: list[str]
+    attributes: list[tuple[str, str]]
+
+
 def tuning_spec(
     entries: Sequence[ConfigRule | Verbatim],
     *,
     name: str = "mlirules_configs",
     kind: str | None = None,
+    templates: Templates | None = None,
 ) -> str:
     """The spec of config rules, in their order: of two that match, the first wins.
 
@@ -57,32 +149,26 @@ def tuning_spec(
     rules = [entry for entry in entries if isinstance(entry, ConfigRule)]
     kind = kind or (min(rules[0].kinds) if rules else "cpu")
     actions: dict[tuple[str, ...], str] = {}
-    body: list[str] = []
-    tried: list[tuple[str, str, ConfigRule | None]] = []
+    views: list[Matcher | dict[str, object]] = []
     for entry in entries:
         if isinstance(entry, Verbatim):
-            body += ["", f"  // As it stands in {entry.origin}.", *entry.text.rstrip().split("\n")]
-            tried.append((entry.matcher, entry.action, None))
+            shown = {"matcher": entry.matcher, "action": entry.action, "origin": entry.origin}
+            views.append({**shown, "text": entry.text.rstrip(), "measured": None})
             continue
         params = _params(entry, kind)
         action = _action(actions, params)
-        for matcher, text in matchers(entry, kind):
-            body += ["", *_indented(text, 2)]
-            tried.append((matcher, action, entry))
-    strict = "" if not tried else ", iree_codegen.tuning_spec_with_default_entrypoint"
-    lines = [
-        "// A tuning spec. Do not edit: change the rules and generate again.",
-        *_usage(kind),
-        *(f"// {rule.name}: generated from {names.location(rule)}" for rule in rules),
-        f"module @{name} attributes {{ transform.with_named_sequence{strict} }} {{",
-        *_actions(actions),
-        *body,
-        "",
-        *_entry_point(tried),
-        "}",
-        "",
-    ]
-    return "\n".join(lines)
+        views += [_matcher(entry, params, found, root, action) for found, root in _roots(entry)]
+    return (templates or shipped()).render(
+        TEMPLATE,
+        name=name,
+        kind=kind,
+        hook=hook(kind, "THIS-FILE"),
+        ignored=kind in ("vulkan", "cuda"),
+        rules=[{"name": rule.name, "location": names.location(rule)} for rule in rules],
+        actions=_actions(actions),
+        entries=views,
+        entry_point=ENTRY,
+    )
 
 
 def hook(kind: str, spec: object) -> str:
@@ -93,13 +179,6 @@ def hook(kind: str, spec: object) -> str:
     if kind in ("cpu", "hip"):
         return f"--iree-codegen-tuning-spec-path={spec}"
     return f"--iree-codegen-transform-dialect-library={spec}"
-
-
-def _usage(kind: str) -> list[str]:
-    lines = [f"// Given to the compiler by {hook(kind, 'THIS-FILE')}"]
-    if kind in ("vulkan", "cuda"):
-        lines.append(f"// On {kind} --iree-codegen-tuning-spec-path is ignored without a word.")
-    return lines
 
 
 def compilation_info(rule: ConfigRule, kind: str) -> str:
@@ -263,12 +342,6 @@ def _options(settings: Settings) -> list[str]:
 
 # ---- sequences -----------------------------------------------------------------------------
 
-_OP = "%op: !transform.any_op {transform.readonly}"
-
-
-def _indented(lines: Sequence[str], by: int) -> list[str]:
-    return [" " * by + line if line else line for line in lines]
-
 
 def _params(rule: ConfigRule, kind: str) -> list[tuple[str, str]]:
     """The attributes that a rule's op gets, with their values; empty for those without."""
@@ -310,114 +383,78 @@ def _action(actions: dict[tuple[str, ...], str], params: Sequence[tuple[str, str
     return actions[key]
 
 
-def _actions(actions: dict[tuple[str, ...], str]) -> list[str]:
+def _actions(actions: dict[tuple[str, ...], str]) -> list[Action]:
     """The sequences that set attributes."""
-    param = "!transform.any_param {transform.readonly}"
-    to = "!transform.any_op, !transform.any_param"
     out = []
     for key, name in actions.items():
         params = [(n.removesuffix("!"), "" if n.endswith("!") else "value") for n in key]
-        names = iter(_param_names(params))
-        shown = ", ".join(f"%{n}: {param}" for n in _param_names(params))
-        out += [f"  transform.named_sequence @{name}(", f"      {_OP}, {shown}) {{"]
-        out += [
-            f'    transform.annotate %op "{attribute}" = %{next(names)} : {to}'
-            if text
-            else f'    transform.annotate %op "{attribute}" : !transform.any_op'
-            for attribute, text in params
-        ]
-        out += ["    transform.yield", "  }"]
+        given = _param_names(params)
+        names = iter(given)
+        attributes = [(attribute, next(names) if text else "") for attribute, text in params]
+        out.append(Action(name, given, attributes))
     return out
 
 
-def _entry_point(entries: Sequence[tuple[str, str, ConfigRule | None]]) -> list[str]:
-    out = [
-        f"  transform.named_sequence @{ENTRY}(%variant: !transform.any_op "
-        f"{{transform.{'consumed' if entries else 'readonly'}}}) -> !transform.any_op",
-        "      attributes { iree_codegen.tuning_spec_entrypoint } {",
-    ]
-    if not entries:
-        return [*out, "    transform.yield %variant : !transform.any_op", "  }"]
-    out.append("    %done = transform.foreach_match in %variant")
-    for i, (name, action, rule) in enumerate(entries):
-        if rule is not None and rule.doc.measured is not None:
-            measured = rule.doc.measured
-            out.append(
-                f"      // {measured.speedup:.2f} times as fast as the default: "
-                f"{measured.tuned_ms:g} ms for {measured.default_ms:g} ms, "
-                f"spread {measured.spread:.1%}, on {measured.device.splitlines()[0]}, "
-                f"compiler {measured.compiler}."
-            )
-        comma = "," if i + 1 < len(entries) else ""
-        out.append(f"      @{name} -> @{action}{comma}")
-    return [
-        *out,
-        "      : (!transform.any_op) -> !transform.any_op",
-        "    transform.yield %done : !transform.any_op",
-        "  }",
-    ]
+def matchers(rule: ConfigRule) -> list[str]:
+    """The names of the sequences that find a rule's ops."""
+    return [name for name, _ in _roots(rule)]
 
 
-def matchers(rule: ConfigRule, kind: str) -> list[tuple[str, list[str]]]:
-    """The named sequences that find a rule's ops, by name.
+def _roots(
+    rule: ConfigRule,
+) -> list[tuple[str, Structured | Attention | Operation | generic.Generic]]:
+    """What makes an op of the rule's class, by the names of the sequences that find them.
 
     A generic op is compared as it is spelt: one matcher for each order of commuted operands.
     """
-    if rule.match.op != "generic":
-        return [(rule.entry, _matcher(rule, kind, rule.entry, _root(rule)))]
-    out = []
-    for number, root in enumerate(generic.roots(rule)):
-        name = f"{rule.entry}_{number}" if number else rule.entry
-        out.append((name, _matcher(rule, kind, name, root)))
-    return out
-
-
-_UNCONFIGURED = "transform.iree.match.has_no_lowering_config %op : !transform.any_op"
-
-
-def _name(rule: ConfigRule) -> list[str]:
-    if rule.match.op == "operation" or rule.match.name is None:
-        return []
-    return [f'transform.match.operation_name %op ["{rule.match.name}"] : !transform.any_op']
-
-
-def _matcher(rule: ConfigRule, kind: str, name: str, root: Sequence[str]) -> list[str]:
-    """A named sequence that finds ops and yields what the rule sets."""
-    params = _params(rule, kind)
-    names = _param_names(params)
-    body = [
-        *([] if rule.match.configured else [_UNCONFIGURED]),
-        *_name(rule),
-        *root,
-        *_limits(rule),
-    ]
-    for param, text in zip(names, (text for _, text in params if text), strict=True):
-        first, *more = f"%{param} = transform.param.constant {text} -> !transform.any_param".split(
-            "\n"
-        )
-        body += [first, *more]
-    types = ", ".join(["!transform.any_op"] + ["!transform.any_param"] * len(names))
-    body.append(f"transform.yield {', '.join(['%op', *('%' + n for n in names)])} : {types}")
-    return [
-        f"transform.named_sequence @{name}({_OP})",
-        f"    -> ({types}) {{",
-        *_indented(body, 2),
-        "}",
-    ]
-
-
-def _root(rule: ConfigRule) -> list[str]:
-    """What makes an op of the rule's class, with its maps and element types."""
     match rule.match.op:
+        case "generic":
+            return [
+                (f"{rule.entry}_{number}" if number else rule.entry, root)
+                for number, root in enumerate(generic.roots(rule))
+            ]
         case "contraction":
-            return _structured(rule, "contraction", ["batch", "m", "n", "k"])
+            return [(rule.entry, _structured(rule, "contraction", ["batch", "m", "n", "k"]))]
         case "convolution":
-            return _structured(rule, "convolution", CONVOLUTION_GROUPS)
+            return [(rule.entry, _structured(rule, "convolution", CONVOLUTION_GROUPS))]
         case "attention":
-            return _attention(rule)
+            return [(rule.entry, _attention(rule))]
         case "operation":
-            return _operation(rule)
+            return [(rule.entry, _operation(rule))]
     raise AssertionError(rule.match.op)
+
+
+def _matcher(
+    rule: ConfigRule,
+    params: Sequence[tuple[str, str]],
+    name: str,
+    root: Structured | Attention | Operation | generic.Generic,
+    action: str,
+) -> Matcher:
+    """A named sequence that finds ops and yields what the rule sets."""
+    texts = [text for _, text in params if text]
+    read, limits = _limits(rule)
+    measured = rule.doc.measured
+    return Matcher(
+        name,
+        action,
+        not rule.match.configured,
+        "" if rule.match.op == "operation" else rule.match.name or "",
+        root,
+        read,
+        limits,
+        [Param(n, text) for n, text in zip(_param_names(params), texts, strict=True)],
+        None
+        if measured is None
+        else {
+            "speedup": measured.speedup,
+            "tuned_ms": measured.tuned_ms,
+            "default_ms": measured.default_ms,
+            "spread": measured.spread,
+            "device": measured.device.splitlines()[0],
+            "compiler": measured.compiler,
+        },
+    )
 
 
 CONVOLUTION_GROUPS = (
@@ -432,28 +469,19 @@ CONVOLUTION_GROUPS = (
 )
 
 
-def _structured(rule: ConfigRule, name: str, groups: Sequence[str]) -> list[str]:
+def _structured(rule: ConfigRule, name: str, groups: Sequence[str]) -> Structured:
     lhs, rhs, out = rule.operands
-    maps = (affine_map(rule, o) for o in rule.operands)
-    lines = [
-        f"{', '.join('%' + g for g in groups)} = transform.iree.match.{name} %op,",
-        f"  lhs_type = {lhs.element}, rhs_type = {rhs.element}, output_type = {out.element},",
-        "  indexing_maps = [",
-        *_joined([f"    {m}" for m in maps]),
-        "  ] : !transform.any_op -> !transform.param<i64>",
-    ]
+    exact = []
     if name == "contraction":
         for group, loops in contraction_groups(rule).items():
             sizes = [rule.exact(loop) for loop in loops]
             if any(sizes):  # -1 stands for any size
-                shown = ", ".join(str(size or -1) for size in sizes)
-                lines.append(
-                    f"transform.iree.match.dims_equal %{group}, [{shown}] : !transform.param<i64>"
-                )
-    return lines
+                exact.append((group, [size or -1 for size in sizes]))
+    maps = [affine_map(rule, o) for o in rule.operands]
+    return Structured(name, groups, lhs.element, rhs.element, out.element, maps, exact)
 
 
-def _attention(rule: ConfigRule) -> list[str]:
+def _attention(rule: ConfigRule) -> Attention | Operation:
     """Attention is the online form by the time configurations are chosen.
 
     Its maximum and sum are indexed as the result without the values' dims. The typed matcher knows
@@ -461,17 +489,11 @@ def _attention(rule: ConfigRule) -> list[str]:
     """
     types, out = rule.match.types, rule.operands[-1]
     if len(rule.operands) == 5:
-        return [
-            'transform.match.operation_name %op ["iree_linalg_ext.online_attention"] '
-            ": !transform.any_op",
-            *_operand_types(
-                {
-                    **{i: _tensor(o) for i, o in zip(MASKED, rule.operands[:4], strict=True)},
-                    # Without a mask there is no eighth operand.
-                    7: _tensor(Operand("", tuple(_running(rule)), types.get("sum", out.element))),
-                }
-            ),
-        ]
+        operands = [(i, _tensor(o)) for i, o in zip(MASKED, rule.operands[:4], strict=True)]
+        # Without a mask there is no eighth operand.
+        total = Operand("", tuple(_running(rule)), types.get("sum", out.element))
+        name = "iree_linalg_ext.online_attention"
+        return Operation(name, [*operands, (7, _tensor(total))], [])
     query, key, value = rule.operands[:3]
     maps = [
         affine_map(rule, query),
@@ -481,16 +503,16 @@ def _attention(rule: ConfigRule) -> list[str]:
         affine_map(rule, out),
         *[affine_map(rule, Operand("", tuple(_running(rule))))] * 2,
     ]
-    return [
-        "%batch, %m, %n, %k1, %k2 = transform.iree.match.online_attention %op,",
-        f"  query_type = {query.element}, key_type = {key.element}, "
-        f"value_type = {value.element}, scale_type = {types.get('scale', query.element)},",
-        f"  output_type = {out.element}, max_type = {types.get('max', out.element)}, "
-        f"sum_type = {types.get('sum', out.element)},",
-        "  indexing_maps = [",
-        *_joined([f"    {m}" for m in maps]),
-        "  ] : !transform.any_op -> !transform.param<i64>",
-    ]
+    return Attention(
+        query.element,
+        key.element,
+        value.element,
+        types.get("scale", query.element),
+        out.element,
+        types.get("max", out.element),
+        types.get("sum", out.element),
+        maps,
+    )
 
 
 def _running(rule: ConfigRule) -> list[ast.Expr]:
@@ -524,45 +546,17 @@ def _tensor(operand: Operand) -> str:
     return f"tensor<{'?x' * len(operand.indices)}{operand.element}>"
 
 
-def _operand_types(types: dict[int, str]) -> list[str]:
-    lines = []
-    for i, text in types.items():
-        lines += [
-            f"%operand{i} = transform.get_operand %op[{i}] : (!transform.any_op) -> "
-            "!transform.any_value",
-            f"transform.iree.match.cast_compatible_type %operand{i} = {text} "
-            ": !transform.any_value",
-        ]
-    return lines
-
-
-def _operation(rule: ConfigRule) -> list[str]:
+def _operation(rule: ConfigRule) -> Operation:
+    assert rule.match.name is not None
     named = {i: text for i, text in enumerate(rule.match.operands) if text is not None}
-    lines = [
-        f'transform.match.operation_name %op ["{rule.match.name}"] : !transform.any_op',
-        *_operand_types(named),
-    ]
     given: set[int] = set(named)
+    limits = []
     for limit in rule.match.limits:
-        if limit.operand not in given:
-            given.add(limit.operand)
-            lines.append(
-                f"%operand{limit.operand} = transform.get_operand %op[{limit.operand}] : "
-                "(!transform.any_op) -> !transform.any_value"
-            )
-        lines += _bounds(f"%operand{limit.operand}[{limit.dim}]", limit)
-    if rule.match.program is not None:
-        handles = "(!transform.any_op) -> (!transform.any_value, !transform.any_value)"
-        lines += [
-            "%inputs, %outputs = transform.iree.match.cast_compatible_dag_from_root %op {",
-            *rule.match.program.rstrip().split("\n"),
-            f"}} : {handles}",
-        ]
-    return lines
-
-
-def _joined(lines: list[str]) -> list[str]:
-    return [line + "," for line in lines[:-1]] + lines[-1:]
+        fetched = None if limit.operand in given else limit.operand
+        given.add(limit.operand)
+        limits.append(_bound(f"%operand{limit.operand}[{limit.dim}]", limit, fetched))
+    program = (rule.match.program or "").rstrip()
+    return Operation(rule.match.name, list(named.items()), limits, program)
 
 
 def contraction_groups(rule: ConfigRule) -> dict[str, list[str]]:
@@ -593,33 +587,19 @@ def position_of(rule: ConfigRule, operand: int) -> int:
     return operand + 1
 
 
-def _bounds(dim: str, limits: DimRange | OperandLimit) -> list[str]:
-    lines = []
-    if limits.min is not None or limits.max is not None:
-        low = "none" if limits.min is None else f"umin = {limits.min}"
-        high = "none" if limits.max is None else f"umax = {limits.max}"
-        lines.append(f"transform.iree.match.dim_bounds {dim}, {low}, {high} : !transform.any_value")
-    if limits.multiple_of is not None:
-        lines.append(
-            f"transform.iree.match.dim_is_multiple_of {dim}, {limits.multiple_of} "
-            ": !transform.any_value"
-        )
-    return lines
+def _bound(dim: str, limits: DimRange | OperandLimit, fetched: int | None = None) -> Bound:
+    return Bound(dim, limits.min, limits.max, limits.multiple_of, fetched)
 
 
-def _limits(rule: ConfigRule) -> list[str]:
+def _limits(rule: ConfigRule) -> tuple[list[int], list[Bound]]:
     """Sizes of the dims, asked of the operands that have them."""
     exact = rule.match.op == "contraction"  # where dims_equal has asked for exact sizes
-    values: dict[int, None] = {}
-    lines = []
+    read: dict[int, None] = {}
+    bounds = []
     for loop, limits in rule.dims.items():
         place = place_of(rule, loop)
         if place is None or (exact and rule.exact(loop)):
             continue
-        values.setdefault(place[0])
-        lines += _bounds(f"%value{place[0]}[{place[1]}]", limits)
-    got = [
-        f"%value{i} = transform.get_operand %op[{i}] : (!transform.any_op) -> !transform.any_value"
-        for i in values
-    ]
-    return got + lines
+        read.setdefault(place[0])
+        bounds.append(_bound(f"%value{place[0]}[{place[1]}]", limits))
+    return list(read), bounds

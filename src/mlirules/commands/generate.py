@@ -50,6 +50,13 @@ def command(
             "--may-idle", help="Let a compilation pass in which the transform spec applied nothing."
         ),
     ] = False,
+    templates: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder of Jinja templates that take the place of shipped ones: rules.pdll.j2, "
+            "transform-spec.mlir.j2, tuning-spec.mlir.j2."
+        ),
+    ] = None,
     only: Only = None,
     skip: Skip = None,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
@@ -69,8 +76,11 @@ def command(
     from mlirules.drivers.tuning_specs.compile import config_set
     from mlirules.generator.emit import artefacts as forms
     from mlirules.generator.emit import pdll
+    from mlirules.generator.render import Templates
 
     chosen = forms.check_forms(split(to) or ["pdll", "pdl"])
+    styles = Templates(templates)
+    styles.check(set(forms.FORMS.values()), {forms.FORMS[form] for form in chosen})
     written: dict[str, bool] = {}
     made = forms.Artefacts()
     if program is not None and "transform" not in chosen:
@@ -87,14 +97,21 @@ def command(
             parts = []
             if "tuning-spec" in chosen:
                 parts.append(
-                    forms.tuning_specs(config_set([path]), forms.stem_of(path), folder=output)
+                    forms.tuning_specs(
+                        config_set([path]), forms.stem_of(path), folder=output, templates=styles
+                    )
                 )
             rewrites = [form for form in chosen if form != "tuning-spec"]
             if rewrites:
                 loaded = select(list(rule_set((path,))), split(only), split(skip))
                 parts.append(
                     forms.artefacts(
-                        loaded, forms.stem_of(path), rewrites, per_rule=per_rule, folder=output
+                        loaded,
+                        forms.stem_of(path),
+                        rewrites,
+                        per_rule=per_rule,
+                        folder=output,
+                        templates=styles,
                     )
                 )
                 if "transform" in chosen:
@@ -106,6 +123,7 @@ def command(
                             program=module,
                             require=not may_idle,
                             kind=target.partition(":")[0],
+                            templates=styles,
                         )
                     )
             for one in parts:

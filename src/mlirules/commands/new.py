@@ -41,7 +41,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Write NAME.yaml: a small rule that works, with a positive and a negative test, to edit."""
-    from mlirules.generator.emit import pdll
+    from mlirules.generator.render import render
 
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
         raise MlirulesError.at(
@@ -56,7 +56,7 @@ def command(
             str(path), "is there already", code="file", suggestion="--force replaces it"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, pdll.render(f"new-{kind.value}.yaml.j2", name=name).encode())
+    write_bytes(path, render(f"new-{kind.value}.yaml.j2", name=name).encode())
     if as_json:
         say_json({"path": str(path)})
     else:
