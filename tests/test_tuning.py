@@ -542,19 +542,18 @@ def test_wrong_numbers_are_seen(task: Task, spaces: list[space.Space]) -> None:
 def test_a_child_that_dies_is_told_and_replaced(task: Task) -> None:
     runner = Runner("x", task.default, task.dispatch.inputs, CPU)
     assert len(runner.baseline(3)) == 3
-    child = runner._process
+    child = runner._child
     assert child is not None
     os.kill(child.pid, signal.SIGKILL)
-    child.wait()
     with pytest.raises((RunnerDied, MlirulesError)):
         runner._ask({"do": "baseline", "rounds": 1}, 5)
     assert len(runner.baseline(3)) == 3
-    hanging = runner._process
+    hanging = runner._child
     assert hanging is not None
     os.kill(hanging.pid, signal.SIGSTOP)
     with pytest.raises(RunnerDied, match="timeout"):
         runner._ask({"do": "baseline", "rounds": 1}, 0.3)
-    assert hanging.poll() is not None
+    assert not hanging.alive
     runner.close()
 
 

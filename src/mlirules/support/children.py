@@ -131,6 +131,11 @@ class Child:
         self._pending = b""
 
     @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         """Whether it can be asked."""
         if self._process.returncode is not None:
