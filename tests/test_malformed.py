@@ -16,7 +16,7 @@ CORPUS = Path(__file__).parent / "malformed"
 EXPECTED: dict[str, list[dict[str, Any]]] = json.loads(
     (CORPUS / "expected.json").read_text(encoding="utf-8")
 )
-COMPILER_CODES = {"mlir", "filecheck", "target"}
+COMPILER_CODES = {"mlir", "filecheck", "target", "test-cannot-fail"}
 
 
 def test_corpus_is_complete() -> None:
@@ -163,3 +163,28 @@ def test_every_character_of_a_text_has_its_place() -> None:
     assert checked > 120
     assert source.data["folded plain"] == "one two\nthree four"
     assert source.text_at(("double",)).span(6).column == TEXTS.split("\n")[10].index("two") + 1
+
+
+def test_a_rule_that_nothing_refuses_needs_no_negative_test() -> None:
+    head = "rule: r\nkind: conversion\nsummary: Lower it.\nreason: None.\n"
+    test = """tests:
+  - name: known at run time
+    input: |
+      func.func @f(%a: !torch.int, %b: !torch.int) -> !torch.int {
+        %r = torch.aten.add.int %a, %b : !torch.int, !torch.int -> !torch.int
+        return %r : !torch.int
+      }
+    check: |
+      CHECK: arith.addi
+"""
+    plain = (
+        "types: {a: int, b: int, r: int}\nmatch: r = torch.aten.add.int(a, b)\nrewrite: r = a + b\n"
+    )
+    assert check_rule("r.yaml", head + plain + test) == []
+    for asking in (
+        plain.replace("match", "where: a == 2\nmatch"),
+        plain.replace("(a, b)", "(a, 2)").replace(" b: int,", "").replace("a + b", "a"),
+        plain.replace("(a, b)", "(a, a)").replace(" b: int,", "").replace("a + b", "a"),
+    ):
+        found = check_rule("r.yaml", head + asking + test)
+        assert [f.code for f in found] == ["no-negative-test"], asking

@@ -15,11 +15,13 @@ from typing import Any
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree import target_facts as targetfacts
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.quality.remarks import unequal_sizes
 from mlirules.drivers.tuning_specs.compile import unmatchable
 from mlirules.language.config_loader import config_of
 from mlirules.language.faults import Fault, MlirulesError, did_you_mean
 from mlirules.language.loader import kind_of, rule_of
+from mlirules.language.rule import Rule
 from mlirules.language.source import SourceFile, Text, load_yaml
 
 # The compiler's parser is recursive, and it runs in this process: what nests deeper may overflow
@@ -51,7 +53,8 @@ def check_rule(path: str | Path, text: str | None = None) -> list[Fault]:
         if kind_of(source) == "config":
             faults += unmatchable(config_of(source, facts=targetfacts.facts))
         else:
-            faults += unequal_sizes(rule_of(source, ops=compiler.op_oracle))
+            rule = rule_of(source, ops=compiler.op_oracle)
+            faults += [*unequal_sizes(rule), *_idle_tests(rule)]
     except MlirulesError as error:
         faults.extend(error.faults)
     known = {fault.span.line for fault in faults}
@@ -77,6 +80,26 @@ def _deeper(source: SourceFile) -> Iterator[Fault]:
                 yield from mlir_faults(source.text_at(("tests", i, key)))
         if isinstance(test.get("check"), str):
             yield from check_line_faults(source.text_at(("tests", i, "check")))
+
+
+def _idle_tests(rule: Rule) -> Iterator[Fault]:
+    """Programs that are to stay as they are and hold no op that the rule looks at."""
+    for i, test in enumerate(rule.tests):
+        if test.unchanged is None:
+            continue
+        text = rule.source.text_at(("tests", i, "unchanged"))
+        if mlir_faults(text):
+            continue  # told by itself
+        module = compiler.parse(text.value, rule.path, _context())
+        if any(op.name in rule.root_ops for op in ops_below(module.operation)):
+            continue
+        yield Fault(
+            rule.source.span_at(("tests", i, "unchanged"), key=True),
+            "test-cannot-fail",
+            f"the program holds no {rule.root_ops[0]}: whatever the rule does, it stays as it is",
+            "let it hold one that the rule refuses, and say `because:` of which line; a rule that "
+            "nothing refuses needs no such test",
+        )
 
 
 def _target(text: Text) -> Iterator[Fault]:

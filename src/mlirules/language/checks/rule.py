@@ -105,7 +105,7 @@ class RuleChecker(Rewrites):
             from mlirules.language.checks.kernel import kernel_variants  # it uses this module
 
             rule.variants = kernel_variants(self, rule, doc)
-        self.tests(doc)
+        self.tests(doc, refusable=bool(self.unread_sections) or _refusable(rule))
         return rule
 
     def names(self, rule: Rule) -> None:
@@ -271,8 +271,11 @@ class RuleChecker(Rewrites):
         own = rule.match[number].equation.call.args
         return any(isinstance(a, ast.Name) and a.id in names for a in own)
 
-    def tests(self, doc: RuleDoc) -> None:
-        """Check that the tests are there and say what they must."""
+    def tests(self, doc: RuleDoc, *, refusable: bool) -> None:
+        """Check that the tests are there and say what they must.
+
+        A rule that takes every op of its name has no program to refuse: it is not ``refusable``.
+        """
         positive = [t for t in doc.tests if t.input is not None]
         negative = [t for t in doc.tests if t.unchanged is not None]
         span = self.source.span_at(("tests",), key=True)
@@ -285,7 +288,7 @@ class RuleChecker(Rewrites):
                     "add a test with `input:` and `check:`",
                 )
             )
-        if not negative:
+        if not negative and refusable:
             self.faults.append(
                 Fault(
                     span,
@@ -392,3 +395,23 @@ class RuleChecker(Rewrites):
                     "",
                 )
             )
+
+
+# Types that every value of an op on scalars has.
+_PLAIN = frozenset({"int", "float", "bool", "number", "any"})
+
+
+def _refusable(rule: Rule) -> bool:
+    """Whether a rule asks for more than the name of an op: types of tensors, values, conditions."""
+    if rule.where or rule.index_match or rule.variants or len(rule.match) != 1:
+        return True
+    declared = [decl for _, decl in rule.types.values()]
+    if any(d.kind not in _PLAIN or d.constant or d.optional for d in declared):
+        return True
+    call = rule.match[0].equation.call
+    names = [a.id for a in call.args if isinstance(a, (ast.Name, ast.Pack)) and a.id]
+    return (
+        len(set(names)) != len(call.args)
+        or rule.match[0].equation.pack
+        or not all(isinstance(value, ast.Name) for _, value in call.attrs)
+    )
