@@ -104,3 +104,58 @@ def test_a_model_that_does_not_export_is_told() -> None:
 
     with pytest.raises(mlirules.MlirulesError, match=r"torch\.export raised"):
         mlirules.Session().compile(Branch(), torch.ones(2))
+
+
+def test_a_fusion_of_two_functions() -> None:
+    @mlirules.fusion(torch.randn(4, 8), torch.randn(16, 8))
+    class SiluByHand:
+        """One op that gated layers are recognised by."""
+
+        @staticmethod
+        def pattern(x: Any, w: Any) -> Any:
+            y = x @ w.t()
+            return y * torch.sigmoid(y)
+
+        @staticmethod
+        def replacement(x: Any, w: Any) -> Any:
+            return nn.functional.silu(x @ w.t())
+
+    assert SiluByHand.name == "silu-by-hand"
+    assert SiluByHand.document["match"] == [
+        "m0 = torch.aten.permute(w, [1, 0])",
+        "m1 = torch.aten.mm(x, m0)",
+        "m2 = torch.aten.sigmoid(m1)",
+        "m3 = torch.aten.mul.Tensor(m1, m2)",
+    ]
+    assert SiluByHand.document["rewrite"][-1] == "m3 = torch.aten.silu(r1)"
+    assert SiluByHand.document["where"] == ["T0 in [f32]"]
+
+    class Gate(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(5, 8))
+
+        def forward(self, x: Any) -> Any:
+            y = x @ self.w.t()
+            return y * torch.sigmoid(y) + 1
+
+    model, x = Gate(), torch.randn(3, 8)
+    called = mlirules.Session(rules=[SiluByHand]).compile(model, x)
+    assert called.applications["silu-by-hand"] == 1
+    torch.testing.assert_close(called(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_fusion_that_a_rule_cannot_say() -> None:
+    class Halves:
+        @staticmethod
+        def pattern(x: Any) -> Any:
+            return x.to(torch.float16)
+
+        @staticmethod
+        def replacement(x: Any) -> Any:
+            return x
+
+    with pytest.raises(mlirules.MlirulesError, match="halves"):
+        mlirules.fusion(torch.randn(4))(Halves)
+    with pytest.raises(mlirules.MlirulesError, match="has no function 'pattern'"):
+        mlirules.fusion(torch.randn(4))(object)

@@ -12,6 +12,7 @@ import copy
 import importlib
 import io
 import re
+import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -370,7 +371,10 @@ def decomposed(exported: torch.export.ExportedProgram) -> torch.export.ExportedP
     for op, decomposition in beyond_core(is_registered_op).items():
         if op not in table:  # this table is a dict whose setdefault does nothing
             table[op] = decomposition
-    done: torch.export.ExportedProgram = exported.run_decompositions(table)
+    with warnings.catch_warnings():
+        # PyTorch copies its own descriptions of trees, and warns itself of their class.
+        warnings.simplefilter("ignore", FutureWarning)
+        done: torch.export.ExportedProgram = exported.run_decompositions(table)
     return done
 
 

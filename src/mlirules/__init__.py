@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mlirules.support import package
 
 if TYPE_CHECKING:
+    from mlirules.api.fusions import fusion
     from mlirules.api.report import report
     from mlirules.api.rules import rule
     from mlirules.api.session import Session
@@ -32,6 +33,7 @@ __all__ = [
     "Transformed",
     "__version__",
     "compile_module",
+    "fusion",
     "parse",
     "report",
     "rule",
@@ -48,6 +50,7 @@ _HOME = {
     "Span": "mlirules.language.faults",
     "Target": "mlirules.drivers.iree.targets",
     "Transformed": "mlirules.drivers.pipelines.transform",
+    "fusion": "mlirules.api.fusions",
     "compile_module": "mlirules.drivers.iree.compiler",
     "parse": "mlirules.drivers.iree.compiler",
     "report": "mlirules.api.report",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -64,10 +63,7 @@ def compile_model(
             ) from error
         leaves = [v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
         check_inputs_survived(name, exported, leaves)
-    with warnings.catch_warnings():
-        # PyTorch copies its own descriptions of trees, and warns itself of the class.
-        warnings.simplefilter("ignore", FutureWarning)
-        exported = decomposed(exported)
+    exported = decomposed(exported)
     signature = exported.graph_signature
     changed = {
         spec.target
