@@ -56,7 +56,7 @@ def fusion(
         sizes = _Sizes(names, example_inputs)
         found, root = _lines(called, owner.pattern, names, example_inputs, sizes, "m", True)
         made, _ = _lines(called, owner.replacement, names, example_inputs, sizes, "r", False, root)
-        return rule(
+        fused: RuleText = rule(
             found,
             types=sizes.types,
             where=[*sizes.conditions, *where],
@@ -66,6 +66,7 @@ def fusion(
             kind="fusion",
             **further,
         )
+        return fused
 
     return make
 
