@@ -121,6 +121,13 @@ def test_what_cannot_be_made_has_a_reason() -> None:
     assert all(reason for _, reason in made.missing)
 
 
+def test_a_rule_that_no_program_matches_fails(tmp_path: Path) -> None:
+    path = tmp_path / "tanh-of-relu.yaml"
+    path.write_text(CHECKED.replace("T in [f16, f32]", "T == f64 and T == f32"))
+    report = measure(rule_from(path))
+    assert report.problems == ["no program matches: neither the types nor an inline test gave one"]
+
+
 def test_a_rule_over_linalg_starts_from_its_inline_test() -> None:
     report = measure(rule_from(LIBRARY / "linalg/linalg-transposed-matmul.yaml"))
     assert report.synthesis.source == "inline test"

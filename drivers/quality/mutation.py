@@ -82,6 +82,8 @@ def measure(rule: Rule, *, numbers: bool = False) -> Report:
     made = synthesise(rule)
     report = Report(rule, made, covered=[Covered(line) for line, _ in rule.where])
     cases = _cases(rule, made)
+    if made.positive is None:
+        report.problems += [reason for line, reason in made.missing if line is None]
     _run(rule, made, report)
     if numbers:
         report.numbers = _compare(rule, made, report)

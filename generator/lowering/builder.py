@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -47,22 +48,22 @@ class Part:
 
 
 @dataclass
-class Body(Part):
+class Body(Part, ABC):
     """The op whose body is being built: where scalar ops go while it is, and what indices mean."""
 
     indices: dict[str, Any] = field(default_factory=dict)
 
+    @abstractmethod
     def index_ssa(self, name: str) -> str:
         """The SSA value of a loop index."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Val:
         """An element of a tensor that the equation names."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_at(self, source: Local, values: list[Any]) -> Val:
         """An element of a tensor, its indices evaluated."""
-        raise NotImplementedError
 
 
 def _as_bound(bound: Any, result: Any) -> Any:
