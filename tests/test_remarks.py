@@ -30,7 +30,13 @@ tests:
         return %c : !torch.vtensor<[{m},{n}],f32>
       }}
     {run}
-  - {{name: negative, unchanged: 'module {{}}'}}
+  - name: negative
+    unchanged: |
+      func.func @main(%a: !torch.vtensor<[2,3],f64>, %b: !torch.vtensor<[3,4],f64>) -> !torch.vtensor<[2,4],f64> {{
+        %c = torch.aten.mm %a, %b : !torch.vtensor<[2,3],f64>, !torch.vtensor<[3,4],f64> -> !torch.vtensor<[2,4],f64>
+        return %c : !torch.vtensor<[2,4],f64>
+      }}
+    because: T == f32
 """  # noqa: E501 - the programs' lines
 
 
@@ -102,6 +108,7 @@ types: {x: vtensor<M x K x T>, w: vtensor<N x K x T>, b: vtensor<N x T>, y: vten
 match:
   - t = torch.aten.t(w)
   - y = torch.aten.addmm(b, x, t, 1, 1)
+where: [T == f32]
 rewrite:
   - y = torch.aten.linear(x, w, b)
 tests:
@@ -114,7 +121,15 @@ tests:
         return %y : !torch.vtensor<[2,4],f32>
       }
     check: 'CHECK: func.func'
-  - {name: negative, unchanged: 'module {}'}
+  - name: negative
+    unchanged: |
+      func.func @main(%x: !torch.vtensor<[2,3],f64>, %w: !torch.vtensor<[4,3],f64>, %b: !torch.vtensor<[4],f64>) -> !torch.vtensor<[2,4],f64> {
+        %i = torch.constant.int 1
+        %t = torch.aten.t %w : !torch.vtensor<[4,3],f64> -> !torch.vtensor<[3,4],f64>
+        %y = torch.aten.addmm %b, %x, %t, %i, %i : !torch.vtensor<[4],f64>, !torch.vtensor<[2,3],f64>, !torch.vtensor<[3,4],f64>, !torch.int, !torch.int -> !torch.vtensor<[2,4],f64>
+        return %y : !torch.vtensor<[2,4],f64>
+      }
+    because: T == f32
 """  # noqa: E501 - the programs' lines
 
 
