@@ -1,0 +1,1 @@
+"""Proofs of rewrite rules: both sides as tensors of index expressions, equal for all sizes."""

@@ -1,0 +1,694 @@
+"""A rule's rewrite as tensors: index equations, tensor functions, op equations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mlirules.drivers.prove import arrays, scalars
+from mlirules.drivers.prove.arrays import array
+from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, atom, dim
+from mlirules.drivers.prove.normal import Normal
+from mlirules.drivers.prove.scalars import E
+from mlirules.drivers.prove.symbols import Array, Symbols, Unknown
+from mlirules.drivers.prove.world import World, is_zero
+from mlirules.language.builtins import FUNCTIONS
+from mlirules.language.functions import TENSOR
+from mlirules.language.notation import ast
+from mlirules.language.notation.ast import walk_expression as walk
+from mlirules.language.operands import Refused, dtype, sequence
+from mlirules.language.rule import BodyText, Line, Rule
+from mlirules.language.values import DType, Tensor, dtype_named
+
+#: What a result of an op is known to be: its sizes, its rank, its element type.
+Hint = tuple[Sequence[Int] | None, DType | None]
+
+
+class Bodies(Symbols):
+    """Expressions inside an index equation: tensors are read, indices are known."""
+
+    def __init__(self, world: World, names: dict[str, Any], equation: Equation) -> None:
+        super().__init__(world, names)
+        self.equation = equation
+        self.running = True
+
+    def access(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Any:
+        """An element, or an item of a list."""
+        if isinstance(base, Array):
+            return self.equation.read(self, base, items)
+        if isinstance(base, Tensor):
+            raise Undecided(f"{base.name} is read before it is known")
+        return super().access(node, base, items)
+
+    def pack(self, node: ast.Pack) -> list[Any]:
+        """The indices that a pack stands for."""
+        if node.id is None:
+            return list(self.names["..."])
+        return super().pack(node)
+
+
+class Equation:
+    """One index equation, in one environment."""
+
+    def __init__(
+        self,
+        world: World,
+        equation: ast.IndexEquation,
+        env: dict[str, Any],
+        hint: Hint,
+        *,
+        assume: bool,
+        checked: bool = False,
+    ) -> None:
+        self.world, self.eq, self.env, self.hint = world, equation, env, hint
+        self.assume, self.checked = assume, checked
+        self.packs: dict[str, int] = {}
+        self.loops: list[str] = []
+        self.indices: dict[str, Any] = {}
+        self.sizes: dict[str, Int] = {}
+        self.rank = len(hint[0]) if hint[0] is not None else None
+        self.accesses = self._accesses()
+
+    def _accesses(self) -> list[tuple[str, tuple[ast.Expr, ...]]]:
+        found: list[tuple[str, tuple[ast.Expr, ...]]] = [(self.eq.target, self.eq.indices)]
+        stack: list[ast.Expr] = [*self.eq.indices, self.eq.value]
+        for expr in stack:
+            for n in walk(expr):
+                if isinstance(n, ast.Access) and isinstance(n.base, ast.Name):
+                    if (n.base.id, n.items) not in found:
+                        found.append((n.base.id, n.items))
+        return [
+            (n, i)
+            for at, (n, i) in enumerate(found)
+            if at == 0 or isinstance(self.env.get(n), Array)
+        ]
+
+    def tensor_rank(self, at: int, name: str) -> int | None:
+        """The rank of what is read, or of the target."""
+        if at == 0:
+            held = self.env.get(name)
+            if isinstance(held, Array) and held.dims is not None:
+                return held.rank
+            return self.rank
+        held = self.env[name]
+        return int(held.rank)
+
+    # -- which loops there are
+
+    def find(self) -> None:
+        """The loops, their ranges, and where the target is written."""
+        symbols = Symbols(self.world, self.env)
+        for bound in self.eq.bounds:
+            limit = symbols.items([bound.limit])[0] if not isinstance(bound.limit, ast.Pack) else (
+                symbols.pack(bound.limit)
+            )
+            if bound.pack:
+                values = sequence(limit, "the limit")
+                self.packs[bound.id or "..."] = len(values)
+                for i, v in enumerate(values):
+                    self.sizes[f"{bound.id or '...'}.{i}"] = symbols.whole(v, "a size")
+            else:
+                self.sizes[bound.id] = symbols.whole(limit, "a size")
+        known = set(self.env) - ({self.eq.target} if self.eq.target not in self.env else set())
+        self._find_packs(known)
+        for _, written in self.accesses:
+            for index in written:
+                for n in walk(index):
+                    if isinstance(n, ast.Pack) and n.id is None:
+                        self._add_broadcast()
+                    elif isinstance(n, ast.Pack):
+                        if n.id not in known:
+                            assert n.id is not None
+                            if n.id not in self.packs:
+                                raise Undecided(f"the length of {n.id}... is not known")
+                            self._add_pack(n.id)
+                    elif isinstance(n, ast.Name) and n.id not in known:
+                        if n.id in self.packs:
+                            self._add_pack(n.id)
+                        elif dtype_named(n.id) is None:
+                            self._add_loop(n.id)
+
+    def _add_loop(self, name: str) -> None:
+        if name not in self.indices:
+            self.loops.append(name)
+            self.indices[name] = name
+
+    def _add_pack(self, name: str) -> None:
+        if name not in self.indices:
+            members = [f"{name}.{i}" for i in range(self.packs[name])]
+            self.loops += members
+            self.indices[name] = members
+
+    def _add_broadcast(self) -> None:
+        if "..." in self.indices:
+            return
+        size = self.packs.get("...", -1)
+        if size < 0:
+            size = 0
+            for at, (name, items) in enumerate(self.accesses):
+                if not any(isinstance(i, ast.Pack) and i.id is None for i in items):
+                    continue
+                rank = self.tensor_rank(at, name)
+                if rank is None:
+                    continue
+                others = self._plain_length(items)
+                if at == 0:
+                    size = rank - others
+                    break
+                size = max(size, rank - others)
+        if size < 0:
+            raise Refused("too few dims for the indices")
+        self.packs["..."] = size
+        self._add_pack("...")
+
+    @staticmethod
+    def _plain_length(items: tuple[ast.Expr, ...]) -> int:
+        return len(items) - 1
+
+    def maybe_pack(self, name: str) -> bool:
+        """Whether a name is written as a pack anywhere in the equation."""
+        nodes = [n for i in self.eq.indices for n in walk(i)] + list(walk(self.eq.value))
+        return any(isinstance(n, ast.Pack) and n.id == name for n in nodes) or any(
+            b.pack and b.id == name for b in self.eq.bounds
+        )
+
+    def _find_packs(self, known: set[str]) -> None:
+        progress = True
+        while progress:
+            progress = False
+            for at, (name, items) in enumerate(self.accesses):
+                rank = self.tensor_rank(at, name)
+                if rank is None:
+                    continue
+                unknown: list[str] = []
+                size = 0
+                inside: set[str] = set()
+                for item in items:
+                    if isinstance(item, ast.Pack):
+                        if item.id is None:
+                            unknown.append("...")
+                        elif item.id in known and isinstance(self.env[item.id], list):
+                            size += len(self.env[item.id])
+                        elif item.id in self.packs:
+                            size += self.packs[item.id]
+                        else:
+                            unknown.append(item.id)
+                        continue
+                    names = {n.id for n in walk(item) if isinstance(n, (ast.Name, ast.Pack))}
+                    loose = {
+                        n
+                        for n in names
+                        if n and n not in known and n not in self.packs and self.maybe_pack(n)
+                    }
+                    if loose and not any(isinstance(n, (ast.Call, ast.Access)) for n in walk(item)):
+                        inside |= loose
+                        unknown.append("=")
+                    elif (
+                        any(isinstance(n, ast.Call) and n.fn in FUNCTIONS for n in walk(item))
+                        or names & set(self.packs)
+                    ):
+                        length = self._length(item, known)
+                        if length is None:
+                            unknown.append("?")
+                        else:
+                            size += length
+                    else:
+                        size += 1
+                if unknown == ["="] and rank >= size:
+                    fresh = {n for n in inside if n not in self.packs}
+                    self.packs.update((n, rank - size) for n in inside)
+                    progress = bool(fresh) or progress
+                elif len(unknown) == 1 and unknown[0] not in ("...", "?", "="):
+                    if rank - size < 0:
+                        raise Refused(f"{name} has rank {rank}: too few dims for its indices")
+                    self.packs[unknown[0]] = rank - size
+                    progress = True
+
+    def _length(self, item: ast.Expr, known: set[str]) -> int | None:
+        names = {n.id for n in walk(item) if isinstance(n, (ast.Name, ast.Pack)) and n.id}
+        trial: dict[str, Any] = dict(self.env)
+        for name in names:
+            if name in self.packs:
+                trial[name] = [
+                    atom(Node("var", f"trial {name} {i}", dim("trial"))) for i in range(self.packs[name])
+                ]
+            elif name not in known and dtype_named(name) is None:
+                if self.maybe_pack(name):
+                    return None
+                trial[name] = atom(Node("var", f"trial {name}", dim("trial")))
+        body = Bodies(self.world, trial, self)
+        body.trial = True  # type: ignore[attr-defined]
+        try:
+            value = body.eval(item)
+        except Refused:
+            return 1 if not any(isinstance(n, ast.Call) for n in walk(item)) else None
+        except Undecided:
+            return None
+        return len(value) if isinstance(value, list) else 1
+
+    # -- reading
+
+    def names_at(self, at: dict[str, Int]) -> dict[str, Any]:
+        """The environment with loop indices at these values."""
+        names = dict(self.env)
+        for name, members in self.indices.items():
+            names[name] = [at[m] for m in members] if isinstance(members, list) else at[members]
+        return names
+
+    def expanded(self, body: Bodies, items: Sequence[ast.Expr], source: Array | None) -> list[Any]:
+        """The indices of an access, packs spliced in and `...` aligned at the right."""
+        out: list[Any] = []
+        for item in items:
+            if isinstance(item, ast.Pack) and item.id is None:
+                pack = list(body.names["..."])
+                if source is not None:
+                    size = source.rank - (len(items) - 1)
+                    if size < 0 or size > len(pack):
+                        raise Refused(f"{source.name} has rank {source.rank}: too many dims")
+                    pack = pack[len(pack) - size :]
+                    dims = source.shape[len(out) : len(out) + size]
+                    pack = [body.stretched(d, p) for d, p in zip(dims, pack, strict=True)]
+                out.extend(pack)
+                continue
+            value = body.pack(item) if isinstance(item, ast.Pack) else body.eval(item)
+            out.extend(value) if isinstance(value, list) else out.append(value)
+        return out
+
+    def read(self, body: Bodies, source: Array, items: Sequence[ast.Expr]) -> E:
+        """An element of a tensor."""
+        values = self.expanded(body, items, source)
+        if len(values) != source.rank:
+            raise Refused(f"{source.name} has rank {source.rank}, but {len(values)} indices")
+        if getattr(body, "trial", False):
+            return E("elem", ("trial", ()), source.dtype or scalars.INDEX)
+        index: list[Int] = []
+        for v, d in zip(values, source.shape, strict=True):
+            if isinstance(v, E):
+                if v.dtype is not scalars.INDEX and not v.dtype.is_int:
+                    raise Refused("an index that is no integer")
+                v = Normal(self.world).cast_to_integer(v, scalars.INDEX)
+            if not isinstance(v, (int, Poly)):
+                raise Undecided("an index that is no number")
+            if self.checked and not self.world.within(v, d):
+                raise Undecided(f"{source.name} is read at an index that may be out of bounds")
+            index.append(v)
+        return source.elem(index)
+
+    # -- ranges
+
+    def ranges(self) -> None:
+        """How far each loop runs."""
+        marks = {name: atom(Node("var", f"mark {name}", dim("mark"))) for name in self.loops}
+        body = Bodies(self.world, self.names_at(dict(marks)), self)
+        body.trial = True  # type: ignore[attr-defined]
+        back = {m.key: n for n, m in marks.items()}
+        found: dict[str, list[Int]] = {n: [] for n in self.loops}
+        windows: list[tuple[Int, Int]] = []
+        broadcast: dict[str, list[Int]] = {}
+        for at, (name, items) in enumerate(self.accesses):
+            source = self.env.get(name) if at else None
+            if at == 0 and self.hint[0] is None:
+                continue
+            dims = list(self.hint[0] or ()) if at == 0 else source.shape  # type: ignore[union-attr]
+            values: list[Any] = []
+            for item in items:
+                if isinstance(item, ast.Pack) and item.id is None:
+                    members = self.indices["..."]
+                    size = len(dims) - (len(items) - 1)
+                    if size < 0 or size > len(members):
+                        raise Refused("too many dims")
+                    for m, d in zip(members[len(members) - size :], dims[len(values) :], strict=False):
+                        broadcast.setdefault(m, []).append(d)
+                        values.append(None)
+                    continue
+                try:
+                    value = body.pack(item) if isinstance(item, ast.Pack) else body.eval(item)
+                except Undecided:
+                    value = None
+                values.extend(value) if isinstance(value, list) else values.append(value)
+            if len(values) != len(dims):
+                if at == 0:
+                    continue
+                raise Refused(f"{name} has rank {len(dims)}, but {len(values)} indices")
+            for value, d in zip(values, dims, strict=True):
+                if isinstance(value, Poly):
+                    plain = back.get(value.key)
+                    if plain is not None:
+                        found[plain].append(d)
+                    elif value.vars:
+                        windows.append((value, d))
+        for name in self.loops:
+            stretched = broadcast.get(name, [])
+            if name in self.sizes:
+                for d in found[name]:
+                    self.demand(d, self.sizes[name], name)
+                continue
+            if found[name]:
+                self.sizes[name] = found[name][0]
+                for d in found[name][1:]:
+                    self.demand(d, found[name][0], name)
+                for d in stretched:
+                    self.fits(d, self.sizes[name])
+                continue
+            if stretched:
+                self.sizes[name] = self.broadcast(stretched)
+                continue
+        for name in self.loops:
+            if name in self.sizes:
+                continue
+            mark = marks[name]
+            for value, d in windows:
+                terms = dict(value.terms)
+                ((mono, _),) = mark.terms.items()
+                if mono not in terms:
+                    continue
+                others = [n for n in self.loops if n != name and mark_in(value, marks[n])]
+                if any(n not in self.sizes for n in others):
+                    continue
+                room = d - 1 - (value - mark * terms[mono])
+                room = Normal(self.world).replaced(
+                    room, {next(iter(marks[n].vars)): self.sizes[n] - 1 for n in others}
+                )
+                self.sizes[name] = self.world.idiv(room, terms[mono]) + 1
+                break
+            else:
+                raise Undecided(f"nothing says how far the index {name} runs")
+
+    def demand(self, a: Int, b: Int, name: str) -> None:
+        """Two sizes that one loop runs over."""
+        if self.world.same(a, b):
+            return
+        if not self.assume:
+            raise Undecided(f"the index {name} runs over sizes that may differ: {a} and {b}")
+        self.world.assume(is_zero(a - b))
+
+    def fits(self, size: Int, to: Int) -> None:
+        """A size that is broadcast to another one."""
+        if size == 1 or self.world.same(size, to):
+            return
+        if isinstance(size, int):
+            self.demand(size, to, "...")
+            return
+        if not self.world.decide(is_zero(size - 1)):
+            self.demand(size, to, "...")
+
+    def broadcast(self, sizes: Sequence[Int]) -> Int:
+        """The size that sizes broadcast to."""
+        out: Int = 1
+        for d in sizes:
+            if d == 1 or self.world.same(out, d):
+                continue
+            if out == 1:
+                out = d
+                continue
+            if self.world.decide(is_zero(out - 1)):
+                out = d
+                continue
+            self.fits(d, out)
+        return out
+
+    # -- what it is
+
+    def made(self) -> Array:
+        """The target as a tensor."""
+        self.find()
+        self.ranges()
+        marks = {n: Node("var", f"mark {n}", dim("mark")) for n in self.loops}
+        body = Bodies(self.world, self.names_at({n: atom(m) for n, m in marks.items()}), self)
+        body.trial = True  # type: ignore[attr-defined]
+        places = self.expanded(body, self.eq.indices, None)
+        back = {m.key: n for n, m in marks.items()}
+        where: list[str | None] = []
+        shape: list[Int] = []
+        for p in places:
+            if isinstance(p, int) and p == 0:
+                where.append(None)
+                shape.append(1)
+                continue
+            if isinstance(p, Poly) and len(p.terms) == 1 and len(p.vars) == 1:
+                name = back.get(next(iter(p.vars)).key)
+                if name is not None and (p - atom(marks[name])) == 0 and name not in where:
+                    where.append(name)
+                    shape.append(self.sizes[name])
+                    continue
+            raise Undecided(f"{self.eq.target} is written at chosen places")
+        before = self.env.get(self.eq.target)
+        if before is not None and self.eq.op == "=":
+            raise Undecided(f"{self.eq.target} is written twice")
+        inner = [n for n in self.loops if n not in where]
+        if self.eq.op == "=" and inner:
+            raise Undecided(f"the index {inner[0]} is not in the target")
+        t = self.hint[1]
+        world = self.world
+        held = isinstance(before, Array)
+
+        def elem(index: Sequence[Int]) -> E:
+            at: dict[str, Int] = {
+                n: i for n, i in zip(where, index, strict=True) if n is not None
+            }
+            loops: list[Node] = []
+            for n in inner:
+                v = Node("var", world.fresh("k"), self.sizes[n])
+                loops.append(v)
+                at[n] = atom(v)
+            value = Bodies(world, self.names_at(at), self).eval(self.eq.value)
+            value = self.typed(value, t)
+            if self.eq.op == "=":
+                return value
+            op = {"+=": "+", "*=": "*", "max=": "max", "min=": "min"}.get(self.eq.op)
+            op = op or self.eq.op.rstrip("=")
+            if value.dtype.is_bool and op == "+":
+                raise Refused("+= on bool")
+            out = scalars.reduction(op, tuple(loops), value)
+            if held:
+                start = before.elem(list(index))  # type: ignore[union-attr]
+                fn = {"+": "+", "*": "*"}.get(op)
+                if fn:
+                    combined = scalars.arithmetic(world, fn, start, out)
+                    return combined  # type: ignore[no-any-return]
+                return scalars.function(
+                    {"and": "bitand", "or": "bitor", "xor": "bitxor"}.get(op, op), [start, out]
+                )
+            return out
+
+        if t is None:
+            trial = [atom(Node("var", f"out:trial{i}", s)) for i, s in enumerate(shape)]
+            t = elem(trial).dtype
+        return array(self.eq.target, shape, t, elem)
+
+    @staticmethod
+    def typed(value: Any, t: DType | None) -> E:
+        """What the equation computes, in the target's type."""
+        if isinstance(value, E) and value.dtype is not scalars.NUMBER:
+            if t is not None and not (value.dtype is t or value.dtype == t):
+                raise Undecided(f"an equation of {value.dtype} for a target of {t}")
+            return value
+        return scalars.to_type(value, t)
+
+
+def mark_in(value: Poly, mark: Poly) -> bool:
+    """Whether an index occurs in an expression."""
+    return bool(value.vars & mark.vars)
+
+
+class Rewrite:
+    """The lines of a rule's rewrite, one after the other."""
+
+    def __init__(
+        self,
+        world: World,
+        rule: Rule,
+        env: dict[str, Any],
+        hints: dict[str, Hint],
+        call: Callable[..., list[Any]],
+        *,
+        assume: bool,
+        checked: bool = False,
+    ) -> None:
+        self.world, self.rule, self.call = world, rule, call
+        self.env = env
+        self.locals: dict[str, Any] = {}
+        self.hints = hints
+        self.assume, self.checked = assume, checked
+        #: The line that is at work: where a verdict stands.
+        self.line: Line | None = None
+
+    def names(self) -> dict[str, Any]:
+        """What names stand for at this line."""
+        return {**self.env, **self.locals}
+
+    def run(self) -> dict[str, Any]:
+        """Every line; what each name was given."""
+        for line, statement in self.rule.rewrite:
+            self.line = line
+            self.statement(statement)
+        return self.locals
+
+    def statement(self, statement: ast.Statement | BodyText) -> None:
+        """One line."""
+        match statement:
+            case ast.IndexEquation():
+                self.equation(statement)
+            case ast.Assignment(target=target, value=value):
+                self.locals[target] = self.assigned(target, value)
+            case ast.OpEquation():
+                self.op(statement)
+            case BodyText(text=text):
+                from mlirules.drivers.prove.bodies import run_body
+
+                run_body(self, text)
+            case _:
+                raise Undecided("a root that is erased")
+
+    def hint(self, name: str) -> Hint:
+        """What is known of a name's tensor before its line runs."""
+        if name in self.hints:
+            return self.hints[name]
+        declared = self.rule.types.get(name)
+        if declared is None or name in self.env:
+            return None, None
+        return declared_type(Symbols(self.world, self.names()), declared[1])
+
+    def equation(self, eq: ast.IndexEquation) -> None:
+        """An index equation."""
+        env = self.names()
+        if eq.target not in self.locals:
+            env.pop(eq.target, None)
+        dims, t = self.hint(eq.target)
+        held = self.locals.get(eq.target)
+        if isinstance(held, Array):
+            dims, t = held.shape, held.dtype
+        made = Equation(
+            self.world, eq, env, (dims, t), assume=self.assume, checked=self.checked
+        ).made()
+        self.locals[eq.target] = made
+
+    def assigned(self, target: str, value: ast.Expr) -> Any:
+        """``y = x``, a tensor function, a number."""
+        symbols = Symbols(self.world, self.names())
+        if isinstance(value, ast.Conditional):
+            chosen = symbols.eval(value.condition)
+            if not isinstance(chosen, bool):
+                raise Undecided("a condition that is not known")
+            return self.assigned(target, value.then if chosen else value.otherwise)
+        if isinstance(value, ast.Call) and value.fn in TENSOR and value.fn != "wide":
+            return self.tensor_function(symbols, value, target)
+        return symbols.eval(value)
+
+    def tensor_function(self, symbols: Symbols, call: ast.Call, target: str) -> Any:
+        """A function that gives a tensor."""
+        args = symbols.items(call.args)
+
+        def tensor(value: Any) -> Array:
+            if isinstance(value, Array):
+                return value
+            if isinstance(value, E):
+                raise Undecided("a scalar as a tensor")
+            raise Refused("not a tensor")
+
+        match call.fn:
+            case "reshape":
+                if len(args) > 1:
+                    shape = sequence(args[1])
+                else:
+                    dims, _ = self.hint(target)
+                    if dims is None:
+                        raise Undecided("a reshape to sizes that nothing says")
+                    shape = list(dims)
+                return arrays.reshaped(symbols, tensor(args[0]), shape, assume=self.assume)
+            case "pad":
+                return arrays.padded(symbols, tensor(args[0]), args[1], args[2], args[3])
+            case "window":
+                axis = symbols.concrete(args[1], 0, tensor(args[0]).rank)
+                return arrays.windowed(symbols, tensor(args[0]), axis, *args[2:])
+            case "concatenate":
+                xs = [tensor(x) for x in sequence(args[0])]
+                axis = symbols.concrete(args[1], 0, xs[0].rank if xs else 0)
+                return arrays.concatenated(symbols, xs, axis, assume=self.assume)
+            case "stack":
+                xs = [tensor(x) for x in sequence(args[0])]
+                axis = symbols.concrete(args[1], 0, xs[0].rank + 1 if xs else 1)
+                lifted = [
+                    arrays.reshaped(
+                        symbols,
+                        x,
+                        [*x.shape[:axis], 1, *x.shape[axis:]],
+                        assume=self.assume,
+                    )
+                    for x in xs
+                ]
+                return arrays.concatenated(symbols, lifted, axis, assume=self.assume)
+            case "converted":
+                return [arrays.cast(tensor(x), dtype(args[1])) for x in sequence(args[0])]
+            case "spread":
+                return [
+                    arrays.spread(symbols, tensor(x), sequence(args[1])) for x in sequence(args[0])
+                ]
+            case "split":
+                x, axis = tensor(args[0]), symbols.concrete(args[2], 0, tensor(args[0]).rank)
+                out, start = [], 0
+                for size in sequence(args[1]):
+                    out.append(arrays.windowed(symbols, x, axis, start, size, 1))
+                    start = start + size
+                return out
+        raise Undecided(f"the function {call.fn}")
+
+    def op(self, statement: ast.OpEquation) -> None:
+        """An op equation: what the op means by the conversion rules."""
+        results = [r for r in statement.results if r is not None]
+        hints = [self.hint(r) if r else (None, None) for r in statement.results]
+        if statement.pack:
+            raise Undecided("a list of results")
+        made = self.call(self.world, statement.call, self.names(), hints, assume=self.assume)
+        for name, value, (dims, t) in zip(statement.results, made, hints, strict=True):
+            if name is None:
+                continue
+            if isinstance(value, Array):
+                self.as_declared(name, value, dims, t)
+            self.locals[name] = value
+        del results
+
+    def as_declared(
+        self, name: str, value: Array, dims: Sequence[Int] | None, t: DType | None
+    ) -> None:
+        """Hold a result against the type that the rule declares for it."""
+        if dims is not None:
+            if len(dims) != value.rank:
+                raise Undecided(f"{name} has rank {value.rank}, not {len(dims)}")
+            for a, b in zip(value.shape, dims, strict=True):
+                if self.world.same(a, b):
+                    continue
+                if not self.assume:
+                    raise Undecided(f"{name} has a size {a}, declared as {b}")
+                self.world.assume(is_zero(a - b))
+        if t is not None and not (value.dtype is t or value.dtype == t):
+            raise Undecided(f"{name} holds {value.dtype}, declared as {t}")
+
+
+def declared_type(symbols: Symbols, decl: ast.TypeDecl) -> Hint:
+    """Sizes and element type of a declared type, as far as its symbols are known."""
+    t: DType | None = None
+    if decl.element is not None:
+        found = symbols.names.get(decl.element)
+        if isinstance(found, (DType, Tensor)):
+            t = dtype(found)
+        elif found is None:
+            t = dtype_named(decl.element)
+    if decl.dims is None:
+        return None, t
+    dims: list[Int] = []
+    for d in decl.dims:
+        if isinstance(d.value, int):
+            dims.append(d.value)
+        elif d.value is None:
+            return None, t
+        elif d.value not in symbols.names or symbols.names[d.value] is None:
+            return None, t
+        elif d.pack:
+            dims += [symbols.whole(v, "a size") for v in sequence(symbols.names[d.value])]
+        else:
+            dims.append(symbols.whole(symbols.names[d.value], "a size"))
+    return dims, t
+
+
+__all__ = ["Bodies", "Equation", "Hint", "Rewrite", "Unknown", "declared_type"]

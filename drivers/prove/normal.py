@@ -1,0 +1,803 @@
+"""Normal forms: what of two elements is compared.
+
+A float, a number or a complex element becomes a polynomial over the reals, an integer one modulo a
+power of two, a truth value a polynomial of 0 and 1. The laws that are used stand where they are used
+and are listed in docs/proving.md. Two elements with one normal form are equal; nothing follows from
+two normal forms that differ.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from fractions import Fraction
+from math import isqrt
+from typing import Any
+
+from mlirules.drivers.prove.expr import (
+    Int,
+    Mono,
+    Node,
+    Number,
+    Poly,
+    Undecided,
+    atom,
+    key_of,
+    make,
+    nodes_in,
+    terms_of,
+)
+from mlirules.drivers.prove.scalars import INDEX, NUMBER, E, LazyType, type_key
+from mlirules.drivers.prove.world import World, at_least_zero, divided, is_zero, negated
+from mlirules.language.values import DType
+
+_CONDITIONS = frozenset(["eq0", "ge0", "req0", "rge0", "rgt0", "cmp", "elem?", "test", "any"])
+#: Permutations of the indices of one sum that are tried for its smallest form.
+_ORDERS = 24
+
+
+class Normal:
+    """Normal forms under the assumptions of one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.memo: dict[str, Int] = {}
+
+    # -- elements
+
+    def of(self, e: E) -> Int:
+        """An element's normal form, by its type."""
+        t = e.dtype
+        if e.op == "elem":
+            # What is only moved is the same in every type.
+            if isinstance(t, LazyType) and len(t.among) > 1:
+                return atom(Node("elem", *e.args))
+        if t is NUMBER:
+            return self.real(e)
+        if t is INDEX or t.is_int:
+            return self.integer(e)
+        if t.is_bool:
+            return self.boolean(e)
+        return self.real(e)
+
+    def real(self, e: E) -> Int:
+        """An element over the reals (or the complex numbers)."""
+        held = self.memo.get("r" + e.key)
+        if held is None:
+            held = self._real(e)
+            self.memo["r" + e.key] = held
+        return held
+
+    def _real(self, e: E) -> Int:
+        match e.op:
+            case "const":
+                value = e.args[0]
+                return Fraction(int(value) if isinstance(value, bool) else value)
+            case "special" | "num":
+                return atom(Node(e.op, *e.args))
+            case "elem" | "applied":
+                return atom(Node(e.op, *e.args))
+            case "whole":
+                return e.args[0]
+            case "add":
+                return self.added(self.real(e.args[1]), self.real(e.args[2]))
+            case "sub":
+                return self.added(self.real(e.args[1]), -self.real(e.args[2]))
+            case "mul":
+                return self.product(self.real(e.args[1]), self.real(e.args[2]))
+            case "div":
+                return self.product(self.real(e.args[1]), self.inverse(self.real(e.args[2])))
+            case "floordiv" | "mod":
+                return self.function(e.op, (self.real(e.args[1]), self.real(e.args[2])))
+            case "cast":
+                return self.cast_to_real(e.args[2], e.dtype)
+            case "select":
+                return self.select(
+                    self.boolean(e.args[1]), self.real(e.args[2]), self.real(e.args[3])
+                )
+            case "fn":
+                return self.real_function(e)
+            case "red":
+                op, _, loops, body = e.args
+                value = self.real(body)
+                if op == "+":
+                    return self.summed(loops, value)
+                return self.reduced(op, loops, value)
+        raise Undecided(f"{e.op} on {e.dtype}")
+
+    def cast_to_real(self, x: E, to: DType) -> Int:
+        """A conversion to a float: exact over the reals."""
+        s = x.dtype
+        if s is INDEX:
+            return self.integer(x)
+        if s is NUMBER or s.is_float:
+            return self.real(x)
+        if s.is_bool:
+            return self.boolean(x)
+        if s.is_complex:
+            if to is not NUMBER and to.is_complex:
+                return self.real(x)
+            return self.function("real", (self.real(x),))
+        value = self.integer(x)
+        if isinstance(value, int):
+            return exact(value, s)
+        return atom(Node("toreal", s.name, value))
+
+    def real_function(self, e: E) -> Int:
+        """A function of floats."""
+        name, _, *args = e.args
+        if name in ("real", "imag") and args[0].op == "fn" and args[0].args[0] == "complex":
+            return self.real(args[0].args[2 if name == "real" else 3])
+        if name == "complex":
+            i = atom(Node("i"))
+            return self.added(self.real(args[0]), self.product(i, self.real(args[1])))
+        return self.function(name, tuple(self.real(a) for a in args))
+
+    def integer(self, e: E) -> Int:
+        """An integer modulo two to the power of its width; an index as it is."""
+        held = self.memo.get("i" + e.key)
+        if held is None:
+            held = self.wrapped(self._integer(e), e.dtype)
+            self.memo["i" + e.key] = held
+        return held
+
+    def _integer(self, e: E) -> Int:
+        t = e.dtype
+        match e.op:
+            case "const":
+                return int(e.args[0])
+            case "elem" | "applied":
+                return atom(Node(e.op, *e.args))
+            case "whole":
+                return e.args[0]
+            case "add":
+                return self.integer(e.args[1]) + self.integer(e.args[2])
+            case "sub":
+                return self.integer(e.args[1]) - self.integer(e.args[2])
+            case "mul":
+                return self.integer(e.args[1]) * self.integer(e.args[2])
+            case "floordiv" | "mod":
+                a, b = self.integer(e.args[1]), self.integer(e.args[2])
+                if t is INDEX:
+                    return self.world.idiv(a, b) if e.op == "floordiv" else self.world.imod(a, b)
+                return atom(Node("ifn", e.op, t.name, (a, b)))
+            case "cast":
+                return self.cast_to_integer(e.args[2], t)
+            case "select":
+                c = self.boolean(e.args[1])
+                a, b = self.integer(e.args[2]), self.integer(e.args[3])
+                return b + c * (a - b)
+            case "fn":
+                name, _, *args = e.args
+                values = [self.integer(a) for a in args]
+                if name in ("max", "min", "bitand", "bitor", "bitxor", "maxnum", "minnum"):
+                    values.sort(key=key_of)
+                    if values[0] == values[1] and name != "bitxor":
+                        return values[0]
+                return atom(Node("ifn", name, type_key(args[0].dtype), tuple(values)))
+            case "red":
+                op, _, loops, body = e.args
+                value = self.integer(body)
+                if op == "+":
+                    return self.summed(loops, value)
+                return self.reduced(f"{op} {type_key(t)}", loops, value)
+        raise Undecided(f"{e.op} on {e.dtype}")
+
+    def cast_to_integer(self, x: E, t: DType) -> Int:
+        """A conversion to an integer: wraps when it narrows, keeps the value when it widens."""
+        s = x.dtype
+        if s is INDEX:
+            return self.integer(x)
+        if s is NUMBER or s.is_float:
+            value = self.real(x)
+            if not isinstance(value, Poly):
+                return int(value)
+            return atom(Node("toint", type_key(t), value))
+        if s.is_bool:
+            return self.boolean(x)
+        if s.is_complex:
+            raise Undecided("a complex number as an integer")
+        value = self.integer(x)
+        if t is INDEX or t.width > s.width:
+            if isinstance(value, int):
+                return exact(value, s)
+            return atom(Node("exact", s.name, value))
+        return value
+
+    @staticmethod
+    def wrapped(value: Int, t: DType) -> Int:
+        """Coefficients reduced to the type's width."""
+        if t is INDEX or isinstance(t, LazyType) and len(t.among) > 1:
+            return value
+        span = 1 << t.width
+        half = span >> 1
+        out: dict[Mono, Number] = {}
+        for m, c in terms_of(value).items():
+            if isinstance(c, Fraction):
+                raise Undecided("a fraction among integers")
+            out[m] = (c + half) % span - half
+        return make(out)
+
+    def boolean(self, e: E) -> Int:
+        """A truth value as a polynomial of 0 and 1."""
+        held = self.memo.get("b" + e.key)
+        if held is None:
+            held = self._boolean(e)
+            self.memo["b" + e.key] = held
+        return held
+
+    def _boolean(self, e: E) -> Int:
+        match e.op:
+            case "const":
+                return int(bool(e.args[0]))
+            case "icond":
+                return self.indicator(e.args[0])
+            case "elem" | "applied":
+                return self.indicator(Node("elem?", Node(e.op, *e.args)))
+            case "and" | "mul":
+                return self.boolean(e.args[-2]) * self.boolean(e.args[-1])
+            case "or":
+                a, b = self.boolean(e.args[0]), self.boolean(e.args[1])
+                return a + b - a * b
+            case "xor":
+                a, b = self.boolean(e.args[0]), self.boolean(e.args[1])
+                return a + b - 2 * (a * b)
+            case "not":
+                return 1 - self.boolean(e.args[0])
+            case "select":
+                c, a, b = (self.boolean(x) for x in e.args[1:])
+                return b + c * (a - b)
+            case "cmp":
+                return self.comparison(e.args[0], e.args[2], e.args[3])
+            case "cast":
+                x = e.args[2]
+                if x.dtype is not NUMBER and x.dtype is not INDEX and x.dtype.is_bool:
+                    return self.boolean(x)
+                return self.comparison("!=", x, E("const", (0,), x.dtype))
+            case "fn":
+                name, _, *args = e.args
+                return self.indicator(Node("test", name, tuple(self.of(a) for a in args)))
+            case "red":
+                op, _, loops, body = e.args
+                value = self.boolean(body)
+                if op in ("max", "or"):
+                    # "Any" and "all" are one another's contraries.
+                    return self.quantified(loops, value)
+                if op in ("min", "and"):
+                    return 1 - self.quantified(loops, 1 - value)
+        raise Undecided(f"{e.op} on i1")
+
+    def quantified(self, loops: tuple[Node, ...], value: Int) -> Int:
+        """Whether a truth value holds for any value of some indices."""
+        if value == 0:
+            return 0
+        found = self.reduced("any", loops, value)
+        if not isinstance(found, Poly):
+            return found
+        ((mono, _),) = found.terms.items()
+        return self.indicator(Node("any", mono[0][0]))
+
+    def comparison(self, op: str, x: E, y: E) -> Int:
+        """A comparison of elements."""
+        t = x.dtype
+        if t is not NUMBER and t is not INDEX and t.is_bool:
+            a, b = self.boolean(x), self.boolean(y)
+            different = a + b - 2 * (a * b)
+            match op:
+                case "==":
+                    return 1 - different
+                case "!=":
+                    return different
+            raise Undecided("an order of truth values")
+        a, b = self.of(x), self.of(y)
+        if op == "!=":
+            return 1 - self.comparison("==", x, y)
+        if op in (">", ">="):
+            a, b, op = b, a, {">": "<", ">=": "<="}[op]
+        if not isinstance(a, Poly) and not isinstance(b, Poly):
+            if t is not NUMBER and t.is_int:
+                a, b = exact(a, t), exact(b, t)
+            return int({"==": a == b, "<": a < b, "<=": a <= b}[op])
+        if t is INDEX:
+            d = a - b
+            return self.indicator(
+                {"==": is_zero(d), "<": at_least_zero(-d - 1), "<=": at_least_zero(-d)}[op]
+            )
+        if op == "==":
+            a, b = sorted((a, b), key=key_of)
+        return self.indicator(Node("cmp", op, type_name_for_order(t), a, b))
+
+    def indicator(self, condition: Node | bool) -> Int:
+        """1 where a condition holds, else 0."""
+        if isinstance(condition, bool):
+            return int(condition)
+        if condition.op == "not":
+            return 1 - self.indicator(condition.args[0])
+        if condition.op == "and":
+            out: Int = 1
+            for c in condition.args:
+                out = out * self.indicator(c)
+            return out
+        if condition.op in ("eq0", "ge0"):
+            answer = self.world.answer(condition)
+            if answer is not None:
+                return int(answer)
+        if condition.op == "ge0":
+            value = condition.args[0]
+            lead = next(iter(c for m, c in value.terms.items() if m))
+            if lead < 0:
+                return 1 - self.indicator(negated(condition))
+        elif self.world.known.get(condition.key) is not None:
+            return int(self.world.known[condition.key])
+        return atom(Node("holds", condition))
+
+    # -- arithmetic over the reals
+
+    def added(self, a: Int, b: Int) -> Int:
+        """A sum. What may be infinite is never cancelled."""
+        out = a + b
+        if len(terms_of(out)) < len(terms_of(a).keys() | terms_of(b).keys()):
+            gone = [
+                m for m in terms_of(a).keys() & terms_of(b).keys() if m not in terms_of(out)
+            ]
+            if any(self.unbounded(n) for m in gone for n, _ in m):
+                raise Undecided("a difference of what may be infinite")
+        return out
+
+    def product(self, a: Int, b: Int) -> Int:
+        """A product. 0 times what may be infinite is not 0."""
+        for zero, other in ((a, b), (b, a)):
+            if zero == 0 and any(
+                self.unbounded(n) for m in terms_of(other) for n, _ in m
+            ):
+                raise Undecided("0 times what may be infinite")
+        return a * b
+
+    def unbounded(self, node: Node) -> bool:
+        """Whether a program's own infinity or NaN occurs in a term."""
+        return any(n.op == "special" for n in nodes_in(node))
+
+    def inverse(self, value: Int) -> Int:
+        """``1 / value``: of a product the product of inverses; of a sum, scaled to its first term."""
+        if not isinstance(value, Poly):
+            if value == 0:
+                raise Undecided("a division by zero")
+            return 1 / Fraction(value)
+        if len(value.terms) == 1:
+            ((mono, c),) = value.terms.items()
+            out: Int = 1 / Fraction(c)
+            for node, power in mono:
+                if node.op == "holds":
+                    one: Int = atom(Node("inv", atom(node)))
+                elif node.op == "inv":
+                    # 1 / (1 / x) is x where x is not 0, which the program divides by.
+                    one = node.args[0]
+                else:
+                    one = atom(Node("inv", atom(node)))
+                for _ in range(power):
+                    out = out * one
+            return out
+        lead = Fraction(next(iter(value.terms.values())))
+        scaled = value * (1 / lead)
+        return atom(Node("inv", scaled)) * (1 / lead)
+
+    def select(self, c: Int, a: Int, b: Int) -> Int:
+        """``a`` where ``c`` is 1, ``b`` where it is 0."""
+        if c == 1:
+            return a
+        if c == 0:
+            return b
+        if key_of(a) == key_of(b):
+            return a
+        if any(n.op == "special" for n in nodes_in((a, b))):
+            return atom(Node("ite", c, a, b))
+        return b + c * (a - b)
+
+    def function(self, name: str, args: tuple[Int, ...]) -> Int:
+        """A function of reals, after the laws that are listed for it."""
+        a = args[0]
+        if name == "rsqrt":
+            return self.inverse(self.function("sqrt", args))
+        if name in ("exp", "log", "sqrt", "tanh", "erf", "abs") and isinstance(a, Poly):
+            found = self._through_select(name, a)
+            if found is not None:
+                return found
+        if name == "exp":
+            if a == 0:
+                return 1
+            if isinstance(a, Poly) and self._special(a) == "-inf":
+                return 0
+        if name == "log" and a == 1:
+            return 0
+        if name == "sqrt" and not isinstance(a, Poly):
+            f = Fraction(a)
+            if f >= 0:
+                n, d = isqrt(f.numerator), isqrt(f.denominator)
+                if n * n == f.numerator and d * d == f.denominator:
+                    return Fraction(n, d)
+        if name == "abs" and not isinstance(a, Poly):
+            return abs(a)
+        if name in ("floor", "ceil", "trunc", "round") and not isinstance(a, Poly):
+            if Fraction(a).denominator == 1:
+                return a
+        if name == "pow":
+            power = args[1]
+            if not isinstance(power, Poly):
+                p = Fraction(power)
+                if p == Fraction(1, 2):
+                    return self.function("sqrt", (a,))
+                if p.denominator == 1 and 0 < abs(p.numerator) <= 8:
+                    out: Int = 1
+                    for _ in range(abs(p.numerator)):
+                        out = self.product(out, a)
+                    return out if p > 0 else self.inverse(out)
+        if name in ("max", "min"):
+            first, second = sorted(args, key=key_of)
+            if key_of(first) == key_of(second):
+                return first
+            if not isinstance(first, Poly) and not isinstance(second, Poly):
+                return max(first, second) if name == "max" else min(first, second)
+            answer = self._ordered(first, second)
+            if answer is not None:
+                return (second if answer else first) if name == "max" else (
+                    first if answer else second
+                )
+            args = (first, second)
+        return atom(Node("f", name, args))
+
+    def _ordered(self, a: Int, b: Int) -> bool | None:
+        """Whether a <= b (True) or b <= a (False) is certain, for sizes and indices."""
+        d = b - a
+        if all(n.op in ("dim", "var", "int", "fdiv", "min") for n in nodes_in(d)) and all(
+            isinstance(c, int) for c in terms_of(d).values()
+        ):
+            if self.world.follows(at_least_zero(d)):
+                return True
+            if self.world.follows(at_least_zero(-d)):
+                return False
+        return None
+
+    def _special(self, value: Poly) -> str | None:
+        if len(value.terms) != 1:
+            return None
+        ((mono, c),) = value.terms.items()
+        if len(mono) == 1 and mono[0][0].op == "special" and mono[0][1] == 1 and c == 1:
+            return str(mono[0][0].args[0])
+        return None
+
+    def _through_select(self, name: str, a: Poly) -> Int | None:
+        """A function of a choice is the choice of the function's values."""
+        if len(a.terms) != 1:
+            return None
+        ((mono, c),) = a.terms.items()
+        if c != 1 or len(mono) != 1 or mono[0][1] != 1 or mono[0][0].op != "ite":
+            return None
+        condition, x, y = mono[0][0].args
+        return self.select(condition, self.function(name, (x,)), self.function(name, (y,)))
+
+    # -- reductions
+
+    def reduced(self, op: str, loops: Iterable[Node], value: Int) -> Int:
+        """A reduction that no law but the renaming of its indices is used on."""
+        used = [v for v in loops if v.args[1] != 1]
+        for v in loops:
+            if v.args[1] == 1:
+                value = self.replaced(value, {v: 0})
+        if not used:
+            return value
+        if op == "any" and not isinstance(value, Poly):
+            raise Undecided("a truth value that holds for any index of what may be empty")
+        return atom(self.renamed("reduce", used, value, op))
+
+    def summed(self, loops: Iterable[Node], value: Int) -> Int:
+        """A sum over loop indices, term by term."""
+        total: Int = 0
+        loops = list(loops)
+        for mono, c in terms_of(value).items():
+            total = total + self.summed_term(loops, mono, c)
+            self.world.limits.check()
+        return total
+
+    def summed_term(self, loops: list[Node], mono: Mono, c: Number) -> Int:
+        """The sum of one product over loop indices."""
+        for v in loops:
+            if v.args[1] == 1:
+                rest = [w for w in loops if w is not v]
+                return self.summed(rest, self.replaced(make({mono: c}), {v: 0}))
+        # Sums inside: the sum of sums is one sum.
+        bound = frozenset(loops)
+        for node, power in mono:
+            if node.op == "sum" and power == 1 and node.vars & bound:
+                inner, body = self.opened(node)
+                left = make({tuple(t for t in mono if t[0] != node): c})
+                return self.summed([*loops, *inner], left * body)
+        split = self._split(loops, mono, c)
+        if split is not None:
+            return split
+        out: Int = c
+        depending: list[tuple[Node, int]] = []
+        for node, power in mono:
+            if node.vars & bound:
+                depending.append((node, power))
+            else:
+                for _ in range(power):
+                    out = out * atom(node)
+        # Indices that no factor and no size shares fall apart into sums of their own.
+        left_loops = list(loops)
+        while left_loops:
+            part = {left_loops[0]}
+            factors: list[tuple[Node, int]] = []
+            grown = True
+            while grown:
+                grown = False
+                for t in depending:
+                    if t not in factors and t[0].vars & part:
+                        factors.append(t)
+                        part |= t[0].vars & bound
+                        grown = True
+                for v in left_loops:
+                    size = v.args[1]
+                    tied = size.vars & bound if isinstance(size, Poly) else frozenset()
+                    if (v in part and not tied <= part) or (v not in part and tied & part):
+                        part |= tied | {v}
+                        grown = True
+            mine = [v for v in left_loops if v in part]
+            left_loops = [v for v in left_loops if v not in part]
+            if not factors:
+                if any(isinstance(v.args[1], Poly) and v.args[1].vars & bound for v in mine):
+                    raise Undecided("a count of indices that depend on one another")
+                for v in mine:
+                    out = out * v.args[1]
+                continue
+            body = make({tuple(sorted(factors, key=lambda t: t[0].key)): 1})
+            out = out * atom(self.renamed("sum", mine, body))
+        return out
+
+    def _split(self, loops: list[Node], mono: Mono, c: Number) -> Int | None:
+        """One step that makes the index set of a sum plainer, as a sum over it; None: none left."""
+        world = self.world
+        mine = frozenset(loops)
+        for node, _ in mono:
+            if not node.vars & mine:
+                continue
+            if node.op == "holds" and node.args[0].op in ("eq0", "ge0"):
+                inner = node.args[0].args[0]
+                for v in loops:
+                    weight, rest = linear_in(inner, v)
+                    if weight not in (1, -1) or v in variables_of(rest):
+                        continue
+                    if isinstance(rest, Poly) and any(
+                        isinstance(w.args[1], Poly) and v in w.args[1].vars for w in loops
+                    ):
+                        continue
+                    size = v.args[1]
+                    left = make({tuple(t for t in mono if t[0] != node): c})
+                    others = [w for w in loops if w != v]
+                    if node.args[0].op == "eq0":
+                        at = -rest if weight == 1 else rest
+                        if world.within(at, size):
+                            return self.summed(others, self.replaced(left, {v: at}))
+                        continue
+                    if weight == -1:
+                        # v <= rest
+                        most = rest + 1
+                        if world.follows(at_least_zero(most)) and world.follows(
+                            at_least_zero(size - most)
+                        ):
+                            new = Node("var", world.fresh("k"), most)
+                            return self.summed(
+                                [*others, new], self.replaced(left, {v: atom(new)})
+                            )
+                    else:
+                        low = -rest
+                        if world.follows(at_least_zero(low)) and world.follows(
+                            at_least_zero(size - low)
+                        ):
+                            new = Node("var", world.fresh("k"), size - low)
+                            return self.summed(
+                                [*others, new], self.replaced(left, {v: atom(new) + low})
+                            )
+        # An index that is taken apart into digits: one index for each digit.
+        for node in nodes_in(tuple(n for n, _ in mono)):
+            if node.op != "fdiv":
+                continue
+            for v in loops:
+                if node.args[0] == atom(v):
+                    many, none = divided(v.args[1], node.args[1])
+                    if none == 0 and not variables_of(node.args[1]) & mine:
+                        high = Node("var", world.fresh("k"), many)
+                        low_digit = Node("var", world.fresh("k"), node.args[1])
+                        others = [w for w in loops if w != v]
+                        value = self.replaced(
+                            make({mono: c}), {v: atom(high) * node.args[1] + atom(low_digit)}
+                        )
+                        return self.summed([*others, high, low_digit], value)
+        return None
+
+    def opened(self, node: Node) -> tuple[list[Node], Int]:
+        """The indices and the body of a sum, under fresh names."""
+        loops, body = node.args
+        new: list[Node] = []
+        by: dict[Node, Int] = {}
+        for v in loops:
+            size = self.replaced(v.args[1], by)
+            fresh = Node("var", self.world.fresh("k"), size)
+            new.append(fresh)
+            by[v] = atom(fresh)
+        return new, self.replaced(body, by)
+
+    def renamed(self, op: str, loops: list[Node], body: Int, *more: Any) -> Node:
+        """A sum or reduction under names of its own, in the order that gives the smallest key."""
+        height = 1 + max(
+            (
+                int(str(n.args[0][0].args[0])[1:].split(".")[0])
+                for n in nodes_in(body)
+                if n.op in ("sum", "reduce")
+            ),
+            default=0,
+        )
+
+        def place(order: list[Node]) -> Node:
+            by: dict[Node, Int] = {}
+            named: list[Node] = []
+            for i, v in enumerate(order):
+                size = self.replaced(v.args[1], by)
+                new = Node("var", f"#{height}.{i}", size)
+                by[v] = atom(new)
+                named.append(new)
+            # A bare renaming changes no range: nothing has to be simplified again.
+            return Node(op, tuple(named), self.replaced(body, by, bare=True), *more)
+
+        def signature(v: Node) -> str:
+            by = {w: atom(Node("var", "#self" if w == v else "#other", 0)) for w in loops}
+            return key_of(v.args[1]) + key_of(self.replaced(body, by, bare=True))
+
+        groups: dict[str, list[Node]] = {}
+        if len(loops) == 1:
+            return place(loops)
+        for v in loops:
+            groups.setdefault(signature(v), []).append(v)
+        ordered = [groups[k] for k in sorted(groups)]
+        best: Node | None = None
+        for count, parts in enumerate(
+            itertools.product(*(itertools.permutations(g) for g in ordered))
+        ):
+            if count >= _ORDERS:
+                break
+            found = place([v for part in parts for v in part])
+            if best is None or found.key < best.key:
+                best = found
+        assert best is not None
+        return best
+
+    # -- replacing indices
+
+    def replaced(self, value: Any, by: dict[Node, Int], *, bare: bool = False) -> Any:
+        """A value with loop indices replaced; ``bare``: by other names alone."""
+        if not by:
+            return value
+        return _Replacement(self, by, bare).value(value)
+
+
+class _Replacement:
+    """One replacement of loop indices. See :meth:`Normal.replaced`."""
+
+    def __init__(self, normal: Normal, by: dict[Node, Int], bare: bool) -> None:
+        self.normal, self.by, self.bare = normal, by, bare
+        self.keys = frozenset(by)
+        self.memo: dict[str, Any] = {}
+
+    def value(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self.value(v) for v in value)
+        if not isinstance(value, (Node, Poly)) or not value.vars & self.keys:
+            return value
+        held = self.memo.get(value.key)
+        if held is None:
+            if isinstance(value, Poly):
+                held = self.poly(value)
+            elif value.op in _CONDITIONS or value.op in ("not", "and", "or"):
+                held = self.condition(value)
+            else:
+                held = self.plain(value)
+            self.memo[value.key] = held
+        return held
+
+    def poly(self, value: Poly) -> Int:
+        total: Int = 0
+        for mono, c in value.terms.items():
+            product: Int = c
+            for node, power in mono:
+                one = self.node(node)
+                for _ in range(power):
+                    product = product * one
+            total = total + product
+        return total
+
+    def condition(self, node: Node) -> Node | bool:
+        args = tuple(self.value(a) for a in node.args)
+        match node.op:
+            case "eq0":
+                return is_zero(args[0])
+            case "ge0":
+                return at_least_zero(args[0])
+            case "not":
+                return negated(args[0])
+        return Node(node.op, *args)
+
+    def plain(self, node: Node) -> Node:
+        """A node that stands inside another one, as a node."""
+        found = self.node(node)
+        if isinstance(found, Poly) and len(found.terms) == 1:
+            ((mono, c),) = found.terms.items()
+            if c == 1 and len(mono) == 1 and mono[0][1] == 1:
+                return mono[0][0]
+        raise Undecided("an index set that changes shape")
+
+    def node(self, node: Node) -> Int:
+        if node in self.by:
+            return self.by[node]
+        if not node.vars & self.keys:
+            return atom(node)
+        n, w = self.normal, self.normal.world
+        if node.op in ("sum", "reduce"):
+            loops = node.args[0]
+            sizes = tuple(self.value(v.args[1]) for v in loops)
+            if self.bare:
+                new = tuple(
+                    Node("var", v.args[0], s) for v, s in zip(loops, sizes, strict=True)
+                )
+                inner = {**self.by, **{v: atom(x) for v, x in zip(loops, new, strict=True)}}
+                body = _Replacement(n, inner, True).value(node.args[1])
+                return atom(Node(node.op, new, body, *node.args[2:]))
+            fresh = [Node("var", w.fresh("k"), s) for s in sizes]
+            inner = {**self.by, **{v: atom(x) for v, x in zip(loops, fresh, strict=True)}}
+            body = _Replacement(n, inner, False).value(node.args[1])
+            if node.op == "sum":
+                return n.summed(fresh, body)
+            return n.reduced(node.args[2], fresh, body)
+        args = tuple(self.value(a) for a in node.args)
+        if self.bare:
+            return atom(Node(node.op, *args))
+        match node.op:
+            case "fdiv":
+                return w.idiv(*args)
+            case "min":
+                return w.least(*args)
+            case "holds":
+                return n.indicator(args[0])
+            case "f":
+                return n.function(args[0], args[1])
+            case "inv":
+                return n.inverse(args[0])
+            case "ite":
+                return n.select(*args)
+        return atom(Node(node.op, *args))
+
+
+def variables_of(value: Any) -> frozenset[Node]:
+    """The free loop indices of a value."""
+    return value.vars if isinstance(value, (Node, Poly)) else frozenset()
+
+
+def linear_in(value: Int, v: Node) -> tuple[Number, Int]:
+    """The coefficient of an index in a linear expression and the rest; 0 where there is none."""
+    mono = ((v, 1),)
+    c = terms_of(value).get(mono, 0)
+    return c, value - c * atom(v)
+
+
+def exact(value: Any, t: DType) -> int:
+    """The whole number that an integer constant stands for in a type."""
+    if t is INDEX or t is NUMBER:
+        return int(value)
+    span = 1 << t.width
+    low = int(t.lowest)
+    return (int(value) - low) % span + low
+
+
+def type_name_for_order(t: DType) -> str:
+    """What tells orders apart: the type of integers, and that of floats as one."""
+    if t is NUMBER or t.is_float:
+        return "real"
+    return t.name

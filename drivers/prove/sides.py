@@ -1,0 +1,342 @@
+"""Both sides of a rule: what it finds and what it puts there, as tensors, on one path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlirules.drivers.prove.equations import Equation, Hint, Rewrite, declared_type
+from mlirules.drivers.prove.expr import Int, Poly, Undecided
+from mlirules.drivers.prove.meanings import Binder, Meanings, NoFit, element_of, given, sizes_of
+from mlirules.drivers.prove.symbols import Array, Symbols, Unknown
+from mlirules.drivers.prove.world import Covered, Impossible, World, is_zero
+from mlirules.language.notation import ast
+from mlirules.language.notation.ast import walk_expression as walk
+from mlirules.language.operands import Refused
+from mlirules.language.rule import Line, OpPattern, Rule
+from mlirules.language.values import dtype_named
+
+
+class At(Exception):
+    """Something undecided at a line of the rule."""
+
+    def __init__(self, line: Line | None, reason: str) -> None:
+        super().__init__(reason)
+        self.line, self.reason = line, reason
+
+
+@dataclass
+class Sides:
+    """A rule on one path: the results that are replaced, before and after."""
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+class Case:
+    """One path through a rule. See the module's docstring."""
+
+    def __init__(
+        self, world: World, rule: Rule, meanings: Meanings, *, swapped: int | None = None,
+        dropped: int | None = None,
+    ) -> None:
+        self.world, self.rule, self.meanings = world, rule, meanings
+        self.swapped, self.dropped = swapped, dropped
+        self.env: dict[str, Any] = {}
+        self.line: Line | None = None
+        self.let = list(rule.let)
+        self.where = [w for i, w in enumerate(rule.where) if i != dropped]
+        self.strings = [
+            str(n.value)
+            for _, w in rule.where
+            for n in walk(w)
+            if isinstance(n, ast.Literal) and isinstance(n.value, str)
+        ] + [
+            str(n.value)
+            for _, _, expr, _ in rule.let
+            if expr is not None
+            for n in walk(expr)
+            if isinstance(n, ast.Literal) and isinstance(n.value, str)
+        ]
+
+    def run(self, rank: int) -> Sides:
+        """Both sides. Raises :class:`At` where the model does not reach."""
+        try:
+            self.find()
+            if rank > 0 and (not self.world.ranks or max(self.world.ranks) < rank):
+                raise Covered
+            roots = self.roots()
+            before = {r: self.env[r] for r in roots}
+            after = self.rewritten(before)
+        except Undecided as undecided:
+            raise At(self.line, undecided.reason) from None
+        except Refused as refused:
+            raise At(self.line, f"the rule refuses, or the model: {refused}") from None
+        except NoFit as no:
+            raise At(self.line, str(no)) from None
+        return Sides(before, after)
+
+    # -- what the rule finds
+
+    def find(self) -> None:
+        """The match, its names, its conditions."""
+        if self.rule.index_match:
+            self.equations()
+        else:
+            for n, pattern in enumerate(self.rule.match):
+                self.line = pattern.line
+                self.op(n, pattern)
+        self.settle(last=True)
+        if not self.world.possible():
+            raise Impossible("contradictory conditions")
+
+    def settle(self, *, last: bool = False) -> None:
+        """The names and conditions that can be told by now, each once."""
+        progress = True
+        while progress:
+            progress = False
+            for entry in list(self.let):
+                name, line, expr, value = entry
+                if expr is not None and not last and not self.known(expr):
+                    continue
+                self.line = line
+                self.let.remove(entry)
+                progress = True
+                try:
+                    self.env[name] = value if expr is None else self.symbols().eval(expr)
+                except Refused as refused:
+                    raise Impossible(str(refused)) from None
+            for where in list(self.where):
+                line, expr = where
+                if not last and not self.known(expr):
+                    continue
+                self.line = line
+                self.where.remove(where)
+                progress = True
+                self.condition(line, expr)
+
+    def condition(self, line: Line, expr: ast.Expr) -> None:
+        """A condition of the rule: paths on which it does not hold are no cases of it."""
+        try:
+            found = self.symbols().eval(expr)
+        except Refused as refused:
+            raise Impossible(f"{line}: {refused}") from None
+        if not isinstance(found, bool):
+            raise Undecided("a condition that is known only at run time")
+        if not found:
+            raise Impossible(str(line))
+
+    def symbols(self) -> Symbols:
+        """Expressions in the rule's environment."""
+        return Symbols(self.world, self.env, matching=True)
+
+    def known(self, expr: ast.Expr) -> bool:
+        """Whether all that an expression names is known."""
+        for n in walk(expr):
+            if isinstance(n, (ast.Name, ast.Pack)) and n.id:
+                if n.id not in self.env and dtype_named(n.id) is None:
+                    return False
+                if isinstance(self.env.get(n.id), Unknown):
+                    return False
+        return True
+
+    def op(self, at: int, pattern: OpPattern) -> None:
+        """One op of the match."""
+        call = pattern.equation.call
+        args = list(call.args)
+        if self.swapped == at:
+            args[0], args[1] = args[1], args[0]
+        for arg in args:
+            self.leaves(arg)
+        self.settle()
+        self.line = pattern.line
+        hints = [self.hint(r) for r in pattern.equation.results]
+        if pattern.equation.pack:
+            raise Undecided("a list of results")
+        call = ast.Call(call.pos, call.end, call.fn, tuple(self.wild(a, at, i) for i, a in enumerate(args)), call.attrs)
+        made = self.meanings.call(self.world, call, self.env, hints, assume=True)
+        for name, value in zip(pattern.equation.results, made, strict=True):
+            if name is None:
+                continue
+            self.env[name] = value
+            if isinstance(value, Array) and name in self.rule.types:
+                self.typed(name, self.rule.types[name][1], value)
+        for key, held in self.world.chosen.items():
+            # What an operand without a type turned out to be.
+            if key.startswith("operand "):
+                name = key.removeprefix("operand ")
+                if isinstance(self.env.get(name), Unknown):
+                    self.env[name] = held
+        self.settle()
+
+    def wild(self, arg: ast.Expr, at: int, place: int) -> ast.Expr:
+        """``_`` as an operand with a name of its own."""
+        if isinstance(arg, ast.Wildcard):
+            name = f"_{at}.{place}"
+            self.env.setdefault(name, Unknown(name))
+            return ast.Name(arg.pos, arg.end, name)
+        if isinstance(arg, ast.ListExpr):
+            return ast.ListExpr(
+                arg.pos,
+                arg.end,
+                tuple(self.wild(a, at, 100 * (place + 1) + i) for i, a in enumerate(arg.items)),
+            )
+        return arg
+
+    def hint(self, name: str | None) -> Hint:
+        """What the rule's types say of a result before its op is asked."""
+        if name is None or name not in self.rule.types:
+            return None, None
+        decl = self.rule.types[name][1]
+        if decl.element is not None:
+            element_of(self.world, name, decl, self.env)
+        if decl.dims is not None and self.meanings.opaque | set() and all(
+            d.value is not None for d in decl.dims
+        ):
+            pass
+        dims, t = declared_type(self.symbols(), decl)
+        return dims, t
+
+    def typed(self, name: str, decl: ast.TypeDecl, value: Array) -> None:
+        """A result that has the type which the rule asks for: other programs are no cases."""
+        if decl.element is not None:
+            known = self.env.get(decl.element) or dtype_named(decl.element)
+            if known is not None and not (known is value.dtype or known == value.dtype):
+                raise Impossible(f"{name} of another type")
+        if decl.dims is None:
+            return
+        binder = Binder(self.world, self.rule, self.env, assume=True)
+        try:
+            binder.dims(name, decl.dims, value.shape)
+        except NoFit as no:
+            raise Impossible(str(no)) from None
+
+    def leaves(self, arg: ast.Expr) -> None:
+        """The operands that no op of the match makes."""
+        for n in self._names(arg):
+            if n in self.env:
+                continue
+            if n in self.rule.types:
+                self.env[n] = given(
+                    self.world, n, self.rule.types[n][1], self.env, self.strings
+                )
+            else:
+                self.env[n] = Unknown(n)
+
+    def _names(self, arg: ast.Expr) -> list[str]:
+        match arg:
+            case ast.Name(id=name):
+                return [name]
+            case ast.ListExpr(items=items):
+                return [n for i in items for n in self._names(i)]
+            case ast.Call(args=args):
+                return [n for a in args for n in self._names(a)]
+            case ast.Pack():
+                raise Undecided("a list of any length in the match")
+        return []
+
+    def equations(self) -> None:
+        """A match by index equations."""
+        targets = {eq.target for _, eq in self.rule.index_match}
+        self.env["op"] = self.world.choose(
+            "op", [*dict.fromkeys(s for s in self.strings if "." in s), "linalg.generic"][:2]
+        )
+        for _, eq in self.rule.index_match:
+            for n in walk(eq.value):
+                if isinstance(n, ast.Access) and isinstance(n.base, ast.Name):
+                    name = n.base.id
+                    if name in targets or name in self.env:
+                        continue
+                    if name not in self.rule.types:
+                        raise Undecided(f"{name} has no type")
+                    decl = self.rule.types[name][1]
+                    self.env[name] = given(self.world, name, decl, self.env)
+        self.settle()
+        for line, eq in self.rule.index_match:
+            self.line = line
+            self.numbers(eq)
+            declared = self.rule.types.get(eq.target)
+            dims: Sequence[Int] | None = None
+            t = None
+            if declared is not None:
+                decl = declared[1]
+                t = element_of(self.world, eq.target, decl, self.env)
+                dims = self.target_sizes(eq, decl)
+            made = Equation(self.world, eq, self.env, (dims, t), assume=True).made()
+            self.env[eq.target] = made
+            if declared is not None:
+                self.typed(eq.target, declared[1], made)
+            self.settle()
+
+    def target_sizes(self, eq: ast.IndexEquation, decl: ast.TypeDecl) -> Sequence[Int] | None:
+        """The sizes of a target whose loops only its type bounds."""
+        if decl.dims is None or any(d.pack for d in decl.dims):
+            return declared_type(self.symbols(), decl)[0]
+        return sizes_of(self.world, eq.target, decl, self.env)
+
+    def numbers(self, eq: ast.IndexEquation) -> None:
+        """Numbers that multiply a loop: at least 1, bound by their names."""
+        from mlirules.drivers.prove.expr import whole
+        from mlirules.drivers.prove.world import at_least_zero
+
+        for n in walk(eq.value):
+            if not isinstance(n, ast.Access):
+                continue
+            for item in n.items:
+                for m in walk(item):
+                    if isinstance(m, ast.Binary) and m.op == "*" and isinstance(m.right, ast.Name):
+                        name = m.right.id
+                        if name not in self.env:
+                            self.env[name] = whole(name)
+                            self.world.assume(at_least_zero(self.env[name] - 1))
+
+    # -- what it puts there
+
+    def roots(self) -> list[str]:
+        """The names of the results that are replaced."""
+        if self.rule.index_match:
+            return [r for r in self.rule.root_results if r]
+        out = [r for n in self.rule.other_roots for r in self.rule.match[n].equation.results if r]
+        unused = {
+            a.id
+            for _, w in self.rule.where
+            for n in walk(w)
+            if isinstance(n, ast.Call) and n.fn == "unused"
+            for a in n.args
+            if isinstance(a, ast.Name)
+        }
+        return out + [r for r in self.rule.root_results if r and r not in unused]
+
+    def rewritten(self, before: dict[str, Any]) -> dict[str, Any]:
+        """The rewrite's results, held against the types of what they replace."""
+        hints: dict[str, Hint] = {}
+        for name, value in before.items():
+            if isinstance(value, Array):
+                hints[name] = (value.shape, value.dtype)
+        env = {k: v for k, v in self.env.items()}
+        rewrite = Rewrite(
+            self.world, self.rule, env, hints, self.meanings.call, assume=False, checked=True
+        )
+        try:
+            made = rewrite.run()
+        finally:
+            self.line = rewrite.line or self.line
+        for name, value in before.items():
+            if name not in made:
+                raise Undecided(f"{name} is not made")
+            new = made[name]
+            if isinstance(value, Array):
+                if not isinstance(new, Array):
+                    raise Undecided(f"{name} is a tensor")
+                if new.rank != value.rank:
+                    raise Undecided(f"{name} has rank {new.rank}, not {value.rank}")
+                for a, b in zip(new.shape, value.shape, strict=True):
+                    if not self.world.same(a, b):
+                        raise Undecided(f"{name} has a size {a}, not {b}")
+                if not (new.dtype is value.dtype or new.dtype == value.dtype):
+                    raise Undecided(f"{name} holds {new.dtype}, not {value.dtype}")
+        return made
+
+
+__all__ = ["At", "Case", "Poly", "Sides", "is_zero"]

@@ -1,0 +1,686 @@
+"""Expressions of a rule over sizes and constants that are known only as symbols."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from mlirules.drivers.prove import scalars
+from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, nodes_in
+from mlirules.drivers.prove.normal import Normal
+from mlirules.drivers.prove.scalars import BOOL, NUMBER, E
+from mlirules.drivers.prove.world import World, at_least_zero, compared, is_zero, negated
+from mlirules.language.builtins.lists import replaced, without
+from mlirules.language.evaluate import Evaluator
+from mlirules.language.functions import SIMPLE, SPECIAL, TENSOR
+from mlirules.language.notation import ast
+from mlirules.language.operands import Refused, dtype, sequence, tensor
+from mlirules.language.values import DType, Tensor, dtype_named
+
+
+@dataclass(frozen=True, eq=False)
+class Array(Tensor):
+    """A tensor by its sizes and what each element is; ``flat`` reads it in row-major order."""
+
+    elem: Callable[[Sequence[Int]], E] = lambda _: _no_element()
+    flat: Callable[[Int], E] | None = None
+
+    @property
+    def shape(self) -> list[Int]:
+        """The sizes."""
+        return list(self.dims or ())  # type: ignore[arg-type]
+
+
+def _no_element() -> E:
+    raise Undecided("a tensor whose elements are not known")
+
+
+@dataclass(eq=False)
+class Unknown:
+    """An operand that nothing has asked for yet; ``held`` is what it turned out to be."""
+
+    name: str
+
+
+class Place(list[Any]):
+    """A list of indices: arithmetic on it goes item by item."""
+
+
+#: Functions of the closed set that only move values about, or work on types and ranks.
+_STRUCTURAL = frozenset(
+    "rank shape dim ranked is_tensor len take last skip slice reversed every interleave insert "
+    "drop restore permute swap concat set reduced repeat expanded range dtype dtype_of is_complex "
+    "is_unsigned bitwidth lowest highest part opmath inverse is_permutation promoted".split()
+)
+
+
+def symbolic(value: Any) -> bool:
+    """Whether a value holds anything that is known only as a symbol."""
+    if isinstance(value, (list, tuple)):
+        return any(symbolic(v) for v in value)
+    return isinstance(value, (Poly, E, Unknown))
+
+
+class Symbols(Evaluator):
+    """Walks an expression; what a rule asks of sizes and constants is decided in its world."""
+
+    def __init__(self, world: World, names: Mapping[str, Any], *, matching: bool = False) -> None:
+        super().__init__(names)
+        self.world = world
+        #: Whether this is the rule to be proven, whose own conditions on the IR hold.
+        self.matching = matching
+        #: Inside the body of an equation conditions may depend on indices.
+        self.running = False
+
+    # -- names
+
+    def name(self, node: ast.Name) -> Any:
+        """What a name stands for."""
+        if node.id in self.names:
+            value = self.names[node.id]
+            if isinstance(value, Unknown):
+                raise Undecided(f"{node.id}: nothing says what it is")
+            return value
+        found = dtype_named(node.id)
+        if found is not None:
+            return found
+        return super().name(node)
+
+    # -- operators
+
+    def unary(self, op: str, value: Any) -> Any:
+        """``not`` or ``-``."""
+        if op == "not":
+            if isinstance(value, E):
+                return scalars.boolean("not", value)
+            return super().unary(op, value)
+        if isinstance(value, (list, tuple)):
+            return [self.unary(op, v) for v in value]
+        if isinstance(value, Poly):
+            return -value
+        if isinstance(value, E):
+            if value.dtype.is_bool:
+                raise Refused("- is not defined on i1")
+            return E("sub", (scalars.type_key(value.dtype), scalars.const(0, value.dtype), value), value.dtype)
+        return super().unary(op, value)
+
+    def logical(self, op: str, left: ast.Expr, right: ast.Expr) -> Any:
+        """``and`` and ``or``."""
+        a = self.eval(left)
+        if isinstance(a, bool):
+            if a == (op == "or"):
+                return a
+            b = self.eval(right)
+            return b
+        b = self.eval(right)
+        if isinstance(b, bool):
+            return b if b == (op == "or") else a
+        return scalars.boolean(op, a, b)
+
+    def conditional(self, condition: Any, then: ast.Expr, otherwise: ast.Expr) -> Any:
+        """One of two expressions."""
+        if isinstance(condition, E):
+            if condition.op == "icond":
+                answer = self.world.answer(condition.args[0])
+                if answer is not None:
+                    return self.eval(then if answer else otherwise)
+            return scalars.selected(condition, self.eval(then), self.eval(otherwise))
+        return super().conditional(condition, then, otherwise)
+
+    def binary(self, op: str, a: Any, b: Any) -> Any:
+        """An operator's value."""
+        if op in ("in", "not in"):
+            found = any(self.equal(a, v) for v in sequence(b, "the right side of 'in'"))
+            return found if op == "in" else not found
+        many = isinstance(a, (list, tuple)) or isinstance(b, (list, tuple))
+        if op in ("==", "!="):
+            if not many and self.at_run_time(a, b):
+                return self.run_time_comparison(op, a, b)
+            found = self.equal(a, b)
+            return found if op == "==" else not found
+        if op in ("<", "<=", ">", ">="):
+            if self.at_run_time(a, b):
+                return self.run_time_comparison(op, a, b)
+            return self.decided(op, a, b)
+        if many:
+            if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+                if len(a) != len(b):
+                    raise Refused(f"lists of {len(a)} and {len(b)} items")
+                return [self.binary(op, x, y) for x, y in zip(a, b, strict=True)]
+            if isinstance(a, (list, tuple)):
+                return [self.binary(op, x, b) for x in a]
+            return [self.binary(op, a, y) for y in b]
+        if symbolic(a) or symbolic(b):
+            for v in (a, b):
+                if isinstance(v, Tensor) or v is None:
+                    raise Refused("a tensor is not a number")
+                if isinstance(v, Unknown):
+                    raise Undecided(f"{v.name}: nothing says what it is")
+            return scalars.arithmetic(self.world, op, a, b)
+        return super().binary(op, a, b)
+
+    def at_run_time(self, a: Any, b: Any) -> bool:
+        """Whether a comparison is of elements or of loop indices."""
+        for v in (a, b):
+            if isinstance(v, E) and v.dtype is not NUMBER:
+                return True
+            if isinstance(v, E) and any(True for _ in v.vars):
+                return True
+            if self.running and isinstance(v, Poly) and v.vars:
+                return True
+        return False
+
+    def run_time_comparison(self, op: str, a: Any, b: Any) -> Any:
+        """A truth value; a plain one where the world knows it."""
+        found = scalars.comparison(self.world, op, a, b)
+        if isinstance(found, E) and found.op == "icond":
+            answer = self.world.answer(found.args[0])
+            if answer is not None:
+                return answer
+        if isinstance(found, E) and found.op == "const":
+            return bool(found.args[0])
+        return found
+
+    def decided(self, op: str, a: Any, b: Any) -> bool:
+        """A comparison of symbols: a fork where both are possible."""
+        if isinstance(a, Unknown) or isinstance(b, Unknown):
+            raise Undecided("a comparison with what is not known")
+        if not symbolic(a) and not symbolic(b):
+            return bool(super().binary(op, a, b))
+        if isinstance(a, (E, float)) or isinstance(b, (E, float)):
+            return self.decided_real(op, a, b)
+        a, b = (int(v) if isinstance(v, bool) else v for v in (a, b))
+        for v in (a, b):
+            if not isinstance(v, (int, Poly)):
+                raise Refused(f"{type(v).__name__} is not a number")
+        return self.world.decide(compared(op, a, b))
+
+    def decided_real(self, op: str, a: Any, b: Any) -> bool:
+        """A comparison of real numbers known as symbols."""
+        values = []
+        for v in (a, b):
+            if isinstance(v, float) and not math.isfinite(v):
+                if op in ("==", "!="):
+                    return op == "!="  # the other one is a finite number, or this is undecided
+                raise Undecided("a comparison with an infinity")
+            values.append(Normal(self.world).real(scalars.number(v)))
+        d = values[0] - values[1]
+        if not isinstance(d, Poly):
+            return {
+                "==": d == 0,
+                "!=": d != 0,
+                "<": d < 0,
+                "<=": d <= 0,
+                ">": d > 0,
+                ">=": d >= 0,
+            }[op]
+        match op:
+            case "==" | "!=":
+                first = next(iter(d.terms.values()))
+                found = self.world.decide(Node("req0", d if first > 0 else -d))
+                return found == (op == "==")
+            case ">=":
+                return self.world.decide(Node("rge0", d))
+            case "<=":
+                return self.world.decide(Node("rge0", -d))
+            case ">":
+                return self.world.decide(Node("rgt0", d))
+            case _:
+                return self.world.decide(Node("rgt0", -d))
+
+    def equal(self, a: Any, b: Any) -> bool:
+        """Equality of two values, decided where they are symbols."""
+        if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+            return len(a) == len(b) and all(self.equal(x, y) for x, y in zip(a, b, strict=True))
+        if isinstance(a, Unknown) or isinstance(b, Unknown):
+            raise Undecided("a comparison with what is not known")
+        if a is None or b is None:
+            return a is b
+        if isinstance(a, str) or isinstance(b, str):
+            return bool(isinstance(a, str) and isinstance(b, str) and a == b)
+        if isinstance(a, (DType, Tensor)) or isinstance(b, (DType, Tensor)):
+            if isinstance(a, Tensor) or isinstance(b, Tensor):
+                return a is b
+            return bool(a == b)
+        if isinstance(a, bool) != isinstance(b, bool):
+            return False
+        if symbolic(a) or symbolic(b):
+            return self.decided("==", a, b)
+        return bool(a == b)
+
+    # -- functions
+
+    def call(self, node: ast.Call) -> Any:
+        """A function's value."""
+        fn = node.fn
+        special = getattr(self, f"do_{fn}", None)
+        if fn in ("one_use", "inside", "unused"):
+            if not self.matching:
+                raise Refused(f"{fn} asks about the program")
+            return True
+        target = self.names.get(fn) if fn not in SIMPLE else None
+        as_type = target if isinstance(target, DType) else dtype_named(fn)
+        if as_type is not None:
+            if len(node.args) != 1:
+                raise Refused(f"{fn}(x) converts one value", node)
+            return scalars.converted(self.eval(node.args[0]), as_type)
+        if fn == "cast":
+            return scalars.converted(self.eval(node.args[0]), dtype(self.eval(node.args[1])))
+        if fn == "wide":
+            return scalars.wide(dtype(self.eval(node.args[0])))
+        if fn in TENSOR:
+            raise Refused(f"{fn} gives a tensor: define it in an equation of its own", node)
+        args = self.items(node.args)
+        if any(isinstance(a, Unknown) for a in args) and fn not in ("present", "constant"):
+            raise Undecided(f"{fn} of what is not known")
+        if fn == "select" and isinstance(args[0], bool):
+            return args[1] if args[0] else args[2]
+        if fn == "indexed":
+            raise Undecided("indexing by tensors")
+        if any(isinstance(a, E) and a.dtype is not NUMBER for a in args) or (
+            fn in SIMPLE and fn not in ("max", "min", "abs")
+        ) or (fn in SPECIAL and fn != "cast") or (
+            fn == "sqrt" and any(symbolic(a) for a in args)
+        ):
+            if fn in ("sum", "product"):
+                raise Undecided(f"{fn} of run-time values")
+            if fn in ("max", "min") and len(args) > 2:
+                out = args[0]
+                for other in args[1:]:
+                    out = scalars.function(fn, [out, other])
+                return out
+            if fn in SIMPLE or fn in SPECIAL:
+                if all(not isinstance(a, E) for a in args):
+                    if fn == "sqrt" and not symbolic(args):
+                        return super().call(node)
+                    args = [scalars.number(a) if fn != "select" else a for a in args]
+                return scalars.function(fn, args)
+        if special is not None:
+            return special(*args)
+        if fn not in _STRUCTURAL:
+            if symbolic(args):
+                raise Undecided(f"{fn} of what is known only as a symbol")
+            return super().call(node)
+        try:
+            return super().call(node)
+        except Refused as refused:
+            if symbolic(args):
+                raise Undecided(f"{fn} of what is known only as a symbol: {refused}") from None
+            raise
+        except TypeError as error:
+            raise Undecided(f"{fn}: {error}") from None
+
+    def whole(self, value: Any, what: str) -> Int:
+        """A whole number, perhaps a symbol."""
+        if isinstance(value, bool):
+            return int(value)
+        if isinstance(value, (int, Poly)):
+            return value
+        if isinstance(value, (E, float)):
+            raise Refused(f"{what} is not a whole number")
+        raise Refused(f"{what} is not a number")
+
+    def concrete(self, value: Any, low: int, high: int) -> int:
+        """A whole number as one of ``low`` .. ``high`` - 1, each a case of its own."""
+        value = self.whole(value, "the axis")
+        if isinstance(value, int):
+            return value
+        for v in range(low, high):
+            if self.world.decide(is_zero(value - v)):
+                return v
+        raise Refused("the axis is out of range")
+
+    def do_sqrt(self, a: Any) -> Any:
+        """The square root of a number."""
+        return super().call(ast.Call(0, 0, "sqrt", (ast.Literal(0, 0, a),)))
+
+    def do_ceildiv(self, a: Any, b: Any) -> Int:
+        """Division rounded up."""
+        a, b = self.whole(a, "a"), self.whole(b, "b")
+        return -self.world.idiv(-a, b)
+
+    def do_abs(self, a: Any) -> Any:
+        """The absolute value."""
+        if isinstance(a, E):
+            return scalars.function("abs", [a])
+        if isinstance(a, Poly):
+            return a if self.world.decide(at_least_zero(a)) else -a
+        return abs(a)
+
+    def do_max(self, *args: Any) -> Any:
+        """The largest of numbers."""
+        return self._extreme("max", args)
+
+    def do_min(self, *args: Any) -> Any:
+        """The smallest of numbers."""
+        return self._extreme("min", args)
+
+    def _extreme(self, fn: str, args: Sequence[Any]) -> Any:
+        flat = list(args[0]) if len(args) == 1 and isinstance(args[0], (list, tuple)) else [*args]
+        if len(args) > 1 and any(isinstance(a, (list, tuple)) for a in args):
+            lengths = {len(a) for a in args if isinstance(a, (list, tuple))}
+            if len(lengths) > 1:
+                raise Refused(f"{fn} of lists of several lengths")
+            return [
+                self._extreme(fn, [a[i] if isinstance(a, (list, tuple)) else a for a in args])
+                for i in range(lengths.pop())
+            ]
+        if not flat:
+            raise Refused(f"{fn} of nothing")
+        if any(isinstance(v, E) for v in flat):
+            out = flat[0]
+            for v in flat[1:]:
+                out = scalars.function(fn, [out, v])
+            return out
+        if not any(isinstance(v, Poly) for v in flat):
+            return (max if fn == "max" else min)(flat)
+        out = flat[0]
+        for v in flat[1:]:
+            out = self.world.most(out, v) if fn == "max" else self.world.least(out, v)
+        return out
+
+    def do_product(self, items: Any) -> Any:
+        """The product of a list."""
+        out: Any = 1
+        for v in sequence(items):
+            out = self.binary("*", out, v)
+        return out
+
+    def do_sum(self, items: Any) -> Any:
+        """The sum of a list."""
+        out: Any = 0
+        for v in sequence(items):
+            out = self.binary("+", out, v)
+        return out
+
+    def do_numel(self, x: Any) -> Any:
+        """The number of elements."""
+        return self.do_product(list(tensor(x).dims or ()))
+
+    def do_positions(self, items: Any, value: Any) -> list[int]:
+        """Where a value stands in a list."""
+        return [i for i, v in enumerate(sequence(items)) if self.equal(v, value)]
+
+    def do_distinct(self, items: Any) -> bool:
+        """Whether no two items are equal."""
+        values = sequence(items)
+        return not any(self.equal(values[i], v) for i in range(len(values)) for v in values[:i])
+
+    def do_all_equal(self, items: Any, value: Any) -> bool:
+        """Whether every item equals a value."""
+        return all(self.equal(v, value) for v in sequence(items))
+
+    def do_at_least(self, items: Any, value: Any) -> bool:
+        """Whether every item is at least a value."""
+        return all(self.decided(">=", v, value) for v in sequence(items))
+
+    def do_divisible(self, a: Any, b: Any) -> bool:
+        """Whether the first is a multiple of the second."""
+        a, b = self.whole(a, "a"), self.whole(b, "b")
+        if self.world.decide(is_zero(b)):
+            raise Refused("division by zero")
+        return self.world.decide(is_zero(self.world.imod(a, b)))
+
+    def do_axis(self, d: Any, x: Any) -> Any:
+        """An axis counted from the front."""
+        if isinstance(d, (list, tuple)):
+            return [self.do_axis(v, x) for v in d]
+        rank = x if isinstance(x, int) else len(x) if isinstance(x, list) else tensor(x).rank
+        most = max(1, rank)
+        found = self.concrete(d, -most, most)
+        if not -most <= found < most:
+            raise Refused(f"axis {found} is outside a rank-{rank} tensor")
+        return found + most if found < 0 else found
+
+    def do_axes(self, dims: Any, x: Any) -> list[int]:
+        """The axes of a reduction."""
+        rank = tensor(x).rank
+        named = [] if dims is None else dims if isinstance(dims, (list, tuple)) else [dims]
+        found = [self.do_axis(d, rank) for d in named]
+        if rank == 0:
+            return []
+        if len(set(found)) != len(found):
+            raise Refused("an axis stands twice")
+        return found or list(range(rank))
+
+    def do_pooled(self, sizes: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: Any) -> list[Any]:
+        """The sizes that windows give."""
+        lists = [sequence(v) for v in (sizes, kernel, stride, padding, dilation)]
+        if len({len(v) for v in lists}) > 1:
+            raise Refused("lists of different lengths")
+        if not all(self.decided(">=", s, 1) for s in lists[2]):
+            raise Refused("the stride must be positive")
+        out = []
+        for n, k, s, p, d in zip(*lists, strict=True):
+            room = n + 2 * p - (d * (k - 1) + 1)
+            if not ceil:
+                out.append(self.world.idiv(room, s) + 1)
+                continue
+            most = self.do_ceildiv(room, s) + 1
+            out.append(self.world.least(most, self.do_ceildiv(n + p, s)))
+        return out
+
+    def do_bound(self, value: Any, size: Any) -> Any:
+        """A slice's bound as PyTorch reads it."""
+        value = self.whole(value, "the bound")
+        if isinstance(value, int) and value >= 1 << 62:
+            return size
+        if not self.decided(">=", value, 0):
+            return self.world.most(size + value, 0)
+        return self.world.least(value, size)
+
+    def do_broadcasts(self, *tensors: Any) -> bool:
+        """Whether shapes broadcast together as far as known: what is left is assumed of programs."""
+        shapes = [list(reversed(tensor(t).dims or ())) for t in tensors]
+        for i in range(max(len(s) for s in shapes)):
+            sizes = {s[i] for s in shapes if i < len(s) and isinstance(s[i], int) and s[i] != 1}
+            if len(sizes) > 1:
+                return False
+        return True
+
+    def do_expanded_shape(self, x: Any, sizes: Any) -> list[Any]:
+        """The shape that x is stretched to."""
+        dims, wanted = list(tensor(x).dims or ()), sequence(sizes)
+        if len(wanted) < len(dims):
+            raise Refused(f"{len(wanted)} sizes for a tensor of rank {len(dims)}")
+        out: list[Any] = [*wanted[: len(wanted) - len(dims)]]
+        for have, want in zip(dims, wanted[len(out) :], strict=True):
+            # PyTorch takes -1 and the dim's own size where the dim is not 1.
+            if self.equal(want, -1):
+                out.append(have)
+            elif self.world.same(have, want):
+                out.append(have)
+            elif self.equal(have, 1):
+                out.append(want)
+            else:
+                out.append(have)
+        return out
+
+    def do_aligned(self, items: Any, x: Any) -> list[Any]:
+        """The indices of a tensor that is broadcast."""
+        values, dims = sequence(items), list(tensor(x).dims or ())
+        if len(values) < len(dims):
+            raise Refused(f"{len(values)} indices for a tensor of rank {len(dims)}")
+        return [
+            self.stretched(d, v)
+            for v, d in zip(values[len(values) - len(dims) :], dims, strict=True)
+        ]
+
+    def stretched(self, size: Int, index: Int) -> Int:
+        """The index into a dim that is broadcast: 0 where its size is 1."""
+        if isinstance(size, int):
+            return 0 if size == 1 else index
+        if isinstance(index, Poly) and self.world.within(index, size):
+            return index
+        return self.world.picked(is_zero(size - 1), 0, index)
+
+    def do_static(self, x: Any) -> bool:
+        """Whether sizes are known at compile time: both are cases where they are symbols."""
+        if isinstance(x, Tensor):
+            x = list(x.dims or ())
+        if not symbolic(x):
+            return True
+        if self.matching:
+            # A size that is a fixed unknown number: what the rule does with it is the same.
+            return bool(self.world.choose("static", [True, False]))
+        if any("result:" in n.key or str(n.args[0]).startswith("result:") for n in nodes_in(tuple(x) if isinstance(x, list) else x)):
+            # What a program's types say of a result is what its op computes.
+            return False
+        return bool(self.world.choose(f"static {x}", [True, False]))
+
+    def do_constant(self, x: Any) -> bool:
+        """Whether a scalar is known at compile time."""
+        if isinstance(x, Unknown):
+            raise Undecided(f"{x.name}: nothing says what it is")
+        if isinstance(x, (list, tuple)):
+            return all(self.do_constant(v) for v in x)
+        if isinstance(x, Tensor):
+            return False
+        if symbolic(x):
+            return bool(self.world.choose(f"constant {x}", [True, False]))
+        return True
+
+    def do_present(self, x: Any) -> bool:
+        """Whether an optional operand is there."""
+        if isinstance(x, Unknown):
+            raise Undecided(f"{x.name}: nothing says what it is")
+        return x is not None
+
+    def do_is_float(self, t: Any) -> bool:
+        """Whether a type or number is a float."""
+        if isinstance(t, Poly) or (isinstance(t, (int, float)) and not isinstance(t, bool)):
+            return isinstance(t, float)
+        if isinstance(t, E):
+            return t.dtype is NUMBER or t.dtype.is_float
+        return not isinstance(t, bool) and dtype(t).is_float
+
+    def do_is_int(self, t: Any) -> bool:
+        """Whether a type or number is an integer."""
+        if isinstance(t, E):
+            return t.dtype is not NUMBER and t.dtype.is_int
+        if isinstance(t, (Poly, int, float)):
+            return not isinstance(t, (bool, float))
+        return dtype(t).is_int
+
+    def do_is_bool(self, t: Any) -> bool:
+        """Whether a type or value is a truth value."""
+        if isinstance(t, E):
+            return t.dtype is not NUMBER and t.dtype.is_bool
+        if isinstance(t, (Poly, int, float)):
+            return isinstance(t, bool)
+        return dtype(t).is_bool
+
+    def do_promoted(self, *values: Any) -> DType:
+        """The element type in which PyTorch combines values."""
+        plain: list[Any] = []
+        for v in values:
+            if isinstance(v, Poly):
+                plain.append(1)
+            elif isinstance(v, E):
+                plain.append(1.0)
+            elif isinstance(v, Unknown):
+                raise Undecided("the type of what is not known")
+            else:
+                plain.append(v)
+        from mlirules.language.builtins import FUNCTIONS
+
+        impl = FUNCTIONS["promoted"].impl
+        assert impl is not None
+        found: DType = impl(*plain)
+        return found
+
+    # -- lists
+
+    def access(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Any:
+        """An item of a list, or an element of a tensor."""
+        if isinstance(base, (list, tuple)):
+            where = self.items(items)
+            if len(where) != 1:
+                raise Refused("a list takes one index", node)
+            if not base:
+                raise Refused("an index into an empty list", node)
+            at = self.concrete(where[0], -len(base), len(base))
+            if not -len(base) <= at < len(base):
+                raise Refused(f"index {at} is outside a list of {len(base)}", node)
+            return base[at]
+        return super().access(node, base, items)
+
+    def do_set(self, items: Any, where: Any, value: Any) -> list[Any]:
+        """A list with items replaced."""
+        return list(replaced(items, self._axes(items, where), value))
+
+    def do_drop(self, items: Any, where: Any) -> list[Any]:
+        """A list without some items."""
+        return list(without(items, self._axes(items, where)))
+
+    def do_swap(self, items: Any, a: Any, b: Any) -> list[Any]:
+        """A list with two items exchanged."""
+        out = sequence(items)
+        i, j = self._axes(out, [a, b])
+        out[i], out[j] = out[j], out[i]
+        return out
+
+    def do_permute(self, items: Any, perm: Any) -> list[Any]:
+        """Item p[i] of a list at place i."""
+        values = sequence(items)
+        return [values[i] for i in self._axes(values, perm)]
+
+    def do_inverse(self, items: Any) -> list[int]:
+        """The inverse of a permutation."""
+        n = len(sequence(items))
+        perm = [self.concrete(v, 0, n) for v in sequence(items)]
+        if sorted(perm) != list(range(n)):
+            raise Refused("not a permutation")
+        return [perm.index(i) for i in range(n)]
+
+    def do_is_permutation(self, items: Any) -> bool:
+        """Whether a list holds 0 .. n-1 once each."""
+        n = len(sequence(items))
+        try:
+            perm = [self.concrete(v, 0, n) for v in sequence(items)]
+        except Refused:
+            return False
+        return sorted(perm) == list(range(n))
+
+    def do_insert(self, items: Any, where: Any, value: Any) -> list[Any]:
+        """A list with an item put in."""
+        out = sequence(items)
+        n = len(out)
+        a = self.concrete(where, -n - 1, n + 1)
+        if a < 0:
+            a += n + 1
+        if not 0 <= a <= n:
+            raise Refused(f"axis {a} is outside a list of {n + 1}")
+        return [*out[:a], value, *out[a:]]
+
+    def do_restore(self, items: Any, where: Any, value: Any) -> list[Any]:
+        """A value put in to stand at some axes."""
+        values = sequence(items)
+        places = where if isinstance(where, (list, tuple)) else [where]
+        at = set(self._axes([*values, *places], places))
+        if len(at) != len(places):
+            raise Refused("an axis stands twice")
+        rest = iter(values)
+        return [value if i in at else next(rest) for i in range(len(values) + len(places))]
+
+    def do_reduced(self, items: Any, where: Any, keep: Any) -> list[Any]:
+        """The indices of a reduction's result."""
+        if not isinstance(keep, bool):
+            raise Undecided("whether axes are kept is not known")
+        return self.do_set(items, where, 0) if keep else self.do_drop(items, where)
+
+    def _axes(self, items: Any, where: Any) -> list[int]:
+        n = len(sequence(items))
+        out = []
+        for v in where if isinstance(where, (list, tuple)) else [where]:
+            a = self.concrete(v, -n, n)
+            if not -n <= a < n:
+                raise Refused(f"axis {a} is outside a list of {n}")
+            out.append(a % n)
+        return out
+
+
+__all__ = ["BOOL", "Array", "Fraction", "Symbols", "Unknown", "negated", "symbolic"]
