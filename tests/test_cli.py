@@ -25,6 +25,7 @@ COMMANDS = [
     "lsp",
     "new",
     "profile",
+    "prove",
     "run",
     "spec check",
     "spec coverage",

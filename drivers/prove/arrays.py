@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mlirules.drivers.prove import scalars
-from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided
+from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, dim
 from mlirules.drivers.prove.scalars import E
-from mlirules.drivers.prove.symbols import Array, Symbols
+from mlirules.drivers.prove.symbols import Symbols
+from mlirules.drivers.prove.tensors import Array
 from mlirules.drivers.prove.world import (
+    Impossible,
     World,
     all_of,
     at_least_zero,
     is_zero,
-    negated,
 )
 from mlirules.language.operands import Refused
 from mlirules.language.values import DType
@@ -25,10 +26,10 @@ def array(
     shape: Sequence[Int],
     dtype: DType,
     elem: Callable[[Sequence[Int]], E],
-    flat: Callable[[Int], E] | None = None,
+    base: Array | None = None,
 ) -> Array:
     """A tensor of these sizes and elements."""
-    return Array(name, tuple(shape), dtype, True, elem, flat)
+    return Array(name, tuple(shape), dtype, True, elem, base)
 
 
 def operand(name: str, shape: Sequence[Int], dtype: DType) -> Array:
@@ -78,29 +79,34 @@ def unravelled(world: World, at: Int, shape: Sequence[Int]) -> list[Int]:
     return out[::-1]
 
 
-def flat_of(world: World, x: Array) -> Callable[[Int], E]:
-    """How a tensor is read in row-major order."""
-    if x.flat is not None:
-        return x.flat
-    shape = x.shape
-    return lambda at: x.elem(unravelled(world, at, shape))
-
-
 def reshaped(symbols: Symbols, x: Array, shape: Sequence[Any], *, assume: bool) -> Array:
     """The same elements in row-major order; one -1 is inferred."""
     world = symbols.world
     sizes = [symbols.whole(s, "a size") for s in shape]
     total = product(x.shape)
-    inferred = [i for i, s in enumerate(sizes) if symbols.equal(s, -1)]
+    # Sizes that the rule cannot name: whatever stands there, the result has some sizes.
+    loose = [
+        assume and any(str(n.args[0]).startswith("_") for n in s.symbols)
+        if isinstance(s, Poly)
+        else False
+        for s in sizes
+    ]
+    inferred = [i for i, s in enumerate(sizes) if not loose[i] and symbols.equal(s, -1)]
     if len(inferred) > 1:
+        if assume:
+            raise Impossible("more than one size is inferred")
         raise Refused("more than one size is inferred")
     if inferred:
         rest = product([s for i, s in enumerate(sizes) if i != inferred[0]])
         if world.decide(is_zero(rest)):
+            if assume:
+                raise Impossible("a size is inferred beside an empty one")
             raise Refused("cannot infer a dim beside an empty one")
         if assume:
-            world.assume(is_zero(world.imod(total, rest)))
-        sizes[inferred[0]] = world.idiv(total, rest)
+            sizes[inferred[0]] = dim(world.fresh("inferred"))
+            world.assume(is_zero(sizes[inferred[0]] * rest - total))
+        else:
+            sizes[inferred[0]] = world.idiv(total, rest)
     for s in sizes:
         if isinstance(s, Poly):
             if assume:
@@ -111,45 +117,35 @@ def reshaped(symbols: Symbols, x: Array, shape: Sequence[Any], *, assume: bool) 
         if not assume:
             raise Undecided("a reshape whose numbers of elements are not known to be equal")
         world.assume(is_zero(product(sizes) - total))
-    have = x.shape
+    # A shape of a shape is one of what lies below.
+    below = x.base if x.base is not None else x
+    have = below.shape
+    assert x.dtype is not None
+    if len(have) == len(sizes) and all(world.same(a, b) for a, b in zip(have, sizes, strict=True)):
+        return array(x.name, have, x.dtype, below.elem, below)
     # Dims that stay as they are at the front and the back are read as they are.
-    same = len(have) == len(sizes) and all(
-        world.same(a, b) for a, b in zip(have, sizes, strict=True)
-    )
-    if same:
-        return array(x.name, have, x.dtype, x.elem, x.flat)  # type: ignore[arg-type]
-    flat = flat_of(world, x)
     front = 0
-    while (
-        front < min(len(have), len(sizes))
-        and world.same(have[front], sizes[front])
-    ):
+    while front < min(len(have), len(sizes)) and world.same(have[front], sizes[front]):
         front += 1
     back = 0
-    while (
-        back < min(len(have), len(sizes)) - front
-        and world.same(have[-1 - back], sizes[-1 - back])
+    while back < min(len(have), len(sizes)) - front and world.same(
+        have[-1 - back], sizes[-1 - back]
     ):
         back += 1
-    inner_have = have[front : len(have) - back]
-    inner_new = sizes[front : len(sizes) - back]
-    kept = [*have[:front], *have[len(have) - back :]] if back else have[:front]
-    sure = all(world.follows(negated(is_zero(s))) for s in kept if isinstance(s, Poly))
+    end = len(sizes) - back
+    inner_have, inner_new = have[front : len(have) - back], sizes[front:end]
 
     def elem(index: Sequence[Int]) -> E:
-        if kept and x.flat is None:
-            # Inside the range of an index its size is not 0.
-            before, after = list(index[:front]), list(index[len(sizes) - back :]) if back else []
-            middle = list(index[front : len(sizes) - back])
-            at = row_major(middle, inner_new)
-            return x.elem([*before, *unravelled(world, at, inner_have), *after])
-        return flat(row_major(index, sizes))
+        at = row_major(index[front:end], inner_new)
+        middle = unravelled(world, at, inner_have)
+        return below.elem([*index[:front], *middle, *index[end:]])
 
-    del sure
-    return array(x.name, sizes, x.dtype, elem, flat)  # type: ignore[arg-type]
+    return array(x.name, sizes, x.dtype, elem, below)
 
 
-def padded(symbols: Symbols, x: Array, low: Sequence[Any], high: Sequence[Any], value: Any) -> Array:
+def padded(
+    symbols: Symbols, x: Array, low: Sequence[Any], high: Sequence[Any], value: Any
+) -> Array:
     """Elements put before and after each dim; negative numbers take elements away."""
     have = x.shape
     if not len(low) == len(high) == len(have):
@@ -158,7 +154,7 @@ def padded(symbols: Symbols, x: Array, low: Sequence[Any], high: Sequence[Any], 
     highs = [symbols.whole(v, "a pad") for v in high]
     shape = [s + a + b for s, a, b in zip(have, lows, highs, strict=True)]
     assert x.dtype is not None
-    if isinstance(value, E) and value.dtype is scalars.NUMBER or not isinstance(value, E):
+    if (isinstance(value, E) and value.dtype is scalars.NUMBER) or not isinstance(value, E):
         fill = scalars.converted(value, x.dtype)
     else:
         fill = scalars.to_type(value, x.dtype)
@@ -232,8 +228,10 @@ def concatenated(symbols: Symbols, xs: Sequence[Array], axis: int, *, assume: bo
                 return xs[n].elem(at)
             here = at_least_zero(sizes[n] - 1 - at[axis])
             answer = world.answer(here)
-            if answer is None and isinstance(here, Node) and all(
-                str(v.args[0]).startswith("out:") for v in here.vars
+            if (
+                answer is None
+                and isinstance(here, Node)
+                and all(str(v.args[0]).startswith("out:") for v in here.vars)
             ):
                 answer = world.decide(here)
             if answer is True:
@@ -258,7 +256,6 @@ def cast(x: Array, t: DType) -> Array:
         x.shape,
         t,
         lambda index: scalars.converted(x.elem(index), t),
-        (lambda at: scalars.converted(x.flat(at), t)) if x.flat else None,  # type: ignore[misc]
     )
 
 

@@ -9,8 +9,9 @@ from mlirules.drivers.prove import arrays, scalars
 from mlirules.drivers.prove.arrays import array
 from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, atom, dim
 from mlirules.drivers.prove.normal import Normal
-from mlirules.drivers.prove.scalars import E
-from mlirules.drivers.prove.symbols import Array, Symbols, Unknown
+from mlirules.drivers.prove.scalars import E, to_type
+from mlirules.drivers.prove.symbols import Symbols
+from mlirules.drivers.prove.tensors import Array
 from mlirules.drivers.prove.world import World, is_zero
 from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.functions import TENSOR
@@ -74,9 +75,12 @@ class Equation:
         stack: list[ast.Expr] = [*self.eq.indices, self.eq.value]
         for expr in stack:
             for n in walk(expr):
-                if isinstance(n, ast.Access) and isinstance(n.base, ast.Name):
-                    if (n.base.id, n.items) not in found:
-                        found.append((n.base.id, n.items))
+                if (
+                    isinstance(n, ast.Access)
+                    and isinstance(n.base, ast.Name)
+                    and (n.base.id, n.items) not in found
+                ):
+                    found.append((n.base.id, n.items))
         return [
             (n, i)
             for at, (n, i) in enumerate(found)
@@ -99,8 +103,10 @@ class Equation:
         """The loops, their ranges, and where the target is written."""
         symbols = Symbols(self.world, self.env)
         for bound in self.eq.bounds:
-            limit = symbols.items([bound.limit])[0] if not isinstance(bound.limit, ast.Pack) else (
-                symbols.pack(bound.limit)
+            limit = (
+                symbols.items([bound.limit])[0]
+                if not isinstance(bound.limit, ast.Pack)
+                else (symbols.pack(bound.limit))
             )
             if bound.pack:
                 values = sequence(limit, "the limit")
@@ -203,10 +209,9 @@ class Equation:
                     if loose and not any(isinstance(n, (ast.Call, ast.Access)) for n in walk(item)):
                         inside |= loose
                         unknown.append("=")
-                    elif (
-                        any(isinstance(n, ast.Call) and n.fn in FUNCTIONS for n in walk(item))
-                        or names & set(self.packs)
-                    ):
+                    elif any(
+                        isinstance(n, ast.Call) and n.fn in FUNCTIONS for n in walk(item)
+                    ) or names & set(self.packs):
                         length = self._length(item, known)
                         if length is None:
                             unknown.append("?")
@@ -230,7 +235,8 @@ class Equation:
         for name in names:
             if name in self.packs:
                 trial[name] = [
-                    atom(Node("var", f"trial {name} {i}", dim("trial"))) for i in range(self.packs[name])
+                    atom(Node("var", f"trial {name} {i}", dim("trial")))
+                    for i in range(self.packs[name])
                 ]
             elif name not in known and dtype_named(name) is None:
                 if self.maybe_pack(name):
@@ -317,7 +323,9 @@ class Equation:
                     size = len(dims) - (len(items) - 1)
                     if size < 0 or size > len(members):
                         raise Refused("too many dims")
-                    for m, d in zip(members[len(members) - size :], dims[len(values) :], strict=False):
+                    for m, d in zip(
+                        members[len(members) - size :], dims[len(values) :], strict=False
+                    ):
                         broadcast.setdefault(m, []).append(d)
                         values.append(None)
                     continue
@@ -443,9 +451,7 @@ class Equation:
         held = isinstance(before, Array)
 
         def elem(index: Sequence[Int]) -> E:
-            at: dict[str, Int] = {
-                n: i for n, i in zip(where, index, strict=True) if n is not None
-            }
+            at: dict[str, Int] = {n: i for n, i in zip(where, index, strict=True) if n is not None}
             loops: list[Node] = []
             for n in inner:
                 v = Node("var", world.fresh("k"), self.sizes[n])
@@ -464,8 +470,7 @@ class Equation:
                 start = before.elem(list(index))  # type: ignore[union-attr]
                 fn = {"+": "+", "*": "*"}.get(op)
                 if fn:
-                    combined = scalars.arithmetic(world, fn, start, out)
-                    return combined  # type: ignore[no-any-return]
+                    return to_type(scalars.arithmetic(world, fn, start, out), None)
                 return scalars.function(
                     {"and": "bitand", "or": "bitor", "xor": "bitxor"}.get(op, op), [start, out]
                 )
@@ -526,6 +531,7 @@ class Rewrite:
 
     def statement(self, statement: ast.Statement | BodyText) -> None:
         """One line."""
+        self.world.limits.check()
         match statement:
             case ast.IndexEquation():
                 self.equation(statement)
@@ -533,10 +539,8 @@ class Rewrite:
                 self.locals[target] = self.assigned(target, value)
             case ast.OpEquation():
                 self.op(statement)
-            case BodyText(text=text):
-                from mlirules.drivers.prove.bodies import run_body
-
-                run_body(self, text)
+            case BodyText():
+                raise Undecided("raw MLIR (`body:`) is not modelled")
             case _:
                 raise Undecided("a root that is erased")
 
@@ -680,15 +684,10 @@ def declared_type(symbols: Symbols, decl: ast.TypeDecl) -> Hint:
     for d in decl.dims:
         if isinstance(d.value, int):
             dims.append(d.value)
-        elif d.value is None:
-            return None, t
-        elif d.value not in symbols.names or symbols.names[d.value] is None:
+        elif d.value is None or d.value not in symbols.names or symbols.names[d.value] is None:
             return None, t
         elif d.pack:
             dims += [symbols.whole(v, "a size") for v in sequence(symbols.names[d.value])]
         else:
             dims.append(symbols.whole(symbols.names[d.value], "a size"))
     return dims, t
-
-
-__all__ = ["Bodies", "Equation", "Hint", "Rewrite", "Unknown", "declared_type"]

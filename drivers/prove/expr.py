@@ -1,8 +1,8 @@
 """Terms and polynomials over them: what indices, sizes and elements are written in.
 
 A :class:`Node` is an operator over numbers, names, nodes and polynomials. A :class:`Poly` is a sum
-of products of nodes: integers and fractions are its coefficients. Both are values that never change;
-equal ones have equal keys. A polynomial without nodes is a plain Python number.
+of products of nodes: integers and fractions are its coefficients. Both are values that never
+change; equal ones have equal keys. A polynomial without nodes is a plain Python number.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BINDERS = frozenset(["sum", "reduce", "red", "argument"])
 class Node:
     """An operator ``op`` over ``args``; equal nodes have equal keys."""
 
-    __slots__ = ("args", "key", "op", "vars")
+    __slots__ = ("args", "key", "op", "symbols", "vars")
 
     def __init__(self, op: str, *args: Any) -> None:
         self.op = op
@@ -57,13 +57,17 @@ class Node:
         text = op + "(" + ",".join(key_of(a) for a in args) + ")"
         self.key = text if len(text) < 40 else hashlib.sha256(text.encode()).hexdigest()[:40]
         found: frozenset[Node] = frozenset()
+        named: frozenset[Node] = frozenset()
         for a in args:
-            found = found | variables(a)
+            f, s = occurring(a)
+            found, named = found | f, named | s
         if op in BINDERS:
             bound = {v for a in args if isinstance(a, tuple) for v in a if isinstance(v, Node)}
             found = found - bound
         #: The loop indices that occur in it free.
         self.vars = found | {self} if op == "var" else found
+        #: The sizes and whole numbers that occur in it.
+        self.symbols = named | {self} if op in ("dim", "int") else named
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Node) and self.key == other.key
@@ -77,16 +81,17 @@ class Node:
         return f"{self.op}({', '.join(map(str, self.args))})"
 
 
-def variables(value: Any) -> frozenset[Node]:
-    """The loop indices that occur in a value."""
+def occurring(value: Any) -> tuple[frozenset[Node], frozenset[Node]]:
+    """The loop indices and the symbols that occur in a value."""
     if isinstance(value, (Node, Poly)):
-        return value.vars
+        return value.vars, value.symbols
+    found: frozenset[Node] = frozenset()
+    named: frozenset[Node] = frozenset()
     if isinstance(value, tuple):
-        out: frozenset[Node] = frozenset()
         for v in value:
-            out = out | variables(v)
-        return out
-    return frozenset()
+            f, s = occurring(v)
+            found, named = found | f, named | s
+    return found, named
 
 
 def loop(name: str, size: Int) -> Poly:
@@ -107,7 +112,7 @@ def whole(name: str) -> Poly:
 class Poly:
     """A sum of products of nodes with number coefficients; never a plain number."""
 
-    __slots__ = ("key", "terms", "vars")
+    __slots__ = ("key", "symbols", "terms", "vars")
 
     def __init__(self, terms: Mapping[Mono, Number]) -> None:
         self.terms = dict(sorted(terms.items(), key=lambda t: [(n.key, p) for n, p in t[0]]))
@@ -118,10 +123,13 @@ class Poly:
         if len(self.key) > 60:
             self.key = "{" + hashlib.sha256(text.encode()).hexdigest()[:40] + "}"
         found: set[Node] = set()
+        named: set[Node] = set()
         for m in self.terms:
             for n, _ in m:
                 found |= n.vars
+                named |= n.symbols
         self.vars = frozenset(found)
+        self.symbols = frozenset(named)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Poly) and self.key == other.key

@@ -1,9 +1,9 @@
 """Normal forms: what of two elements is compared.
 
-A float, a number or a complex element becomes a polynomial over the reals, an integer one modulo a
-power of two, a truth value a polynomial of 0 and 1. The laws that are used stand where they are used
-and are listed in docs/proving.md. Two elements with one normal form are equal; nothing follows from
-two normal forms that differ.
+A float, a number or a complex element becomes a polynomial over the reals, an integer one modulo
+a power of two, a truth value a polynomial of 0 and 1. The laws that are used stand where they are
+used and are listed in docs/proving.md. Two elements with one normal form are equal; nothing follows
+from two normal forms that differ.
 """
 
 from __future__ import annotations
@@ -27,11 +27,18 @@ from mlirules.drivers.prove.expr import (
     nodes_in,
     terms_of,
 )
+from mlirules.drivers.prove.realness import finite, positive, special
+from mlirules.drivers.prove.replacing import (
+    Replacement,
+    exact,
+    linear_in,
+    type_name_for_order,
+    variables_of,
+)
 from mlirules.drivers.prove.scalars import INDEX, NUMBER, E, LazyType, type_key
 from mlirules.drivers.prove.world import World, at_least_zero, divided, is_zero, negated
 from mlirules.language.values import DType
 
-_CONDITIONS = frozenset(["eq0", "ge0", "req0", "rge0", "rgt0", "cmp", "elem?", "test", "any"])
 #: Permutations of the indices of one sum that are tried for its smallest form.
 _ORDERS = 24
 
@@ -48,10 +55,9 @@ class Normal:
     def of(self, e: E) -> Int:
         """An element's normal form, by its type."""
         t = e.dtype
-        if e.op == "elem":
+        if e.op == "elem" and isinstance(t, LazyType) and len(t.among) > 1:
             # What is only moved is the same in every type.
-            if isinstance(t, LazyType) and len(t.among) > 1:
-                return atom(Node("elem", *e.args))
+            return atom(Node("elem", *e.args))
         if t is NUMBER:
             return self.real(e)
         if t is INDEX or t.is_int:
@@ -207,7 +213,7 @@ class Normal:
     @staticmethod
     def wrapped(value: Int, t: DType) -> Int:
         """Coefficients reduced to the type's width."""
-        if t is INDEX or isinstance(t, LazyType) and len(t.among) > 1:
+        if t is INDEX or (isinstance(t, LazyType) and len(t.among) > 1):
             return value
         span = 1 << t.width
         half = span >> 1
@@ -303,6 +309,12 @@ class Normal:
             return self.indicator(
                 {"==": is_zero(d), "<": at_least_zero(-d - 1), "<=": at_least_zero(-d)}[op]
             )
+        if t is NUMBER or t.is_float:
+            for x_, y_ in ((a, b), (b, a)):
+                if op == "==" and special(y_) in ("inf", "-inf") and finite(self.world, x_):
+                    return 0  # no real number is infinite
+                if op == "==" and y_ == 0 and positive(self.world, x_):
+                    return 0  # exponentials, and sums of them, are above 0
         if op == "==":
             a, b = sorted((a, b), key=key_of)
         return self.indicator(Node("cmp", op, type_name_for_order(t), a, b))
@@ -337,9 +349,7 @@ class Normal:
         """A sum. What may be infinite is never cancelled."""
         out = a + b
         if len(terms_of(out)) < len(terms_of(a).keys() | terms_of(b).keys()):
-            gone = [
-                m for m in terms_of(a).keys() & terms_of(b).keys() if m not in terms_of(out)
-            ]
+            gone = [m for m in terms_of(a).keys() & terms_of(b).keys() if m not in terms_of(out)]
             if any(self.unbounded(n) for m in gone for n, _ in m):
                 raise Undecided("a difference of what may be infinite")
         return out
@@ -347,9 +357,7 @@ class Normal:
     def product(self, a: Int, b: Int) -> Int:
         """A product. 0 times what may be infinite is not 0."""
         for zero, other in ((a, b), (b, a)):
-            if zero == 0 and any(
-                self.unbounded(n) for m in terms_of(other) for n, _ in m
-            ):
+            if zero == 0 and any(self.unbounded(n) for m in terms_of(other) for n, _ in m):
                 raise Undecided("0 times what may be infinite")
         return a * b
 
@@ -358,7 +366,7 @@ class Normal:
         return any(n.op == "special" for n in nodes_in(node))
 
     def inverse(self, value: Int) -> Int:
-        """``1 / value``: of a product the product of inverses; of a sum, scaled to its first term."""
+        """``1 / value``: of a product that of inverses; of a sum, scaled to its first term."""
         if not isinstance(value, Poly):
             if value == 0:
                 raise Undecided("a division by zero")
@@ -405,7 +413,7 @@ class Normal:
         if name == "exp":
             if a == 0:
                 return 1
-            if isinstance(a, Poly) and self._special(a) == "-inf":
+            if special(a) == "-inf":
                 return 0
         if name == "log" and a == 1:
             return 0
@@ -417,9 +425,9 @@ class Normal:
                     return Fraction(n, d)
         if name == "abs" and not isinstance(a, Poly):
             return abs(a)
-        if name in ("floor", "ceil", "trunc", "round") and not isinstance(a, Poly):
-            if Fraction(a).denominator == 1:
-                return a
+        whole = not isinstance(a, Poly) and Fraction(a).denominator == 1
+        if name in ("floor", "ceil", "trunc", "round") and whole:
+            return a
         if name == "pow":
             power = args[1]
             if not isinstance(power, Poly):
@@ -439,8 +447,10 @@ class Normal:
                 return max(first, second) if name == "max" else min(first, second)
             answer = self._ordered(first, second)
             if answer is not None:
-                return (second if answer else first) if name == "max" else (
-                    first if answer else second
+                return (
+                    (second if answer else first)
+                    if name == "max"
+                    else (first if answer else second)
                 )
             args = (first, second)
         return atom(Node("f", name, args))
@@ -455,14 +465,6 @@ class Normal:
                 return True
             if self.world.follows(at_least_zero(-d)):
                 return False
-        return None
-
-    def _special(self, value: Poly) -> str | None:
-        if len(value.terms) != 1:
-            return None
-        ((mono, c),) = value.terms.items()
-        if len(mono) == 1 and mono[0][0].op == "special" and mono[0][1] == 1 and c == 1:
-            return str(mono[0][0].args[0])
         return None
 
     def _through_select(self, name: str, a: Poly) -> Int | None:
@@ -501,6 +503,8 @@ class Normal:
     def summed_term(self, loops: list[Node], mono: Mono, c: Number) -> Int:
         """The sum of one product over loop indices."""
         for v in loops:
+            if v.args[1] == 0:
+                return 0
             if v.args[1] == 1:
                 rest = [w for w in loops if w is not v]
                 return self.summed(rest, self.replaced(make({mono: c}), {v: 0}))
@@ -585,9 +589,7 @@ class Normal:
                             at_least_zero(size - most)
                         ):
                             new = Node("var", world.fresh("k"), most)
-                            return self.summed(
-                                [*others, new], self.replaced(left, {v: atom(new)})
-                            )
+                            return self.summed([*others, new], self.replaced(left, {v: atom(new)}))
                     else:
                         low = -rest
                         if world.follows(at_least_zero(low)) and world.follows(
@@ -676,128 +678,4 @@ class Normal:
         """A value with loop indices replaced; ``bare``: by other names alone."""
         if not by:
             return value
-        return _Replacement(self, by, bare).value(value)
-
-
-class _Replacement:
-    """One replacement of loop indices. See :meth:`Normal.replaced`."""
-
-    def __init__(self, normal: Normal, by: dict[Node, Int], bare: bool) -> None:
-        self.normal, self.by, self.bare = normal, by, bare
-        self.keys = frozenset(by)
-        self.memo: dict[str, Any] = {}
-
-    def value(self, value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(self.value(v) for v in value)
-        if not isinstance(value, (Node, Poly)) or not value.vars & self.keys:
-            return value
-        held = self.memo.get(value.key)
-        if held is None:
-            if isinstance(value, Poly):
-                held = self.poly(value)
-            elif value.op in _CONDITIONS or value.op in ("not", "and", "or"):
-                held = self.condition(value)
-            else:
-                held = self.plain(value)
-            self.memo[value.key] = held
-        return held
-
-    def poly(self, value: Poly) -> Int:
-        total: Int = 0
-        for mono, c in value.terms.items():
-            product: Int = c
-            for node, power in mono:
-                one = self.node(node)
-                for _ in range(power):
-                    product = product * one
-            total = total + product
-        return total
-
-    def condition(self, node: Node) -> Node | bool:
-        args = tuple(self.value(a) for a in node.args)
-        match node.op:
-            case "eq0":
-                return is_zero(args[0])
-            case "ge0":
-                return at_least_zero(args[0])
-            case "not":
-                return negated(args[0])
-        return Node(node.op, *args)
-
-    def plain(self, node: Node) -> Node:
-        """A node that stands inside another one, as a node."""
-        found = self.node(node)
-        if isinstance(found, Poly) and len(found.terms) == 1:
-            ((mono, c),) = found.terms.items()
-            if c == 1 and len(mono) == 1 and mono[0][1] == 1:
-                return mono[0][0]
-        raise Undecided("an index set that changes shape")
-
-    def node(self, node: Node) -> Int:
-        if node in self.by:
-            return self.by[node]
-        if not node.vars & self.keys:
-            return atom(node)
-        n, w = self.normal, self.normal.world
-        if node.op in ("sum", "reduce"):
-            loops = node.args[0]
-            sizes = tuple(self.value(v.args[1]) for v in loops)
-            if self.bare:
-                new = tuple(
-                    Node("var", v.args[0], s) for v, s in zip(loops, sizes, strict=True)
-                )
-                inner = {**self.by, **{v: atom(x) for v, x in zip(loops, new, strict=True)}}
-                body = _Replacement(n, inner, True).value(node.args[1])
-                return atom(Node(node.op, new, body, *node.args[2:]))
-            fresh = [Node("var", w.fresh("k"), s) for s in sizes]
-            inner = {**self.by, **{v: atom(x) for v, x in zip(loops, fresh, strict=True)}}
-            body = _Replacement(n, inner, False).value(node.args[1])
-            if node.op == "sum":
-                return n.summed(fresh, body)
-            return n.reduced(node.args[2], fresh, body)
-        args = tuple(self.value(a) for a in node.args)
-        if self.bare:
-            return atom(Node(node.op, *args))
-        match node.op:
-            case "fdiv":
-                return w.idiv(*args)
-            case "min":
-                return w.least(*args)
-            case "holds":
-                return n.indicator(args[0])
-            case "f":
-                return n.function(args[0], args[1])
-            case "inv":
-                return n.inverse(args[0])
-            case "ite":
-                return n.select(*args)
-        return atom(Node(node.op, *args))
-
-
-def variables_of(value: Any) -> frozenset[Node]:
-    """The free loop indices of a value."""
-    return value.vars if isinstance(value, (Node, Poly)) else frozenset()
-
-
-def linear_in(value: Int, v: Node) -> tuple[Number, Int]:
-    """The coefficient of an index in a linear expression and the rest; 0 where there is none."""
-    mono = ((v, 1),)
-    c = terms_of(value).get(mono, 0)
-    return c, value - c * atom(v)
-
-
-def exact(value: Any, t: DType) -> int:
-    """The whole number that an integer constant stands for in a type."""
-    if t is INDEX or t is NUMBER:
-        return int(value)
-    span = 1 << t.width
-    low = int(t.lowest)
-    return (int(value) - low) % span + low
-
-
-def type_name_for_order(t: DType) -> str:
-    """What tells orders apart: the type of integers, and that of floats as one."""
-    if t is NUMBER or t.is_float:
-        return "real"
-    return t.name
+        return Replacement(self, by, bare=bare).value(value)

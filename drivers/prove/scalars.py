@@ -6,9 +6,9 @@ import math
 from fractions import Fraction
 from typing import Any
 
-from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, variables
-from mlirules.drivers.prove.world import World, compared, is_zero, at_least_zero
-from mlirules.generator.lowering.values import wide
+from mlirules.drivers.prove.expr import Node, Poly, Undecided
+from mlirules.drivers.prove.world import World, compared
+from mlirules.generator.lowering.values import wide as wide_of
 from mlirules.language.functions import SIMPLE
 from mlirules.language.operands import Refused
 from mlirules.language.values import DType
@@ -18,12 +18,10 @@ BOOL = DType("i1")
 INDEX = DType("index")
 
 #: The element types that a symbol may stand for.
-TYPES = tuple(
-    DType(n)
-    for n in (
-        "f32 f64 f16 bf16 f8E5M2 f8E4M3FN f8E5M2FNUZ f8E4M3FNUZ si64 si32 si16 si8 "
-        "ui8 ui16 ui32 ui64 i1 complex64 complex128"
-    ).split()
+TYPES = (
+    *(DType(n) for n in ("f32", "f64", "f16", "bf16")),
+    *(DType(n) for n in ("si64", "si32", "si16", "si8", "ui8", "ui16", "ui32", "ui64", "i1")),
+    *(DType(n) for n in ("complex64", "complex128")),
 )
 
 
@@ -52,7 +50,8 @@ class LazyType(DType):
         return found
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
+        """Its name."""
         return str(self._ask("name", lambda t: t.name))
 
     @property
@@ -62,32 +61,45 @@ class LazyType(DType):
 
     @property
     def is_float(self) -> bool:
+        """As of :class:`DType`."""
         return bool(self._ask("float", lambda t: t.is_float))
 
     @property
     def is_bool(self) -> bool:
+        """As of :class:`DType`."""
         return bool(self._ask("bool", lambda t: t.is_bool))
 
     @property
     def is_complex(self) -> bool:
+        """As of :class:`DType`."""
         return bool(self._ask("complex", lambda t: t.is_complex))
 
     @property
     def is_int(self) -> bool:
+        """As of :class:`DType`."""
         return bool(self._ask("int", lambda t: t.is_int))
 
     @property
     def is_unsigned(self) -> bool:
+        """As of :class:`DType`."""
         return bool(self._ask("unsigned", lambda t: t.is_unsigned))
 
     @property
     def width(self) -> int:
+        """Its width in bits."""
         return int(self._ask("width", lambda t: t.width))
+
+    @property
+    def narrow(self) -> bool:
+        """Whether it is narrower than f32."""
+        return bool(self._ask("narrow", lambda t: t.width < 32))
 
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
         if isinstance(other, LazyType):
+            if not set(self.among) & set(other.among):
+                return False
             return self.name == other.name
         if isinstance(other, DType):
             if other not in self.among:
@@ -108,6 +120,20 @@ class LazyType(DType):
 def type_key(t: DType) -> str:
     """A type's name in keys; a type that is not chosen keeps its symbol's."""
     return t.key if isinstance(t, LazyType) else t.name
+
+
+def wide(t: DType) -> DType:
+    """The type to accumulate in; of a type that is not chosen only whether it is narrow counts."""
+    if isinstance(t, LazyType) and t.is_float:
+        return DType("f32") if t.narrow else t
+    return wide_of(t)
+
+
+def opmath(t: DType) -> DType:
+    """The type PyTorch computes ``t`` in."""
+    if isinstance(t, LazyType):
+        return DType("f32") if t.is_float and t.narrow else t
+    return DType("f32") if t.is_float and t.width < 32 else t
 
 
 class E(Node):
@@ -231,8 +257,11 @@ _ARITH = {"+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%":
 
 def arithmetic(world: World, op: str, a: Any, b: Any) -> Any:
     """``a op b`` on scalars, one of which is known only as a symbol."""
-    if not isinstance(a, E) and not isinstance(b, E) and not isinstance(a, float) and not (
-        isinstance(b, float)
+    if (
+        not isinstance(a, E)
+        and not isinstance(b, E)
+        and not isinstance(a, float)
+        and not (isinstance(b, float))
     ):
         # Whole numbers: sizes, indices, integer constants.
         a, b = (int(v) if isinstance(v, bool) else v for v in (a, b))
@@ -259,10 +288,13 @@ def arithmetic(world: World, op: str, a: Any, b: Any) -> Any:
     return E(_ARITH[op], (type_key(t), x, y), t)
 
 
-def comparison(world: World, op: str, a: Any, b: Any) -> Any:
+def comparison(op: str, a: Any, b: Any) -> Any:
     """A comparison: of symbols known before run time a decision, of elements a truth value."""
-    if not isinstance(a, E) and not isinstance(b, E) and not isinstance(a, float) and not (
-        isinstance(b, float)
+    if (
+        not isinstance(a, E)
+        and not isinstance(b, E)
+        and not isinstance(a, float)
+        and not (isinstance(b, float))
     ):
         a, b = (int(v) if isinstance(v, bool) else v for v in (a, b))
         return truth(compared(op, a, b))
@@ -319,8 +351,8 @@ def function(fn: str, args: list[Any]) -> E:
     if fn == "fma":
         x, y = paired(args[0], args[1])
         z = to_type(args[2], x.dtype)
-        t = type_key(x.dtype)
-        return E("add", (t, E("mul", (t, x, y), x.dtype), z), x.dtype)
+        name = type_key(x.dtype)
+        return E("add", (name, E("mul", (name, x, y), x.dtype), z), x.dtype)
     if fn == "sign":
         x = to_type(args[0], None)
         return E("fn", (fn, type_key(x.dtype), x), x.dtype)
@@ -369,32 +401,3 @@ def function(fn: str, args: list[Any]) -> E:
 def reduction(op: str, loops: tuple[Node, ...], body: E) -> E:
     """What ``op`` (``+``, ``*``, ``max``...) gives over all values of some loop indices."""
     return E("red", (op, type_key(body.dtype), loops, body), body.dtype)
-
-
-__all__ = [
-    "BOOL",
-    "INDEX",
-    "NUMBER",
-    "TYPES",
-    "E",
-    "Int",
-    "LazyType",
-    "arithmetic",
-    "at_least_zero",
-    "boolean",
-    "comparison",
-    "const",
-    "converted",
-    "function",
-    "is_scalar",
-    "is_zero",
-    "number",
-    "paired",
-    "reduction",
-    "selected",
-    "to_type",
-    "truth",
-    "type_key",
-    "variables",
-    "wide",
-]

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mlirules.drivers.prove.binding import Binder, NoFit, element_of, given, sizes_of
 from mlirules.drivers.prove.equations import Equation, Hint, Rewrite, declared_type
-from mlirules.drivers.prove.expr import Int, Poly, Undecided
-from mlirules.drivers.prove.meanings import Binder, Meanings, NoFit, element_of, given, sizes_of
-from mlirules.drivers.prove.symbols import Array, Symbols, Unknown
+from mlirules.drivers.prove.expr import Int, Undecided
+from mlirules.drivers.prove.meanings import Meanings
+from mlirules.drivers.prove.symbols import Symbols
+from mlirules.drivers.prove.tensors import Array, Unknown
 from mlirules.drivers.prove.world import Covered, Impossible, World, is_zero
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression as walk
@@ -38,7 +40,12 @@ class Case:
     """One path through a rule. See the module's docstring."""
 
     def __init__(
-        self, world: World, rule: Rule, meanings: Meanings, *, swapped: int | None = None,
+        self,
+        world: World,
+        rule: Rule,
+        meanings: Meanings,
+        *,
+        swapped: int | None = None,
         dropped: int | None = None,
     ) -> None:
         self.world, self.rule, self.meanings = world, rule, meanings
@@ -72,6 +79,9 @@ class Case:
         except Undecided as undecided:
             raise At(self.line, undecided.reason) from None
         except Refused as refused:
+            if "outside a list" in refused.message or "empty list" in refused.message:
+                # The rule itself refuses such a match.
+                raise Impossible(refused.message) from None
             raise At(self.line, f"the rule refuses, or the model: {refused}") from None
         except NoFit as no:
             raise At(self.line, str(no)) from None
@@ -84,6 +94,13 @@ class Case:
         if self.rule.index_match:
             self.equations()
         else:
+            made = {r for p in self.rule.match for r in p.equation.results if r}
+            for pattern in self.rule.match:
+                self.line = pattern.line
+                for arg in pattern.equation.call.args:
+                    self.leaves(arg, made)
+            # Conditions on operands alone come first: what they leave out is not run.
+            self.settle()
             for n, pattern in enumerate(self.rule.match):
                 self.line = pattern.line
                 self.op(n, pattern)
@@ -137,7 +154,8 @@ class Case:
             if isinstance(n, (ast.Name, ast.Pack)) and n.id:
                 if n.id not in self.env and dtype_named(n.id) is None:
                     return False
-                if isinstance(self.env.get(n.id), Unknown):
+                held = self.env.get(n.id)
+                if isinstance(held, Unknown) and held.settle is None:
                     return False
         return True
 
@@ -147,14 +165,17 @@ class Case:
         args = list(call.args)
         if self.swapped == at:
             args[0], args[1] = args[1], args[0]
-        for arg in args:
-            self.leaves(arg)
-        self.settle()
         self.line = pattern.line
         hints = [self.hint(r) for r in pattern.equation.results]
         if pattern.equation.pack:
             raise Undecided("a list of results")
-        call = ast.Call(call.pos, call.end, call.fn, tuple(self.wild(a, at, i) for i, a in enumerate(args)), call.attrs)
+        call = ast.Call(
+            call.pos,
+            call.end,
+            call.fn,
+            tuple(self.wild(a, at, i) for i, a in enumerate(args)),
+            call.attrs,
+        )
         made = self.meanings.call(self.world, call, self.env, hints, assume=True)
         for name, value in zip(pattern.equation.results, made, strict=True):
             if name is None:
@@ -191,10 +212,6 @@ class Case:
         decl = self.rule.types[name][1]
         if decl.element is not None:
             element_of(self.world, name, decl, self.env)
-        if decl.dims is not None and self.meanings.opaque | set() and all(
-            d.value is not None for d in decl.dims
-        ):
-            pass
         dims, t = declared_type(self.symbols(), decl)
         return dims, t
 
@@ -212,17 +229,33 @@ class Case:
         except NoFit as no:
             raise Impossible(str(no)) from None
 
-    def leaves(self, arg: ast.Expr) -> None:
+    def leaves(self, arg: ast.Expr, made: set[str]) -> None:
         """The operands that no op of the match makes."""
         for n in self._names(arg):
-            if n in self.env:
+            if n in self.env or n in made:
                 continue
             if n in self.rule.types:
-                self.env[n] = given(
-                    self.world, n, self.rule.types[n][1], self.env, self.strings
-                )
+                self.env[n] = self.leaf(n, self.rule.types[n][1])
             else:
                 self.env[n] = Unknown(n)
+
+    def leaf(self, name: str, decl: ast.TypeDecl) -> Any:
+        """An operand; one whose type names no size is made when something asks for it."""
+        world = self.world
+        tensor = decl.kind in ("vtensor", "tensor")
+        open_dims = decl.dims is None or all(d.value is None for d in decl.dims)
+        if decl.kind != "list" and not (tensor and open_dims):
+            return given(world, name, decl, self.env, self.strings)
+        if tensor:
+            element_of(world, name, decl, self.env)
+
+        def settle() -> Any:
+            key = f"operand {name}"
+            if key not in world.chosen:
+                world.chosen[key] = given(world, name, decl, self.env, self.strings)
+            return world.chosen[key]
+
+        return Unknown(name, settle)
 
     def _names(self, arg: ast.Expr) -> list[str]:
         match arg:
@@ -263,7 +296,10 @@ class Case:
                 decl = declared[1]
                 t = element_of(self.world, eq.target, decl, self.env)
                 dims = self.target_sizes(eq, decl)
-            made = Equation(self.world, eq, self.env, (dims, t), assume=True).made()
+            try:
+                made = Equation(self.world, eq, self.env, (dims, t), assume=True).made()
+            except Refused as refused:
+                raise Impossible(str(refused)) from None
             self.env[eq.target] = made
             if declared is not None:
                 self.typed(eq.target, declared[1], made)
@@ -314,7 +350,7 @@ class Case:
         for name, value in before.items():
             if isinstance(value, Array):
                 hints[name] = (value.shape, value.dtype)
-        env = {k: v for k, v in self.env.items()}
+        env = dict(self.env)
         rewrite = Rewrite(
             self.world, self.rule, env, hints, self.meanings.call, assume=False, checked=True
         )
@@ -332,11 +368,11 @@ class Case:
                 if new.rank != value.rank:
                     raise Undecided(f"{name} has rank {new.rank}, not {value.rank}")
                 for a, b in zip(new.shape, value.shape, strict=True):
-                    if not self.world.same(a, b):
-                        raise Undecided(f"{name} has a size {a}, not {b}")
+                    if self.world.same(a, b):
+                        continue
+                    if self.world.decide(is_zero(a - b)):
+                        continue
+                    raise Undecided(f"{name} has a size {a}, not {b}")
                 if not (new.dtype is value.dtype or new.dtype == value.dtype):
                     raise Undecided(f"{name} holds {new.dtype}, not {value.dtype}")
         return made
-
-
-__all__ = ["At", "Case", "Poly", "Sides", "is_zero"]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlirules.drivers.prove import scalars
 from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, nodes_in
 from mlirules.drivers.prove.normal import Normal
-from mlirules.drivers.prove.scalars import BOOL, NUMBER, E
-from mlirules.drivers.prove.world import World, at_least_zero, compared, is_zero, negated
+from mlirules.drivers.prove.scalars import NUMBER, E
+from mlirules.drivers.prove.tensors import Applied, Unknown
+from mlirules.drivers.prove.world import World, at_least_zero, compared, is_zero
 from mlirules.language.builtins.lists import replaced, without
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.functions import SIMPLE, SPECIAL, TENSOR
@@ -20,40 +19,45 @@ from mlirules.language.notation import ast
 from mlirules.language.operands import Refused, dtype, sequence, tensor
 from mlirules.language.values import DType, Tensor, dtype_named
 
-
-@dataclass(frozen=True, eq=False)
-class Array(Tensor):
-    """A tensor by its sizes and what each element is; ``flat`` reads it in row-major order."""
-
-    elem: Callable[[Sequence[Int]], E] = lambda _: _no_element()
-    flat: Callable[[Int], E] | None = None
-
-    @property
-    def shape(self) -> list[Int]:
-        """The sizes."""
-        return list(self.dims or ())  # type: ignore[arg-type]
-
-
-def _no_element() -> E:
-    raise Undecided("a tensor whose elements are not known")
-
-
-@dataclass(eq=False)
-class Unknown:
-    """An operand that nothing has asked for yet; ``held`` is what it turned out to be."""
-
-    name: str
-
-
-class Place(list[Any]):
-    """A list of indices: arithmetic on it goes item by item."""
-
-
 #: Functions of the closed set that only move values about, or work on types and ranks.
 _STRUCTURAL = frozenset(
-    "rank shape dim ranked is_tensor len take last skip slice reversed every interleave insert "
-    "drop restore permute swap concat set reduced repeat expanded range dtype dtype_of is_complex "
-    "is_unsigned bitwidth lowest highest part opmath inverse is_permutation promoted".split()
+    {
+        "rank",
+        "shape",
+        "dim",
+        "ranked",
+        "is_tensor",
+        "len",
+        "take",
+        "last",
+        "skip",
+        "slice",
+        "reversed",
+        "every",
+        "interleave",
+        "insert",
+        "drop",
+        "restore",
+        "permute",
+        "swap",
+        "concat",
+        "set",
+        "reduced",
+        "repeat",
+        "expanded",
+        "range",
+        "dtype",
+        "dtype_of",
+        "is_complex",
+        "is_unsigned",
+        "bitwidth",
+        "lowest",
+        "highest",
+        "part",
+        "inverse",
+        "is_permutation",
+        "promoted",
+    }
 )
 
 
@@ -81,13 +85,15 @@ class Symbols(Evaluator):
         """What a name stands for."""
         if node.id in self.names:
             value = self.names[node.id]
-            if isinstance(value, Unknown):
+            if isinstance(value, Unknown) and value.settle is not None:
+                return value.settle()
+            if isinstance(value, (Unknown, Applied)):
                 raise Undecided(f"{node.id}: nothing says what it is")
             return value
         found = dtype_named(node.id)
         if found is not None:
             return found
-        return super().name(node)
+        raise Undecided(f"nothing says what {node.id} is")
 
     # -- operators
 
@@ -104,7 +110,11 @@ class Symbols(Evaluator):
         if isinstance(value, E):
             if value.dtype.is_bool:
                 raise Refused("- is not defined on i1")
-            return E("sub", (scalars.type_key(value.dtype), scalars.const(0, value.dtype), value), value.dtype)
+            return E(
+                "sub",
+                (scalars.type_key(value.dtype), scalars.const(0, value.dtype), value),
+                value.dtype,
+            )
         return super().unary(op, value)
 
     def logical(self, op: str, left: ast.Expr, right: ast.Expr) -> Any:
@@ -113,8 +123,7 @@ class Symbols(Evaluator):
         if isinstance(a, bool):
             if a == (op == "or"):
                 return a
-            b = self.eval(right)
-            return b
+            return self.eval(right)
         b = self.eval(right)
         if isinstance(b, bool):
             return b if b == (op == "or") else a
@@ -175,7 +184,7 @@ class Symbols(Evaluator):
 
     def run_time_comparison(self, op: str, a: Any, b: Any) -> Any:
         """A truth value; a plain one where the world knows it."""
-        found = scalars.comparison(self.world, op, a, b)
+        found = scalars.comparison(op, a, b)
         if isinstance(found, E) and found.op == "icond":
             answer = self.world.answer(found.args[0])
             if answer is not None:
@@ -216,7 +225,7 @@ class Symbols(Evaluator):
                 "<=": d <= 0,
                 ">": d > 0,
                 ">=": d >= 0,
-            }[op]
+            }[op] is True
         match op:
             case "==" | "!=":
                 first = next(iter(d.terms.values()))
@@ -280,10 +289,11 @@ class Symbols(Evaluator):
             return args[1] if args[0] else args[2]
         if fn == "indexed":
             raise Undecided("indexing by tensors")
-        if any(isinstance(a, E) and a.dtype is not NUMBER for a in args) or (
-            fn in SIMPLE and fn not in ("max", "min", "abs")
-        ) or (fn in SPECIAL and fn != "cast") or (
-            fn == "sqrt" and any(symbolic(a) for a in args)
+        if (
+            any(isinstance(a, E) and a.dtype is not NUMBER for a in args)
+            or (fn in SIMPLE and fn not in ("max", "min", "abs"))
+            or (fn in SPECIAL and fn != "cast")
+            or (fn == "sqrt" and any(symbolic(a) for a in args))
         ):
             if fn in ("sum", "product"):
                 raise Undecided(f"{fn} of run-time values")
@@ -446,7 +456,9 @@ class Symbols(Evaluator):
             raise Refused("an axis stands twice")
         return found or list(range(rank))
 
-    def do_pooled(self, sizes: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: Any) -> list[Any]:
+    def do_pooled(
+        self, sizes: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: Any
+    ) -> list[Any]:
         """The sizes that windows give."""
         lists = [sequence(v) for v in (sizes, kernel, stride, padding, dilation)]
         if len({len(v) for v in lists}) > 1:
@@ -473,7 +485,7 @@ class Symbols(Evaluator):
         return self.world.least(value, size)
 
     def do_broadcasts(self, *tensors: Any) -> bool:
-        """Whether shapes broadcast together as far as known: what is left is assumed of programs."""
+        """Whether shapes broadcast as far as known: what is left is assumed of programs."""
         shapes = [list(reversed(tensor(t).dims or ())) for t in tensors]
         for i in range(max(len(s) for s in shapes)):
             sizes = {s[i] for s in shapes if i < len(s) and isinstance(s[i], int) and s[i] != 1}
@@ -489,9 +501,7 @@ class Symbols(Evaluator):
         out: list[Any] = [*wanted[: len(wanted) - len(dims)]]
         for have, want in zip(dims, wanted[len(out) :], strict=True):
             # PyTorch takes -1 and the dim's own size where the dim is not 1.
-            if self.equal(want, -1):
-                out.append(have)
-            elif self.world.same(have, want):
+            if self.equal(want, -1) or self.world.same(have, want):
                 out.append(have)
             elif self.equal(have, 1):
                 out.append(want)
@@ -526,7 +536,10 @@ class Symbols(Evaluator):
         if self.matching:
             # A size that is a fixed unknown number: what the rule does with it is the same.
             return bool(self.world.choose("static", [True, False]))
-        if any("result:" in n.key or str(n.args[0]).startswith("result:") for n in nodes_in(tuple(x) if isinstance(x, list) else x)):
+        if any(
+            "result:" in n.key or str(n.args[0]).startswith("result:")
+            for n in nodes_in(tuple(x) if isinstance(x, list) else x)
+        ):
             # What a program's types say of a result is what its op computes.
             return False
         return bool(self.world.choose(f"static {x}", [True, False]))
@@ -572,6 +585,10 @@ class Symbols(Evaluator):
         if isinstance(t, (Poly, int, float)):
             return isinstance(t, bool)
         return dtype(t).is_bool
+
+    def do_opmath(self, t: Any) -> DType:
+        """The type PyTorch computes in."""
+        return scalars.opmath(dtype(t))
 
     def do_promoted(self, *values: Any) -> DType:
         """The element type in which PyTorch combines values."""
@@ -681,6 +698,3 @@ class Symbols(Evaluator):
                 raise Refused(f"axis {a} is outside a list of {n}")
             out.append(a % n)
         return out
-
-
-__all__ = ["BOOL", "Array", "Fraction", "Symbols", "Unknown", "negated", "symbolic"]

@@ -97,12 +97,99 @@ class Limits:
 
     deadline: float
     rank: int = 6
-    paths: int = 3000
+    paths: int = 20000
+    #: Whether the rank that is allowed kept any choice from going further.
+    capped: bool = False
+    #: Sizes are at least this.
+    least: int = 0
+    #: Cases that no conversion rule lowers: the op, and the first reason.
+    left_out: dict[str, str] = field(default_factory=dict)
+    _context: Any = None
+
+    def context(self) -> Any:
+        """The solver's, shared by all paths."""
+        if self._context is None:
+            import z3
+
+            self._context = z3.Context()
+        return self._context
 
     def check(self) -> None:
         """Raise :class:`OutOfTime` when the time is over."""
         if time.monotonic() > self.deadline:
             raise OutOfTime("out of time")
+
+
+class Witness:
+    """Numbers for sizes and indices; what they leave open gets a number when it is asked for."""
+
+    def __init__(self, numbers: dict[str, int], seed: int, least: int) -> None:
+        self.least = least
+        self.numbers = numbers
+        self.count = seed
+
+    def node(self, node: Node) -> int | None:
+        """A node's number; None where it has none."""
+        if node.op not in ("dim", "int", "var", "fdiv", "min", "holds"):
+            return None
+        if node.op == "fdiv":
+            a, b = self.number(node.args[0]), self.number(node.args[1])
+            return None if a is None or not b else a // b
+        if node.op == "min":
+            a, b = self.number(node.args[0]), self.number(node.args[1])
+            return None if a is None or b is None else min(a, b)
+        if node.op == "holds":
+            held = self.holds(node.args[0])
+            return None if held is None else int(held)
+        found = self.numbers.get(node.key)
+        if found is None:
+            self.count += 1
+            if node.op == "dim" and self.count % 9 == 5 and not self.least:
+                found = 0
+                self.numbers[node.key] = found
+                return found
+            found = (2, 3, 5, 7, 11, 4, 1, 6)[self.count % 8]
+            if node.op == "var":
+                size = self.number(node.args[1])
+                if size is None or size < 1:
+                    return None
+                found = (self.count * 7 + 3) % size
+            self.numbers[node.key] = found
+        return found
+
+    def number(self, value: Int) -> int | None:
+        """A polynomial's number."""
+        total = 0
+        for mono, c in terms_of(value).items():
+            if not isinstance(c, int):
+                return None
+            product = c
+            for node, power in mono:
+                one = self.node(node)
+                if one is None:
+                    return None
+                product *= one**power
+            total += product
+        return total
+
+    def holds(self, condition: Node | bool) -> bool | None:
+        """Whether a condition holds; None where that is not known."""
+        if isinstance(condition, bool):
+            return condition
+        match condition.op:
+            case "eq0":
+                value = self.number(condition.args[0])
+                return None if value is None else value == 0
+            case "ge0":
+                value = self.number(condition.args[0])
+                return None if value is None else value >= 0
+            case "not":
+                held = self.holds(condition.args[0])
+                return None if held is None else not held
+            case "and":
+                parts = [self.holds(c) for c in condition.args]
+                return False if False in parts else None if None in parts else True
+        return None
 
 
 @dataclass
@@ -119,6 +206,9 @@ class World:
     ranks: list[int] = field(default_factory=list)
     #: What the paths need to hold beyond the rule's own lines.
     facts: list[Node] = field(default_factory=list)
+    #: Sizes that equations write by others.
+    equal: dict[Node, Int] = field(default_factory=dict)
+    _witnesses: list[Witness] = field(default_factory=list)
     _solver: Any = None
     _declared: dict[str, Any] = field(default_factory=dict)
 
@@ -126,9 +216,10 @@ class World:
         import z3
 
         self._z3 = z3
-        self._context = z3.Context()
+        self._context = self.limits.context()
         self._solver = z3.Solver(ctx=self._context)
         self._solver.set("timeout", QUESTION)
+        self._witnesses = [Witness({}, n, self.limits.least) for n in range(4)]
 
     # -- choices
 
@@ -166,7 +257,7 @@ class World:
         if bound_in(condition):
             raise Undecided("a condition on an index that is summed over")
         way = self._branch(2) == 0
-        self.assume(condition if way else negated(condition))
+        self._hold(condition if way else negated(condition))
         self.known[condition.key] = way
         return way
 
@@ -197,15 +288,59 @@ class World:
             if not condition:
                 raise Impossible("a condition that is false")
             return
+        if self.known.get(condition.key):
+            return
+        self._hold(condition)
+        if not self._witnesses and not self._witnessed():
+            raise Impossible(str(condition))
+
+    def _hold(self, condition: Node | bool) -> None:
+        assert isinstance(condition, Node)
         self.known[condition.key] = True
         self.facts.append(condition)
         self._solver.add(self.encoded(condition))
-        if self._solver.check() == self._z3.unsat:
-            raise Impossible(str(condition))
+        self._witnesses = [w for w in self._witnesses if w.holds(condition)]
+        if condition.op == "eq0":
+            self._equate(condition.args[0])
+
+    def _equate(self, value: Int) -> None:
+        """Remember an equation as a way to write one size by others."""
+        for mono, c in terms_of(value).items():
+            if len(mono) != 1 or mono[0][1] != 1 or abs(c) != 1:
+                continue
+            node = mono[0][0]
+            if node.op not in ("dim", "int") or node in self.equal:
+                continue
+            rest = value - c * atom(node)
+            if isinstance(rest, Poly) and (node in rest.symbols or rest.vars):
+                continue
+            self.equal[node] = -rest if c == 1 else rest
+            return
+
+    def _witnessed(self) -> bool:
+        """Find numbers for which all that is assumed holds; False: there are none."""
+        found = self._solver.check()
+        if found == self._z3.unsat:
+            return False
+        if found == self._z3.sat:
+            self._witness()
+        return True
+
+    def _witness(self) -> None:
+        model = self._solver.model()
+        numbers: dict[str, int] = {}
+        for d in model.decls():
+            name = d.name()
+            value = model[d]
+            if ":" in name and self._z3.is_int_value(value):
+                numbers[name.split(":", 1)[1]] = value.as_long()
+        made = Witness(numbers, len(self._witnesses), self.limits.least)
+        if all(made.holds(f) for f in self.facts):
+            self._witnesses = [*self._witnesses[-7:], made]
 
     def possible(self) -> bool:
         """Whether the assumptions may hold together, as far as the solver can tell."""
-        return bool(self._solver.check() != self._z3.unsat)
+        return bool(self._witnesses) or self._witnessed()
 
     # -- proofs of conditions
 
@@ -217,13 +352,19 @@ class World:
             return True
         if condition.op == "ge0" and self._plainly(condition.args[0]):
             return True
+        # Numbers for which it does not hold are an answer without the solver.
+        if any(w.holds(condition) is False for w in self._witnesses):
+            return False
         self.limits.check()
         self._solver.push()
         try:
             # Declarations of what occurs are assertions too: encode before the question.
             question = self.encoded(condition)
             self._solver.add(self._z3.Not(question))
-            found = self._solver.check() == self._z3.unsat
+            answer = self._solver.check()
+            found = answer == self._z3.unsat
+            if answer == self._z3.sat:
+                self._witness()
         finally:
             self._solver.pop()
             self._declared.clear()
@@ -235,6 +376,10 @@ class World:
             c >= 0 and all(n.op in ("var", "dim") or p % 2 == 0 for n, p in m)
             for m, c in terms_of(value).items()
         )
+
+    def nonempty(self, loops: Iterable[Node]) -> bool:
+        """Whether every one of some indices takes a value."""
+        return all(self.follows(at_least_zero(v.args[1] - 1)) for v in loops)
 
     def same(self, a: Int, b: Int) -> bool:
         """Whether two whole numbers are equal for certain."""
@@ -403,7 +548,7 @@ class World:
         z3 = self._z3
         match node.op:
             case "dim":
-                self._solver.add(symbol >= 0)
+                self._solver.add(symbol >= self.limits.least)
             case "var":
                 self._solver.add(symbol >= 0, symbol < self.number(node.args[1]))
             case "fdiv":

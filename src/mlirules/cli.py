@@ -43,6 +43,7 @@ COMMANDS = {
     "explain": "explain",
     "diff": "diff",
     "verify": "verify",
+    "prove": "prove",
     "bisect": "bisect",
     "import": "import_",
     "docs": "docs",

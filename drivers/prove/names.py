@@ -1,0 +1,170 @@
+"""What is known of torch ops by their names."""
+
+from __future__ import annotations
+
+#: Parts of the names of ops whose result is the same in each run only by chance.
+RANDOM = ("rand", "dropout", "bernoulli", "multinomial", "normal_", "uniform", "exponential")
+#: Ops whose result is a truth value.
+TO_BOOL = frozenset(
+    ["eq", "ne", "lt", "le", "gt", "ge", "any", "all", "isnan", "isinf", "isfinite"]
+    + [f"logical_{name}" for name in ("and", "or", "not", "xor")]
+)
+#: Ops that give the type that PyTorch combines their operands in.
+COMBINING = frozenset(
+    {
+        "add",
+        "sub",
+        "mul",
+        "rsub",
+        "maximum",
+        "minimum",
+        "where",
+        "matmul",
+        "mm",
+        "bmm",
+        "linear",
+        "addmm",
+        "baddbmm",
+        "neg",
+        "relu",
+        "abs",
+        "transpose",
+        "permute",
+        "t",
+        "view",
+        "reshape",
+        "_unsafe_view",
+        "expand",
+        "unsqueeze",
+        "squeeze",
+        "slice",
+        "select",
+        "cat",
+        "contiguous",
+        "clone",
+        "tril",
+        "triu",
+        "flip",
+        "masked_fill",
+        "roll",
+        "repeat",
+        "repeat_interleave",
+        "softmax",
+        "_softmax",
+        "_safe_softmax",
+        "log_softmax",
+        "gelu",
+        "silu",
+        "layer_norm",
+        "rms_norm",
+        "batch_norm",
+        "convolution",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "constant_pad_nd",
+        "pow",
+        "square",
+        "amax",
+        "amin",
+        "detach",
+        "alias",
+        "dropout",
+    }
+)
+#: Ops that give a float: PyTorch's default one where their operands are integers.
+FLOATING = frozenset(
+    {
+        "div",
+        "exp",
+        "log",
+        "sqrt",
+        "rsqrt",
+        "sigmoid",
+        "tanh",
+        "erf",
+        "sin",
+        "cos",
+        "reciprocal",
+        "mean",
+        "var",
+        "std",
+        "silu",
+        "gelu",
+    }
+)
+#: What Refused messages say where PyTorch refuses a program, too.
+REFUSALS = (
+    "axis",
+    "sizes for a tensor",
+    "too many dims",
+    "too few dims",
+    "division by zero",
+    "indices for a tensor",
+    "outside a list",
+)
+#: Ops whose operands have one element type in PyTorch.
+ONE_TYPE = frozenset(
+    {
+        "matmul",
+        "mm",
+        "bmm",
+        "baddbmm",
+        "addmm",
+        "linear",
+        "mv",
+        "dot",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "convolution",
+        "layer_norm",
+        "native_layer_norm",
+        "batch_norm",
+        "native_batch_norm",
+        "scaled_dot_product_attention",
+        "cat",
+    }
+)
+#: Ops that PyTorch has for floats alone.
+FLOATS_ONLY = frozenset(
+    {
+        "softmax",
+        "_softmax",
+        "_safe_softmax",
+        "log_softmax",
+        "layer_norm",
+        "batch_norm",
+        "native_batch_norm",
+        "var",
+        "std",
+        "var_mean",
+    }
+)
+#: Ops that make a tensor of the type that they are told.
+CREATING = frozenset(
+    {
+        "full",
+        "ones",
+        "zeros",
+        "arange",
+        "scalar_tensor",
+        "full_like",
+        "ones_like",
+        "zeros_like",
+        "empty",
+        "to",
+        "type_as",
+        "new_full",
+        "new_zeros",
+        "new_ones",
+        "_to_copy",
+        "convert_element_type",
+    }
+)
+
+
+def short_name(op: str) -> str:
+    """An op's name without its dialect and overload."""
+    parts = op.split(".")
+    return parts[2] if op.startswith("torch.") and len(parts) > 2 else parts[-1]
