@@ -244,6 +244,7 @@ class Meanings:
         self, world: World, rule: Rule, name: str, env: dict[str, Any], args: list[Any], at: int
     ) -> DType:
         """The element type of a result for which the program's type is not given."""
+        args = [v.settle() if isinstance(v, Unknown) and v.settle is not None else v for v in args]
         declared = rule.types.get(name)
         if declared is not None and declared[1].element is not None:
             element = declared[1].element
