@@ -483,6 +483,19 @@ def attention() -> Program:
     )
 
 
+@program(
+    (1, 2, 8, 4),
+    (1, 2, 8, 4),
+    (1, 2, 8, 4),
+    backward=True,
+    eager=tuple(
+        f"aten._scaled_dot_product_flash_attention_for_cpu{b}.default" for b in ("", "_backward")
+    ),
+)
+def attention_backward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(q, k, v) * 2
+
+
 @made
 def recurrent() -> Program:
     return Program(nn.GRUCell(4, 8), [(torch.randn(2, 4), torch.randn(2, 8))], backward=True)

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
 
 from mlirules.api.dynamo.builder import Built, build
+from mlirules.api.dynamo.partition import ATTENTION
 from mlirules.api.dynamo.report import Reports
 from mlirules.api.rules import RuleText
 from mlirules.api.session import Session
@@ -170,7 +171,11 @@ def _weights() -> tuple[int, ...]:
 
 
 def _decompositions() -> dict[Any, Any]:
-    return for_autograd(is_registered_op)
+    found = for_autograd(is_registered_op)
+    if torch.is_grad_enabled():
+        # PyTorch's decomposition leaves out the logarithms that the op's own backward reads.
+        found.pop(ATTENTION, None)
+    return found
 
 
 def _partition(*args: Any, **kwargs: Any) -> Any:

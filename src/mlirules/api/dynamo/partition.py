@@ -19,7 +19,16 @@ from mlirules.drivers.iree.compiler import is_registered_op
 from mlirules.drivers.iree.diagnostics import CompileError
 from mlirules.language.faults import MlirulesError
 
-__all__ = ["PREFIX", "Refusals", "alone", "computing", "divided", "refusal", "sizes_beside"]
+__all__ = [
+    "ATTENTION",
+    "PREFIX",
+    "Refusals",
+    "alone",
+    "computing",
+    "divided",
+    "refusal",
+    "sizes_beside",
+]
 
 #: What parts of a divided graph are called that are to be compiled.
 PREFIX = "compiled_"
@@ -40,6 +49,9 @@ _DTYPES = frozenset(
         "float8_e5m2fnuz",
     )
 )
+#: PyTorch's kernel for attention on CPUs, as training has it.
+ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
 #: How many ops are compiled alone to find the one that fails.
 _TRIED = 16
 
@@ -80,6 +92,8 @@ def refusal(node: Node, known: Callable[[str], bool]) -> str | None:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return "it is no op of ATen"
+    if target is ATTENTION:
+        return "its backward reads what only PyTorch's own kernel gives"
     for tag, why in _TAGS.items():
         if tag in target.tags:
             return why
