@@ -18,6 +18,7 @@ from mlirules.drivers.apply.engine import (
     op_names,
     select,
 )
+from mlirules.drivers.apply.invariant import guard_sums
 from mlirules.drivers.apply.programs import as_program, located, shared_context
 from mlirules.drivers.apply.run import Options, Outcome
 from mlirules.drivers.iree import compiler
@@ -468,6 +469,8 @@ def _compiled(
     part: Part,
 ) -> tuple[bytes, Transformed]:
     flags = (*own, *users)
+    if target.kind == "cpu":
+        guard_sums(done.program.module)
     current, resume = _later_stages(
         done, pipeline, target, flags, path, timeout, record, costs=costs, upto=part.applications
     )

@@ -1,0 +1,111 @@
+"""Sums along a loop along which nothing varies: IREE 3.13 for cpu gets them wrong.
+
+Its code generation folds a fill into the reduction that reads it and then counts the number once
+for a vector, not once for an element (125 ones make 8). Such operands are put behind a barrier:
+they are written to memory before they are summed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+
+__all__ = ["guard_sums"]
+
+_BARRIER = "iree_tensor_ext.compute_barrier.start"
+_SAME = frozenset(
+    {"torch_c.to_builtin_tensor", "torch_c.from_builtin_tensor", "tensor.cast", "arith.extf"}
+)
+
+#: The dims along which a tensor may vary; a tensor that is not in it may vary along all.
+_Varying = dict[Any, frozenset[int]]
+
+
+def guard_sums(module: ir.Module) -> int:
+    """Put operands that do not vary along a loop that is summed behind barriers.
+
+    Returns how many. One pass over the ops; what it cannot tell is taken to vary.
+    """
+    varying: _Varying = {}
+    found: list[tuple[Any, int]] = []
+    for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
+        if op.name in ("tensor.empty", "tensor.splat") or _splat(op) or op.name == "linalg.fill":
+            varying[op.results[0]] = frozenset()
+        elif op.name in _SAME:
+            known = varying.get(op.operands[0])
+            if known is not None:
+                varying[op.results[0]] = known
+        elif op.name.startswith("linalg.") and any(v in varying for v in op.operands):
+            found += _structured(op, varying)
+    for op, number in found:
+        _guard(op, number)
+    return len(found)
+
+
+def _splat(op: Any) -> bool:
+    if op.name != "arith.constant":
+        return False
+    value = op.attributes["value"]
+    return isinstance(value, ir.DenseElementsAttr) and bool(value.is_splat)
+
+
+def _structured(op: Any, varying: _Varying) -> list[tuple[Any, int]]:
+    """What of an op's operands is to be guarded; notes along which dims its results vary."""
+    maps = compiler.indexing_maps(op)
+    if not maps or len(maps) != len(op.operands):
+        return []
+    loops = [places for places in map(_positions, maps) if places is not None]
+    if len(loops) < len(maps) or any(o.name == "linalg.index" for o in _body(op)):
+        return []
+    inputs = len(maps) - len(op.results)
+    read = list(zip(op.operands, loops, strict=True))[:inputs]
+    along: set[int] = set()
+    for value, places in read:
+        known = varying.get(value)
+        along |= {p for d, p in enumerate(places) if known is None or d in known}
+    for result, places in zip(op.results, loops[inputs:], strict=True):
+        varying[result] = frozenset(d for d, p in enumerate(places) if p in along)
+    kept = {place for places in loops[inputs:] for place in places}
+    constant = set(range(maps[0].n_dims)) - kept - along
+    return [
+        (op, number)
+        for number, (value, places) in enumerate(read)
+        if constant & set(places) and isinstance(value.type, ir.RankedTensorType)
+    ]
+
+
+def _body(op: Any) -> Any:
+    return ops_below(op) if len(op.regions) else ()
+
+
+def _positions(map_: Any) -> list[int] | None:
+    """The loop of each dim, or None where a dim is more than a loop."""
+    places = []
+    for expression in map_.results:
+        if not isinstance(expression, ir.AffineDimExpr):
+            return None
+        places.append(expression.position)
+    return places
+
+
+def _guard(op: Any, number: int) -> None:
+    value = op.operands[number]
+    type_ = value.type
+    with ir.InsertionPoint(op), op.location:
+        index = ir.IndexType.get()
+        sizes = []
+        for dim in range(type_.rank):
+            if type_.is_dynamic_dim(dim):
+                at = ir.Operation.create(
+                    "arith.constant",
+                    results=[index],
+                    attributes={"value": ir.IntegerAttr.get(index, dim)},
+                ).result
+                sizes.append(
+                    ir.Operation.create("tensor.dim", results=[index], operands=[value, at]).result
+                )
+        barrier = ir.Operation.create(_BARRIER, results=[type_], operands=[value, *sizes])
+    op.operands[number] = barrier.result
