@@ -47,8 +47,16 @@ def command(
     golden: Annotated[
         Path | None, typer.Option(help="An .npz with inputs a0.. and results r0.. to compare with.")
     ] = None,
-    rtol: Annotated[float, typer.Option(min=0, help="Relative tolerance.")] = 1e-5,
-    atol: Annotated[float, typer.Option(min=0, help="Absolute tolerance.")] = 1e-6,
+    rtol: Annotated[
+        float | None, typer.Option(min=0, help="Relative tolerance. Default: 1e-5.")
+    ] = None,
+    atol: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Absolute tolerance. Default: 1e-6, or 1e-4 of a result's largest number.",
+        ),
+    ] = None,
     pipeline: Annotated[
         str | None, typer.Option("--pipeline", "-p", help="A shipped pipeline's name or a file.")
     ] = None,
@@ -101,7 +109,7 @@ def command(
     if problems:
         raise CheckFailed("\n".join(f"{golden}: {p}" for p in problems))
     if golden is not None:
-        note(f"equal to {golden} within rtol {rtol:g}, atol {atol:g}")
+        note(f"equal to {golden} within {_said(rtol, atol)}")
 
 
 def _binary(
@@ -167,10 +175,28 @@ def _inputs(inputs: list[str] | None, golden: Path | None, elements: list[str | 
     return runtime.load_npz(golden, elements)
 
 
-def compare(golden: Path, results: Arrays, rtol: float, atol: float) -> list[str]:
-    """How results differ from ``r0..`` of a golden file; empty when they do not."""
+#: What a whole program's numbers differ by, as a part of the largest, when sums are added up in
+#: another order.
+OF_LARGEST = 1e-4
+
+
+def _said(rtol: float | None, atol: float | None) -> str:
+    relative = f"rtol {1e-5 if rtol is None else rtol:g}"
+    if atol is not None:
+        return f"{relative}, atol {atol:g}"
+    return f"{relative}, atol 1e-06 or {OF_LARGEST:g} of the largest number"
+
+
+def compare(golden: Path, results: Arrays, rtol: float | None, atol: float | None) -> list[str]:
+    """How results differ from ``r0..`` of a golden file; empty when they do not.
+
+    Without ``atol``, a ten-thousandth of a result's largest number is allowed.
+    """
     from mlirules.drivers.iree import runtime
     from mlirules.drivers.measure import numerics
+    from mlirules.drivers.quality.verify import Tolerance
+
+    tolerance = Tolerance(rtol, atol, of_largest=OF_LARGEST if atol is None else 0.0)
 
     expected = runtime.load_npz(golden, [r.dtype.name for r in results], prefix="r")
     if not expected:
@@ -179,7 +205,7 @@ def compare(golden: Path, results: Arrays, rtol: float, atol: float) -> list[str
         return [f"{len(results)} results, {len(expected)} expected"]
     problems = []
     for i, (found, wanted) in enumerate(zip(results, expected, strict=True)):
-        message = numerics.difference(found, wanted, rtol, atol)
+        message = numerics.difference(found, wanted, *tolerance.for_result(wanted))
         if message:
             problems.append(f"r{i}: {message}")
     return problems
