@@ -4,6 +4,7 @@ Run this file, where PyTorch and transformers are installed, to write specs/demo
 as bytecode with seeded weights, PyTorch's inputs and results beside it.
 """
 
+import io
 from pathlib import Path
 
 import torch
@@ -32,8 +33,21 @@ def demo_bert() -> tuple[torch.nn.Module, tuple[()], dict[str, torch.Tensor]]:
     return model, (), {"input_ids": ids, "attention_mask": mask}
 
 
+def without_places(file: Path) -> None:
+    """Take the paths of this machine's Python files out of a program."""
+    from mlirules.drivers.iree import compiler, program
+    from mlirules.support import files
+
+    module = program.of_bytecode(file, compiler.context())
+    compiler.run_passes(module, "builtin.module(strip-debuginfo)")
+    made = io.BytesIO()
+    module.operation.write_bytecode(made)
+    files.write(file, made.getvalue())
+
+
 if __name__ == "__main__":
     from mlirules.drivers.frontend.torch import import_file
 
     demo = Path(__file__).resolve().parents[1] / "specs" / "demo"
     import_file(f"{__file__}:demo_bert", demo / "bert.mlirbc", golden=demo / "bert.npz")
+    without_places(demo / "bert.mlirbc")
