@@ -308,3 +308,11 @@ def test_names_of_ops_are_what_decides_on_inputs() -> None:
     assert "arith.maxsi" in op_names(module).split()
     with pytest.raises(CheckFailed, match="nothing to bisect"):
         bisecting.bisect(recipe(ROUND), lambda _: True)
+
+
+def test_integers_that_are_looked_up_in_a_table_stay_inside_it() -> None:
+    arguments: list[tuple[list[int | None], str]] = [([3, 40], "si64"), ([4], "f32")]
+    for ops, negative in (("torch.aten.embedding torch.aten.mm", False), ("torch.aten.mm", True)):
+        ints = [made[0] for _, made in edge_inputs(arguments, (), ops)]
+        assert any(bool((a < 0).any()) for a in ints) == negative
+        assert all(a.max() >= 1 for a in ints)
