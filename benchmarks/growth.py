@@ -26,6 +26,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from mlirules.drivers.apply.run import DriverName, Order
+
 TENSOR = "!torch.vtensor<[8,8],f32>"
 #: How much more an op of the largest program may cost.
 FLAT = 1.5
@@ -42,7 +44,12 @@ RULES = (
     "torch/to-linalg/elementwise/torch-silu-to-linalg",
     "torch/to-linalg/matmul/torch-mm-to-linalg",
 )
-DRIVERS = ("greedy", "greedy, bottom-up", "walk", "conversion")
+DRIVERS: dict[str, tuple[DriverName, Order]] = {
+    "greedy": ("greedy", "top-down"),
+    "greedy, bottom-up": ("greedy", "bottom-up"),
+    "walk": ("walk", "top-down"),
+    "conversion": ("conversion", "top-down"),
+}
 PIPELINES = ("cpu", "cpu-fast", "vulkan")
 
 
@@ -171,8 +178,8 @@ def runner(what: str) -> Callable[[str], Callable[[], object]]:
         return lambda text: lambda: transform(text, what)
     context = compiler.context()
     engine = Engine(load_rules(RULES, ops=compiler.op_oracle), context)
-    driver, _, order = what.partition(", ")
-    options = Options(driver=driver, order=order or "top-down")  # type: ignore[arg-type]
+    driver, order = DRIVERS[what]
+    options = Options(driver=driver, order=order)
 
     def ready(text: str) -> Callable[[], object]:
         module = compiler.parse(text, "<program>", context)

@@ -109,7 +109,7 @@ def conditioning(
 def make(name: str) -> "torch.nn.Module":
     """:func:`made` as one module that carries its inputs."""
     model, args, kwargs = made(name)
-    model.example_inputs = kwargs or args  # type: ignore[assignment]
+    vars(model)["example_inputs"] = kwargs or args  # no parameter, buffer or module
     return model
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mlirules.drivers.apply.run import Run
+from mlirules.drivers.apply.run import CONSTANTS, Run
 from mlirules.drivers.iree.compiler import ir, known_dialects, rewrite
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.results import Refusal
@@ -27,16 +27,6 @@ _CASTS = {
     "!torch.float": ("torch_c.to_f64", "torch_c.from_f64"),
     "!torch.bool": ("torch_c.to_i1", "torch_c.from_i1"),
 }
-# What may stay in a converted program: constants feed ops that rules left, and go when unused.
-_LEGAL_TORCH = (
-    "torch.constant.int",
-    "torch.constant.float",
-    "torch.constant.bool",
-    "torch.constant.none",
-    "torch.constant.str",
-    "torch.constant.device",
-    "torch.prim.ListConstruct",
-)
 
 
 def type_conversion(context: Any) -> Callable[[Any], Any]:
@@ -68,7 +58,8 @@ def apply(run: Run, module: Any, rules: Sequence[Rule]) -> None:
             for name in rule.root_ops:
                 patterns.add_conversion(name, function, converter, rule.benefit)
         target = rewrite.ConversionTarget(context)
-        target.add_legal_op(*_LEGAL_TORCH)
+        # Constants feed ops that rules left, and go when unused.
+        target.add_legal_op(*CONSTANTS)
         target.add_legal_op("builtin.module", "builtin.unrealized_conversion_cast")
         # An op that is neither legal nor illegal is converted where a rule fits, and else stays.
         open_dialects = {name.partition(".")[0] for rule in rules for name in rule.root_ops}

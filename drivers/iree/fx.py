@@ -18,6 +18,7 @@ from typing import Any
 from mlirules.drivers.iree.compiler import context, ir
 from mlirules.drivers.iree.program import constant_results, function_of
 from mlirules.drivers.iree.runtime import SCOPE
+from mlirules.language.faults import MlirulesError
 
 __all__ = ["Program", "fx_import", "import_graph"]
 
@@ -130,7 +131,12 @@ def _builtin_tensor(type_: Any) -> ir.Type:
     """The builtin tensor type of a torch tensor's: that has no signs."""
     found = re.fullmatch(r"!torch\.vtensor<\[(?P<sizes>[\d,]*)\],(?P<element>.+)>", str(type_))
     if found is None:
-        raise NotImplementedError(f"a weight of type {type_}")
+        raise MlirulesError.at(
+            "<program>",
+            f"a weight of type {type_} cannot be kept outside the program",
+            code="weight-type",
+            suggestion="import without --externalize",
+        )
     sizes = "".join(f"{size}x" for size in found["sizes"].split(",") if size)
     element = re.sub(r"^[su]i(\d+)$", r"i\1", found["element"])
     return ir.Type.parse(f"tensor<{sizes}{element}>")
@@ -192,6 +198,7 @@ def _external_values(names: Mapping[int, str]) -> Any:
     import torch
     from iree.compiler.extras.fx_importer import FxImporterHooks, create_mlir_tensor_type
 
+    # The compiler package has no types for its importer, so that the base class is Any.
     class External(FxImporterHooks):  # type: ignore[misc]
         def __init__(self) -> None:
             self.parameters: dict[str, Any] = {}

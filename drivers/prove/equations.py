@@ -28,9 +28,13 @@ Hint = tuple[Sequence[Int] | None, DType | None]
 class Bodies(Symbols):
     """Expressions inside an index equation: tensors are read, indices are known."""
 
-    def __init__(self, world: World, names: dict[str, Any], equation: Equation) -> None:
+    def __init__(
+        self, world: World, names: dict[str, Any], equation: Equation, *, trial: bool = False
+    ) -> None:
         super().__init__(world, names)
         self.equation = equation
+        #: Only places are asked for, so what stands there does not matter.
+        self.trial = trial
         self.running = True
 
     def access(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Any:
@@ -242,8 +246,7 @@ class Equation:
                 if self.maybe_pack(name):
                     return None
                 trial[name] = atom(Node("var", f"trial {name}", dim("trial")))
-        body = Bodies(self.world, trial, self)
-        body.trial = True  # type: ignore[attr-defined]
+        body = Bodies(self.world, trial, self, trial=True)
         try:
             value = body.eval(item)
         except Refused:
@@ -285,7 +288,7 @@ class Equation:
         values = self.expanded(body, items, source)
         if len(values) != source.rank:
             raise Refused(f"{source.name} has rank {source.rank}, but {len(values)} indices")
-        if getattr(body, "trial", False):
+        if body.trial:
             return E("elem", ("trial", ()), source.dtype or scalars.INDEX)
         index: list[Int] = []
         for v, d in zip(values, source.shape, strict=True):
@@ -305,17 +308,19 @@ class Equation:
     def ranges(self) -> None:
         """How far each loop runs."""
         marks = {name: atom(Node("var", f"mark {name}", dim("mark"))) for name in self.loops}
-        body = Bodies(self.world, self.names_at(dict(marks)), self)
-        body.trial = True  # type: ignore[attr-defined]
+        body = Bodies(self.world, self.names_at(dict(marks)), self, trial=True)
         back = {m.key: n for n, m in marks.items()}
         found: dict[str, list[Int]] = {n: [] for n in self.loops}
         windows: list[tuple[Int, Int]] = []
         broadcast: dict[str, list[Int]] = {}
         for at, (name, items) in enumerate(self.accesses):
             source = self.env.get(name) if at else None
-            if at == 0 and self.hint[0] is None:
-                continue
-            dims = list(self.hint[0] or ()) if at == 0 else source.shape  # type: ignore[union-attr]
+            held = self.hint[0] if at == 0 else source.shape if source is not None else None
+            if held is None:
+                if at == 0:
+                    continue
+                raise Undecided(f"{name} is read before it is known")
+            dims = list(held)
             values: list[Any] = []
             for item in items:
                 if isinstance(item, ast.Pack) and item.id is None:
@@ -422,8 +427,8 @@ class Equation:
         self.find()
         self.ranges()
         marks = {n: Node("var", f"mark {n}", dim("mark")) for n in self.loops}
-        body = Bodies(self.world, self.names_at({n: atom(m) for n, m in marks.items()}), self)
-        body.trial = True  # type: ignore[attr-defined]
+        at_marks = self.names_at({n: atom(m) for n, m in marks.items()})
+        body = Bodies(self.world, at_marks, self, trial=True)
         places = self.expanded(body, self.eq.indices, None)
         back = {m.key: n for n, m in marks.items()}
         where: list[str | None] = []
@@ -448,7 +453,7 @@ class Equation:
             raise Undecided(f"the index {inner[0]} is not in the target")
         t = self.hint[1]
         world = self.world
-        held = isinstance(before, Array)
+        held = before if isinstance(before, Array) else None
 
         def elem(index: Sequence[Int]) -> E:
             at: dict[str, Int] = {n: i for n, i in zip(where, index, strict=True) if n is not None}
@@ -466,8 +471,8 @@ class Equation:
             if value.dtype.is_bool and op == "+":
                 raise Refused("+= on bool")
             out = scalars.reduction(op, tuple(loops), value)
-            if held:
-                start = before.elem(list(index))  # type: ignore[union-attr]
+            if held is not None:
+                start = held.elem(list(index))
                 fn = {"+": "+", "*": "*"}.get(op)
                 if fn:
                     return to_type(scalars.arithmetic(world, fn, start, out), None)

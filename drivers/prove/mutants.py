@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from mlirules.language.notation import ast
@@ -125,18 +126,20 @@ def _expressions(node: ast.Expr) -> Iterator[tuple[str, ast.Expr]]:
             for at, arg in enumerate(args):
                 if fn == "cast" and at == 1:
                     continue
-                yield from _within(
-                    arg,
-                    lambda e, at=at: replace(  # type: ignore[misc]
-                        node, args=(*args[:at], e, *args[at + 1 :])
-                    ),
-                )
+                before, after = args[:at], args[at + 1 :]
+                yield from _within(arg, partial(_with_argument, node, before, after))
         case ast.Conditional(then=then, otherwise=otherwise):
             yield "swapped branches", replace(node, then=otherwise, otherwise=then)
             yield from _within(then, lambda e: replace(node, then=e))
             yield from _within(otherwise, lambda e: replace(node, otherwise=e))
         case ast.Literal(value=int(value)) if not isinstance(value, bool):
             yield "off by one", replace(node, value=value + 1)
+
+
+def _with_argument(
+    call: ast.Call, before: tuple[ast.Expr, ...], after: tuple[ast.Expr, ...], made: ast.Expr
+) -> ast.Call:
+    return replace(call, args=(*before, made, *after))
 
 
 def _within(node: ast.Expr, around: Callable[[ast.Expr], Any]) -> Iterator[tuple[str, ast.Expr]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ class Facts:
         self.target = target
 
 
-class CompiledProgram:
+class CompiledProgram(ABC):
     """A compiled program, to be called.
 
     Tensors of PyTorch give tensors, numpy arrays give arrays. On CPUs nothing is copied on the way
@@ -71,17 +72,17 @@ class CompiledProgram:
         """What it was compiled for."""
         return self.facts.target
 
+    @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program."""
-        raise NotImplementedError
 
+    @abstractmethod
     def profile(self, *args: Any, seconds: float = 1.0) -> Profile:
         """Where the time of a call with these arguments goes, dispatch by dispatch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def export(self, path: str | Path) -> Path:
         """Write a folder to deploy: the program, its weights, a manifest, and how to call it."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         rules = sum(self.applications.values())

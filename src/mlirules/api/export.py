@@ -65,6 +65,15 @@ def write(
     for number, text in enumerate(archives):
         scope, _, file = runtime.scoped(text).partition("=")
         files.append(_Archive(scope, f"weights{number}{Path(file).suffix}", Path(file)))
+    taken = [
+        {"shape": list(shape), "type": element, "numpy": _NUMPY.get(element)}
+        for shape, element in arguments
+    ]
+    unknown = sorted({element for _, element in arguments if element not in _C})
+    if unknown:
+        raise MlirulesError.at(
+            str(folder), f"run.c knows no arguments of type {', '.join(unknown)}", code="type"
+        )
     facts = {
         "mlirules": package.VERSION,
         "compiler": compiler.version(),
@@ -72,10 +81,7 @@ def write(
         "target": target.name,
         "device": target.device,
         "function": function,
-        "arguments": [
-            {"shape": list(shape), "type": element, "numpy": _NUMPY.get(element)}
-            for shape, element in arguments
-        ],
+        "arguments": taken,
         "results": len(results),
         "program": {"file": "program.vmfb", "sha256": hashlib.sha256(binary).hexdigest()},
         "weights": [{"scope": a.scope, "file": a.file} for a in files],
@@ -92,7 +98,7 @@ def write(
             if archive.source is not None:
                 shutil.copyfile(archive.source, made / archive.file)
         (made / "manifest.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        c = [{**a, "c": _C.get(str(a["type"]), "FLOAT_32")} for a in facts["arguments"]]  # type: ignore[attr-defined]
+        c = [{**a, "c": _C[element]} for a, (_, element) in zip(taken, arguments, strict=True)]
         for name in ("run.py", "run.c", "CMakeLists.txt"):
             text = pages.plain(f"deploy/{name}.j2", facts=facts, arguments=c, archives=files)
             (made / name).write_text(text, encoding="utf-8")

@@ -346,6 +346,10 @@ def _made(value: Any) -> Any:
     return tuple(inside) if value[0] == _TUPLE else _NODES[value[0]](*inside)
 
 
+# Both classes below put a property where the base class has a field, which a type checker refuses
+# because nothing could be assigned to it; nothing is: a rule that was kept is not read again.
+
+
 class _KeptSource(SourceFile):
     """A rule file that was read before: its places are found when a fault asks for them."""
 
@@ -407,8 +411,6 @@ class _KeptText(Text):
         return (
             isinstance(other, _KeptText) and self.source is other.source and self._at == other._at
         )
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 def _place(line: Line, *more: str) -> list[Any]:
