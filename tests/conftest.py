@@ -5,12 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from mlirules.cli import main
 from mlirules.language import consent
 
 REQUIRED_DEVICES = "MLIRULES_REQUIRE_DEVICES"
@@ -91,3 +92,19 @@ def config_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(folder))
         yield folder
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Run a command in this process: what it exits with, and all that it says."""
+
+    def run(*arguments: object) -> tuple[int, str]:
+        try:
+            main([str(a) for a in arguments])
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        found = capsys.readouterr()
+        return code, found.out + found.err
+
+    return run

@@ -7,11 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mlirules.cli import main
 from mlirules.drivers.apply.session import Session
 from mlirules.drivers.iree import compiler
 from mlirules.language import consent
@@ -46,16 +46,6 @@ def stranger(tmp_path: Path) -> Path:
     return folder
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
-    try:
-        main([str(a) for a in arguments])
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    found = capsys.readouterr()
-    return code, found.out + found.err
-
-
 def objects() -> set[str]:
     return {p.name for p in (cache.directory() / "objects").glob("*")}
 
@@ -73,12 +63,12 @@ def objects() -> set[str]:
     ids=lambda c: c[0],
 )
 def test_c_of_others_is_not_even_compiled(
-    command: list[str], stranger: Path, capsys: pytest.CaptureFixture[str]
+    command: list[str], stranger: Path, told: Callable[..., tuple[int, str]]
 ) -> None:
     rule = stranger / "matvec.yaml"
     known = {"MODEL": stranger / "model.mlir", "RULE": rule, "LINE": stranger.parent / "mine.yaml"}
     before = objects()
-    code, said = told(capsys, *(known.get(word, word) for word in command))
+    code, said = told(*(known.get(word, word) for word in command))
     assert code == 2, said
     assert f"{rule}:18:17: error[consent]: the rule compiles and runs the C of matvec.c" in said
     assert "give --trust-native, or name its folder under `trusted:` in" in said
@@ -86,12 +76,12 @@ def test_c_of_others_is_not_even_compiled(
 
 
 def test_with_consent_it_runs_in_a_child(
-    stranger: Path, capsys: pytest.CaptureFixture[str]
+    stranger: Path, told: Callable[..., tuple[int, str]]
 ) -> None:
     line = stranger.parent / "mine.yaml"
     inputs = ["--input", "5x7xf32=1", "--input", "7xf32=2"]
     command = ["run", stranger / "model.mlir", "--pipeline", line, *inputs, "--trust-native"]
-    code, said = told(capsys, *command)
+    code, said = told(*command)
     assert code == 0, said
     assert "[14. 14. 14. 14. 14.]" in said
     # This process is none the worse for C that ends its own.
@@ -100,27 +90,27 @@ def test_with_consent_it_runs_in_a_child(
         source.read_text().replace("float sum = 0.0f;", "__builtin_trap(); float sum = 0;")
     )
     with Session():
-        code, said = told(capsys, *command)
+        code, said = told(*command)
     assert code == 2, said
     assert "crashed on local-task" in said
     # Nor does it hold for the next command.
-    code, said = told(capsys, *command[:-1])
+    code, said = told(*command[:-1])
     assert "error[consent]" in said
 
 
-def test_inline_tests_ask_as_well(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inline_tests_ask_as_well(stranger: Path, told: Callable[..., tuple[int, str]]) -> None:
     rule = stranger / "matvec.yaml"
-    code, said = told(capsys, "test", rule)
+    code, said = told("test", rule)
     assert code == 1
     assert f"{rule}:18:17: error[consent]" in said
-    assert told(capsys, "test", rule, "--trust-native", "--devices", "none")[0] == 0
+    assert told("test", rule, "--trust-native", "--devices", "none")[0] == 0
 
 
 def test_check_says_it_and_tries_nothing(
-    stranger: Path, capsys: pytest.CaptureFixture[str]
+    stranger: Path, told: Callable[..., tuple[int, str]]
 ) -> None:
     before = objects()
-    code, said = told(capsys, "check", stranger / "matvec.yaml")
+    code, said = told("check", stranger / "matvec.yaml")
     assert code == 0
     assert "matvec.yaml:18:17: warning[consent]" in said
     assert objects() == before
@@ -137,26 +127,26 @@ def configured(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Path
 
 @pytest.mark.skipif(sys.platform != "linux", reason="where the file lies is told by XDG there")
 def test_a_folder_that_the_users_configuration_trusts(
-    stranger: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    stranger: Path, told: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["apply", stranger / "model.mlir", "--rules", stranger / "matvec.yaml"]
     trusted = f"trusted: [{json.dumps(str(stranger))}]\n"
     file = configured(stranger.parent, trusted, monkeypatch)
-    assert told(capsys, *command)[0] == 0
+    assert told(*command)[0] == 0
     # A rule is where its file is, not where a link to it is.
     rule, outside = stranger / "matvec.yaml", stranger.parent / "matvec.yaml"
     rule.rename(outside)
     rule.symlink_to(outside)
-    assert "error[consent]" in told(capsys, *command)[1]
+    assert "error[consent]" in told(*command)[1]
     rule.unlink()
     outside.rename(rule)
     file.chmod(0o666)
-    code, said = told(capsys, *command)
+    code, said = told(*command)
     assert code == 2
     assert "others can write this file" in said
     file.chmod(0o600)
     file.write_text("trusted: [kernels]\n")
-    code, said = told(capsys, *command)
+    code, said = told(*command)
     assert f"{file}:1:11: error[configuration]: `trusted:` lists folders" in said
 
 
@@ -196,13 +186,13 @@ def test_a_body_that_addresses_memory(tmp_path: Path) -> None:
     ],
 )
 def test_flags_of_a_pipeline_that_run_programs(
-    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    flag: str, tmp_path: Path, told: Callable[..., tuple[int, str]]
 ) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
         f"pipeline: mine\nextends: cpu\nsummary: With a flag.\nflags: [--mlir-timing, '{flag}']\n"
     )
-    code, said = told(capsys, "check", file)
+    code, said = told("check", file)
     assert code == 2
     assert f"{file}:4:" in said
     assert "lets the compiler run or link files of the pipeline's choice" in said

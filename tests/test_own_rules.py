@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mlirules.cli import main
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.insert import with_rules
 from mlirules.language.faults import MlirulesError
@@ -70,16 +70,6 @@ def program(folder: Path, *ops: str) -> Path:
     return file
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
-    try:
-        main([str(a) for a in arguments])
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    found = capsys.readouterr()
-    return code, found.out + found.err
-
-
 def stages(name: str, own: Path, kind: str) -> list[tuple[str | None, list[str]]]:
     line = with_rules(Pipeline.load(name), [str(own)], Target.parse(kind))
     return [(s.name, [Path(r).stem for r in s.rules if "own" in r]) for s in line.stages]
@@ -113,10 +103,10 @@ def test_each_rule_goes_where_its_ops_are(
 
 
 def test_a_custom_op_compiles_and_runs(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    own: Path, tmp_path: Path, told: Callable[..., tuple[int, str]]
 ) -> None:
     model = program(tmp_path, "my.twice", "relu")
-    code, said = told(capsys, "run", model, "--input", "2x3xf32=1 2 3 -4 5 6", "--rules", own)
+    code, said = told("run", model, "--input", "2x3xf32=1 2 3 -4 5 6", "--rules", own)
     assert code == 0, said
     assert "[[ 2.  4.  6.]\n [ 0. 10. 12.]]" in said
     assert "3 applications of 3 rules" in said
@@ -124,19 +114,17 @@ def test_a_custom_op_compiles_and_runs(
     fusion = own / "my-twice-thrice-fuse.yaml"
     assert f"{fusion}:1:7: warning[not-applied]: my-twice-thrice-fuse applied nowhere" in said
     code, said = told(
-        capsys, "compile", program(tmp_path, "my.half", "my.twice"), "-r", own, "-o", tmp_path / "m"
+        "compile", program(tmp_path, "my.half", "my.twice"), "-r", own, "-o", tmp_path / "m"
     )
     assert code == 0, said
     assert said.count("warning[not-applied]") == 2
 
 
 def test_bench_where_stock_cannot_compile(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    own: Path, tmp_path: Path, told: Callable[..., tuple[int, str]]
 ) -> None:
     model = program(tmp_path, "my.twice", "relu")
-    code, said = told(
-        capsys, "bench", model, "-p", "cpu", "--rules", own, "--rounds", 3, "--seconds", 0
-    )
+    code, said = told("bench", model, "-p", "cpu", "--rules", own, "--rounds", 3, "--seconds", 0)
     assert code == 0, said
     assert "warning: stock iree-compile does not compile it: " in said
     assert "warning: cpu does not compile it: " in said

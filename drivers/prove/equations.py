@@ -13,11 +13,11 @@ from mlirules.drivers.prove.scalars import E, to_type
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Array
 from mlirules.drivers.prove.world import World, is_zero
-from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.functions import TENSOR
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression as walk
 from mlirules.language.operands import Refused, dtype, sequence
+from mlirules.language.packs import find_packs, maybe_pack
 from mlirules.language.rule import BodyText, Line, Rule
 from mlirules.language.values import DType, Tensor, dtype_named
 
@@ -120,7 +120,14 @@ class Equation:
             else:
                 self.sizes[bound.id] = symbols.whole(limit, "a size")
         known = set(self.env) - ({self.eq.target} if self.eq.target not in self.env else set())
-        self._find_packs(known)
+        find_packs(
+            self.eq,
+            self.accesses,
+            self.packs,
+            {name: self.env[name] for name in known},
+            rank=self.tensor_rank,
+            length=lambda item: self._length(item, known),
+        )
         for _, written in self.accesses:
             for index in written:
                 for n in walk(index):
@@ -175,64 +182,6 @@ class Equation:
     def _plain_length(items: tuple[ast.Expr, ...]) -> int:
         return len(items) - 1
 
-    def maybe_pack(self, name: str) -> bool:
-        """Whether a name is written as a pack anywhere in the equation."""
-        nodes = [n for i in self.eq.indices for n in walk(i)] + list(walk(self.eq.value))
-        return any(isinstance(n, ast.Pack) and n.id == name for n in nodes) or any(
-            b.pack and b.id == name for b in self.eq.bounds
-        )
-
-    def _find_packs(self, known: set[str]) -> None:
-        progress = True
-        while progress:
-            progress = False
-            for at, (name, items) in enumerate(self.accesses):
-                rank = self.tensor_rank(at, name)
-                if rank is None:
-                    continue
-                unknown: list[str] = []
-                size = 0
-                inside: set[str] = set()
-                for item in items:
-                    if isinstance(item, ast.Pack):
-                        if item.id is None:
-                            unknown.append("...")
-                        elif item.id in known and isinstance(self.env[item.id], list):
-                            size += len(self.env[item.id])
-                        elif item.id in self.packs:
-                            size += self.packs[item.id]
-                        else:
-                            unknown.append(item.id)
-                        continue
-                    names = {n.id for n in walk(item) if isinstance(n, (ast.Name, ast.Pack))}
-                    loose = {
-                        n
-                        for n in names
-                        if n and n not in known and n not in self.packs and self.maybe_pack(n)
-                    }
-                    if loose and not any(isinstance(n, (ast.Call, ast.Access)) for n in walk(item)):
-                        inside |= loose
-                        unknown.append("=")
-                    elif any(
-                        isinstance(n, ast.Call) and n.fn in FUNCTIONS for n in walk(item)
-                    ) or names & set(self.packs):
-                        length = self._length(item, known)
-                        if length is None:
-                            unknown.append("?")
-                        else:
-                            size += length
-                    else:
-                        size += 1
-                if unknown == ["="] and rank >= size:
-                    fresh = {n for n in inside if n not in self.packs}
-                    self.packs.update((n, rank - size) for n in inside)
-                    progress = bool(fresh) or progress
-                elif len(unknown) == 1 and unknown[0] not in ("...", "?", "="):
-                    if rank - size < 0:
-                        raise Refused(f"{name} has rank {rank}: too few dims for its indices")
-                    self.packs[unknown[0]] = rank - size
-                    progress = True
-
     def _length(self, item: ast.Expr, known: set[str]) -> int | None:
         names = {n.id for n in walk(item) if isinstance(n, (ast.Name, ast.Pack)) and n.id}
         trial: dict[str, Any] = dict(self.env)
@@ -243,7 +192,7 @@ class Equation:
                     for i in range(self.packs[name])
                 ]
             elif name not in known and dtype_named(name) is None:
-                if self.maybe_pack(name):
+                if maybe_pack(self.eq, name):
                     return None
                 trial[name] = atom(Node("var", f"trial {name}", dim("trial")))
         body = Bodies(self.world, trial, self, trial=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from mlirules.drivers.prove import scalars
@@ -119,15 +120,8 @@ class Symbols(Evaluator):
 
     def logical(self, op: str, left: ast.Expr, right: ast.Expr) -> Any:
         """``and`` and ``or``."""
-        a = self.eval(left)
-        if isinstance(a, bool):
-            if a == (op == "or"):
-                return a
-            return self.eval(right)
-        b = self.eval(right)
-        if isinstance(b, bool):
-            return b if b == (op == "or") else a
-        return scalars.boolean(op, a, b)
+        join = partial(scalars.boolean, op)
+        return self.joined(left, right, over=op == "or", join=join)
 
     def conditional(self, condition: Any, then: ast.Expr, otherwise: ast.Expr) -> Any:
         """One of two expressions."""

@@ -177,18 +177,12 @@ class Arith(Builder):
 
     def logical(self, op: str, left: ast.Expr, right: ast.Expr) -> Any:
         """`and` and `or`, folded where one side is known."""
-        a = self.eval(left)
-        if isinstance(a, bool):
-            if a == (op == "or"):
-                return a
-            return self.eval(right)
-        b = self.eval(right)
-        if isinstance(b, bool):
-            return b if b == (op == "or") else a
-        return self.simple(
-            "bitand" if op == "and" else "bitor",
-            [self.to_val(a, DType("i1")), self.to_val(b, DType("i1"))],
-        )
+
+        def join(a: Any, b: Any) -> Any:
+            both = [self.to_val(a, DType("i1")), self.to_val(b, DType("i1"))]
+            return self.simple("bitand" if op == "and" else "bitor", both)
+
+        return self.joined(left, right, over=op == "or", join=join)
 
     def conditional(self, condition: Any, then: ast.Expr, otherwise: ast.Expr) -> Any:
         """`a if c else b`: chosen now, or selected at run time."""

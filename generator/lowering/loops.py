@@ -16,11 +16,11 @@ from mlirules.generator.lowering.values import (
     Val,
     tensor_of_type,
 )
-from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression as walk
 from mlirules.language.operands import Refused, arith, sequence
+from mlirules.language.packs import find_packs, maybe_pack
 from mlirules.language.values import Dyn, Tensor, dtype_named
 
 
@@ -81,7 +81,14 @@ class Loops(Body):
             else:
                 self.ranges[bound.id] = limit
         self.bounded = set(self.ranges)
-        self.find_packs(tensors, known, packs)
+        find_packs(
+            eq,
+            tensors,
+            packs,
+            known,
+            rank=lambda _, name: self.tensor_rank(name, known),
+            length=lambda item: self.static_length(item, known, packs),
+        )
         for _, written in tensors:
             for index in written:
                 for n in walk(index):
@@ -180,65 +187,6 @@ class Loops(Body):
         found = self.target_tensor()
         return found.rank if found is not None and found.dims is not None else None
 
-    def find_packs(
-        self,
-        tensors: list[tuple[str, tuple[ast.Expr, ...]]],
-        known: dict[str, Any],
-        packs: dict[str, int],
-    ) -> None:
-        """How many indices each pack stands for, from the ranks of what is read."""
-        progress = True
-        while progress:
-            progress = False
-            for name, items in tensors:
-                rank = self.tensor_rank(name, known)
-                if rank is None:
-                    continue
-                unknown: list[str] = []
-                size = 0
-                inside: set[str] = set()
-                for item in items:
-                    if isinstance(item, ast.Pack):
-                        if item.id is None:
-                            unknown.append("...")
-                        elif item.id in known and isinstance(known[item.id], list):
-                            size += len(known[item.id])
-                        elif item.id in packs:
-                            size += packs[item.id]
-                        else:
-                            unknown.append(item.id)
-                    else:
-                        names = {n.id for n in walk(item) if isinstance(n, (ast.Name, ast.Pack))}
-                        spread = {
-                            n
-                            for n in names
-                            if n and n not in known and n not in packs and self.maybe_pack(n)
-                        }
-                        if spread and not any(
-                            isinstance(n, (ast.Call, ast.Access)) for n in walk(item)
-                        ):
-                            # `O * stride + K * dilation`: arithmetic on packs, item by item.
-                            inside |= spread
-                            unknown.append("=")
-                        elif any(
-                            isinstance(n, ast.Call) and n.fn in FUNCTIONS for n in walk(item)
-                        ) or names & set(packs):
-                            length = self.static_length(item, known, packs)
-                            if length is None:
-                                unknown.append("?")
-                            else:
-                                size += length
-                        else:
-                            size += 1
-                if unknown == ["="] and rank >= size:
-                    packs.update((n, rank - size) for n in inside)
-                    progress = True
-                elif len(unknown) == 1 and unknown[0] not in ("...", "?", "="):
-                    if rank - size < 0:
-                        raise Refused(f"{name} has rank {rank}: too few dims for its indices")
-                    packs[unknown[0]] = rank - size
-                    progress = True
-
     def static_length(
         self, item: ast.Expr, known: dict[str, Any], packs: dict[str, int]
     ) -> int | None:
@@ -251,7 +199,7 @@ class Loops(Body):
             elif name not in known and dtype_named(name) is None:
                 if any(isinstance(n, ast.Pack) and n.id == name for n in walk(item)):
                     return None
-                if self.maybe_pack(name):
+                if maybe_pack(self.equation, name):
                     return None
                 trial[name] = 0
         try:
@@ -259,14 +207,6 @@ class Loops(Body):
         except Refused:
             return 1 if not any(isinstance(n, ast.Call) for n in walk(item)) else None
         return len(value) if isinstance(value, list) else 1
-
-    def maybe_pack(self, name: str) -> bool:
-        """Whether a name is written as a pack anywhere in the equation."""
-        eq = self.equation
-        nodes = [n for i in eq.indices for n in walk(i)] + list(walk(eq.value))
-        return any(isinstance(n, ast.Pack) and n.id == name for n in nodes) or any(
-            b.pack and b.id == name for b in eq.bounds
-        )
 
     def add_loop(self, name: str) -> None:
         """One more loop."""

@@ -133,6 +133,21 @@ class Evaluator:
             return a and truth(self.eval(right))
         return a or truth(self.eval(right))
 
+    def joined(
+        self, left: ast.Expr, right: ast.Expr, *, over: bool, join: Callable[[Any, Any], Any]
+    ) -> Any:
+        """``and`` and ``or`` where a side may be known later only: then ``join`` makes the value.
+
+        ``over`` is what decides alone: True for ``or``.
+        """
+        a = self.eval(left)
+        if isinstance(a, bool):
+            return a if a == over else self.eval(right)
+        b = self.eval(right)
+        if isinstance(b, bool):
+            return b if b == over else a
+        return join(a, b)
+
     def conditional(self, condition: Any, then: ast.Expr, otherwise: ast.Expr) -> Any:
         """One of two expressions; the other is not evaluated."""
         return self.eval(then if truth(condition) else otherwise)
