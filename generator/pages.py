@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from mlirules.generator.render import render
 from mlirules.language import schema as rule_schema
 from mlirules.language.builtins import FUNCTIONS
@@ -78,6 +80,9 @@ _ELSEWHERE = ("rule", "kind", "summary", "reason", "tags", "targets", "benefit",
 
 def _definition(source: SourceFile) -> str:
     """The lines of the file that say what the rule does."""
+    if source.family:  # its lines stand among those of others
+        told = {key: value for key, value in source.data.items() if key not in _ELSEWHERE}
+        return yaml.safe_dump(told, sort_keys=False, width=100, allow_unicode=True).rstrip()
     marks = {path[0]: mark.line for path, mark in source.key_marks.items() if len(path) == 1}
     lines = source.text.split("\n")
     starts = sorted(marks.items(), key=lambda item: item[1])

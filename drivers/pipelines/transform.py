@@ -184,7 +184,7 @@ def stage_rules(stage: Stage) -> list[Rule]:
 def _stage_engine(stage: Stage, module: Any) -> Engine:
     """The engine of a stage, with the rules that a program can come to need."""
     entries = stage_entries(stage)
-    key = tuple(e.digest + ":" + e.path for e in entries)
+    key = tuple(f"{e.digest}:{e.path}:{e.name}" for e in entries)
     engine = session.current().engine(key)
     engine.include([e.rule for e in reachable(entries, op_names(module))])
     return engine

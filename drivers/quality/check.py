@@ -19,8 +19,9 @@ from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.quality.remarks import unequal_sizes
 from mlirules.drivers.tuning_specs.compile import unmatchable
 from mlirules.language.config_loader import config_of
+from mlirules.language.family import members
 from mlirules.language.faults import Fault, MlirulesError, did_you_mean
-from mlirules.language.loader import kind_of, rule_of
+from mlirules.language.loader import kind_of, rules_of
 from mlirules.language.rule import Rule
 from mlirules.language.source import SourceFile, Text, load_yaml
 
@@ -49,16 +50,18 @@ def check_rule(path: str | Path, text: str | None = None) -> list[Fault]:
     except MlirulesError as error:
         return error.faults
     faults: list[Fault] = []
+    held = [source]
     try:
         if kind_of(source) == "config":
             faults += unmatchable(config_of(source, facts=targetfacts.facts))
         else:
-            rule = rule_of(source, ops=compiler.op_oracle)
-            faults += [*unequal_sizes(rule), *_idle_tests(rule)]
+            held = members(source)
+            for rule in rules_of(source, ops=compiler.op_oracle):
+                faults += [*unequal_sizes(rule), *_idle_tests(rule)]
     except MlirulesError as error:
         faults.extend(error.faults)
     known = {fault.span.line for fault in faults}
-    found = list(_deeper(source))
+    found = [fault for member in held for fault in _deeper(member)]
     faults += [f for f in found if f.span.line not in known]
     return sorted(dict.fromkeys(faults), key=lambda f: (f.span.line, f.span.column, f.code))
 

@@ -21,6 +21,7 @@ from mlirules.drivers.pipelines.transform import engine_for
 from mlirules.drivers.quality.ruletest import filecheck, run_test
 from mlirules.language import outputs
 from mlirules.language.edit import with_value
+from mlirules.language.family import members
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.loader import kind_of, load_rule
 from mlirules.language.rule import Rule
@@ -48,6 +49,15 @@ def update(path: str | Path) -> list[str]:
     tests = source.data.get("tests") if isinstance(source.data, dict) else None
     if kind_of(source) == "config" or not isinstance(tests, list):
         return []
+    if len(members(source)) > 1:
+        raise MlirulesError(
+            Fault(
+                source.span_at(("rule",)),
+                "update",
+                "the file holds several rules, whose tests are written in parts",
+                "write the CHECK lines by hand: `mlirules apply` shows what to look for",
+            )
+        )
     text = source.text
     for i, test in enumerate(tests):
         bare = isinstance(test, dict) and "input" in test and not {"check", "run"} & set(test)

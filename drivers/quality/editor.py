@@ -15,7 +15,8 @@ from mlirules.drivers.quality.check import check_rule
 from mlirules.generator.emit import pdll
 from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.faults import Fault, MlirulesError
-from mlirules.language.loader import load_rule
+from mlirules.language.loader import load_rule, rules_of
+from mlirules.language.source import load_yaml
 
 _WORD = re.compile(r"[A-Za-z_][\w.]*")
 _OP = re.compile(r"(?<![\w.@%!#\"/-])([a-z][a-z0-9_]*\.[A-Za-z_][\w.]*)")
@@ -147,5 +148,6 @@ def links(text: str) -> list[tuple[Part, str]]:
 
 
 def preview(path: str | Path, text: str) -> str:
-    """The PDLL generated from a rule. Raises :class:`MlirulesError` for a rule that is wrong."""
-    return pdll.pdll([load_rule(path, text, ops=compiler.op_oracle)], origin=Path(path).name)
+    """The PDLL generated from a rule file. Raises :class:`MlirulesError` for a rule that is wrong."""
+    rules = rules_of(load_yaml(path, text), ops=compiler.op_oracle)
+    return pdll.pdll(rules, origin=Path(path).name)

@@ -81,7 +81,10 @@ def _rule(name: str) -> Any:
     for file in files:
         if f"\nrule: {name}\n" in "\n" + file.read_text(encoding="utf-8"):
             return rule_set((str(file),))[0]
-    known = [rule.name for rule in rule_set((str(LIBRARY),))]
+    shipped = {rule.name: rule for rule in rule_set((str(LIBRARY),))}
+    if name in shipped:  # one of several in its file
+        return shipped[name]
+    known = list(shipped)
     raise MlirulesError(
         Fault(
             Span(name),

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from mlirules.language.checks.checker import OpOracle
+from mlirules.language.family import members
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.kernel import KernelDoc
-from mlirules.language.loader import duplicate, kind_of, no_rules, origin_of, rule_files, rule_of
+from mlirules.language.loader import duplicate, kind_of, no_rules, origin_of, rule_files, rules_of
 from mlirules.language.model import RuleDoc
 from mlirules.language.notation import ast
 from mlirules.language.rule import BodyText, Line, OpPattern, Rule
@@ -91,7 +92,7 @@ class RuleSet:
     @functools.cached_property
     def digest(self) -> str:
         """A hash of the rules and where they stand."""
-        listed = "\0".join(f"{e.path}\0{e.digest}" for e in self.entries)
+        listed = "\0".join(f"{e.path}\0{e.name}\0{e.digest}" for e in self.entries)
         return hashlib.sha256(listed.encode()).hexdigest()
 
     def rules(self) -> list[Rule]:
@@ -148,7 +149,7 @@ def open_rules(
     ``ops`` is for :func:`~mlirules.language.loader.load_rules`, and ``compiler`` says which version
     of the compiler it asks. Raises :class:`MlirulesError` with the faults of all files.
     """
-    members: dict[str, Entry] = {}
+    known: dict[str, Entry] = {}
     faults: list[Fault] = []
     given = list(paths)
     for path in given:
@@ -156,26 +157,25 @@ def open_rules(
         pack = _Pack(Path(path), files, ops, compiler)
         for file in files:
             try:
-                found = pack.entry(file, len(members), alone=len(files) == 1)
+                held = pack.entries(file, len(known), alone=len(files) == 1)
             except MlirulesError as error:
                 faults += error.faults
                 continue
-            if found is None:
-                continue
-            first = members.get(found.name)
-            if first is None:
-                members[found.name] = found
-            elif Path(first.path) != file:
-                faults.append(duplicate(found.rule, first.path))
+            for found in held:
+                first = known.get(found.name)
+                if first is None:
+                    known[found.name] = found
+                elif Path(first.path) != file:
+                    faults.append(duplicate(found.rule, first.path))
         pack.keep()
     if faults:
         raise MlirulesError(faults)
-    if not members:
+    if not known:
         raise no_rules(given)
-    return RuleSet(tuple(members.values()))
+    return RuleSet(tuple(known.values()))
 
 
-_FORMAT = 1
+_FORMAT = 2
 #: So many sets are kept; of more, those that were read longest ago go.
 _PACKS = 200
 
@@ -193,7 +193,7 @@ class _Pack:
         self.file = cache.directory() / "rules" / f"{key}.json"
         self.heads: dict[str, list[Any]] = {}
         self.bodies: bytes = b""
-        self.used: dict[str, bytes] = {}
+        self.used: dict[str, list[bytes]] = {}
         self.new = False
         data = cache.read_checked(self.file)
         if data is not None:
@@ -202,8 +202,8 @@ class _Pack:
             if found["stamp"] == self.stamp:
                 self.heads = found["heads"]
 
-    def entry(self, file: Path, order: int, *, alone: bool) -> Entry | None:
-        """The rule in a file; None for a config rule beside others. Raises MlirulesError."""
+    def entries(self, file: Path, order: int, *, alone: bool) -> list[Entry]:
+        """The rules in a file; none for a config rule beside others. Raises MlirulesError."""
         try:
             with file.open("rb") as opened:
                 raw = opened.read(MAX_BYTES + 1)  # a longer one is refused, and not kept
@@ -213,47 +213,65 @@ class _Pack:
         kept = self.heads.get(digest)
         if kept is None:
             return self._compiled(file, digest, order, alone=alone)
-        *head, start, length = kept
-        body = self.bodies[start : start + length]
-        self.used[digest] = body
-        if not head:
-            return None if not alone else self._compiled(file, digest, order, alone=True)
+        if not kept and alone:
+            return self._compiled(file, digest, order, alone=True)
+        bodies = [self.bodies[start : start + length] for *_, start, length in kept]
+        self.used[digest] = bodies
+        return [
+            self._entry(file, raw, digest, head, body, order + n, n)
+            for n, ((*head, _, _), body) in enumerate(zip(kept, bodies, strict=True))
+        ]
+
+    def _entry(
+        self, file: Path, raw: bytes, digest: str, head: list[Any], body: bytes, order: int, n: int
+    ) -> Entry:
         path, ops = str(file), self.ops
 
         def read() -> Rule:
             if not body:
-                return rule_of(load_yaml(file), ops=ops)
-            return _decoded(json.loads(body), path, raw.decode("utf-8"))
+                return rules_of(load_yaml(file), ops=ops)[n]
+            return _decoded(json.loads(body), path, raw.decode("utf-8"), n)
 
-        return Entry(_head(head), path, self._origin(file), order, digest, read)
+        made = _head(head)
+        return Entry(made, path, self._origin(file, made.name, head[-1]), order, digest, read)
 
-    def _origin(self, file: Path) -> str:
-        return str(Path(self.origins[file.parent], file.stem))
+    def _origin(self, file: Path, name: str, family: bool) -> str:
+        return str(Path(self.origins[file.parent], name if family else file.stem))
 
-    def _compiled(self, file: Path, digest: str, order: int, *, alone: bool) -> Entry | None:
+    def _compiled(self, file: Path, digest: str, order: int, *, alone: bool) -> list[Entry]:
         source = load_yaml(file)
         self.new = True
+        self.heads[digest], self.used[digest] = [], []
         if kind_of(source) == "config" and not alone:
-            self.heads[digest] = [0, 0]
-            self.used[digest] = b""
-            return None
-        rule = rule_of(source, ops=self.ops)
-        head = _head_of(rule)
-        # A kernel's variants name further files, whose content is not in the hash.
-        body = b"" if isinstance(rule.doc, KernelDoc) else _json(_encoded(rule))
-        self.heads[digest] = [*head, 0, 0]
-        self.used[digest] = body
-        return Entry(_head(head), str(file), self._origin(file), order, digest, lambda: rule)
+            return []
+        try:
+            rules = rules_of(source, ops=self.ops)
+        except MlirulesError:
+            del self.heads[digest], self.used[digest]
+            raise
+        made = []
+        for n, rule in enumerate(rules):
+            head = _head_of(rule)
+            # A kernel's variants name further files, whose content is not in the hash.
+            body = b"" if isinstance(rule.doc, KernelDoc) else _json(_encoded(rule))
+            self.heads[digest].append([*head, 0, 0])
+            self.used[digest].append(body)
+            origin = self._origin(file, rule.name, head[-1])
+            read = functools.partial(_same, rule)
+            made.append(Entry(_head(head), str(file), origin, order + n, digest, read))
+        return made
 
     def keep(self) -> None:
         """Write what was read anew."""
         if not self.new:
             return
         heads, bodies, at = {}, [], 0
-        for digest, body in self.used.items():
-            heads[digest] = [*self.heads[digest][:-2], at, len(body)]
-            bodies.append(body)
-            at += len(body)
+        for digest, held in self.used.items():
+            heads[digest] = []
+            for head, body in zip(self.heads[digest], held, strict=True):
+                heads[digest].append([*head[:-2], at, len(body)])
+                bodies.append(body)
+                at += len(body)
         head = _json({"stamp": self.stamp, "heads": heads})
         cache.write_checked(self.file, b"\n".join([head, b"".join(bodies)]))
         cache.keep_newest(self.file.parent, _PACKS)
@@ -286,11 +304,16 @@ def _head_of(rule: Rule) -> list[Any]:
         sorted(rule.op_names),
         sorted(rule.produced_ops),
         computes,
+        bool(rule.source.family),
     ]
 
 
+def _same(rule: Rule) -> Rule:
+    return rule
+
+
 def _head(found: list[Any]) -> Head:
-    name, kind, tags, roots, names, produced, computes = found
+    name, kind, tags, roots, names, produced, computes, _ = found
     return Head(
         name,
         kind,
@@ -353,13 +376,15 @@ def _made(value: Any) -> Any:
 class _KeptSource(SourceFile):
     """A rule file that was read before: its places are found when a fault asks for them."""
 
-    def __init__(self, path: str, text: str) -> None:
+    def __init__(self, path: str, text: str, kept: dict[str, Any], number: int) -> None:
         self.path = path
         self.text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+        self.family, self.member = kept["family"], kept["member"]
+        self._number = number
 
     @functools.cached_property
     def _read(self) -> SourceFile:
-        source = load_yaml(self.path, self.text)
+        source = members(load_yaml(self.path, self.text))[self._number]
         source.listed("match", "where", "rewrite")
         return source
 
@@ -425,6 +450,8 @@ def _line(found: list[Any], source: SourceFile) -> Line:
 def _encoded(rule: Rule) -> dict[str, Any]:
     return {
         "data": rule.source.data,
+        "family": rule.source.family,
+        "member": rule.source.member,
         "types": [[n, _place(line), _coded(decl)] for n, (line, decl) in rule.types.items()],
         "match": [[_place(p.line), _coded(p.equation)] for p in rule.match],
         "index": [[_place(line), _coded(e)] for line, e in rule.index_match],
@@ -440,8 +467,9 @@ def _encoded(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _decoded(kept: dict[str, Any], path: str, text: str) -> Rule:
-    source = _KeptSource(path, text)
+def _decoded(kept: dict[str, Any], path: str, text: str, number: int) -> Rule:
+    """Rule number ``number`` of a file, from what was kept of it."""
+    source = _KeptSource(path, text, kept, number)
     return Rule(
         RuleDoc.model_validate(kept["data"]),
         source,

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from mlirules.language.checks.checker import OpOracle
 from mlirules.language.checks.rule import RuleChecker
 from mlirules.language.checks.shape import location, mended, model_fault, typed
+from mlirules.language.family import members
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.rule import (
     InFile,
@@ -35,12 +37,53 @@ _NOTATION = ("types", "match", "let", "where", "rewrite")
 
 
 def load_rule(path: str | Path, text: str | None = None, *, ops: OpOracle | None = None) -> Rule:
-    """Read, parse and check one rule file.
+    """Read, parse and check one rule file: the first member of a family, with all of it checked.
 
     ``ops`` tells whether the installed compiler has an op; without it op names are not checked.
     Raises :class:`MlirulesError` with all faults of the file.
     """
-    return rule_of(load_yaml(path, text), ops=ops)
+    return rules_of(load_yaml(path, text), ops=ops)[0]
+
+
+def rules_of(source: SourceFile, *, ops: OpOracle | None = None) -> list[Rule]:
+    """The rewrite rules that a YAML file holds: one, or the members of a family in their order.
+
+    Arguments and errors as for :func:`load_rule`. A fault that not every member has says which do.
+    """
+    made = members(source)
+    if len(made) == 1:
+        return [rule_of(made[0], ops=ops)]
+    rules: list[Rule] = []
+    found: dict[Fault, list[str]] = {}
+    for member in made:
+        try:
+            rules.append(rule_of(member, ops=ops))
+        except MlirulesError as error:
+            for fault in error.faults:
+                found.setdefault(fault, []).append(member.member)
+    if found:
+        raise MlirulesError(_in_order(_of_members(found, len(made))))
+    names = [rule.name for rule in rules]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise MlirulesError(
+            Fault(
+                source.span_at(("rule",)),
+                "duplicate-rule",
+                f"two of the file's rules would be named {twice!r}",
+                "name the alternatives so that each combination has a name of its own",
+            )
+        )
+    return rules
+
+
+def _of_members(found: dict[Fault, list[str]], count: int) -> Iterable[Fault]:
+    for fault, who in found.items():
+        if len(who) == count:
+            yield fault
+        else:
+            more = f" and {len(who) - 3} more" if len(who) > 3 else ""
+            yield replace(fault, message=f"{fault.message} (in {', '.join(who[:3])}{more})")
 
 
 def kind_of(source: SourceFile) -> str:
@@ -50,7 +93,7 @@ def kind_of(source: SourceFile) -> str:
 
 
 def rule_of(source: SourceFile, *, ops: OpOracle | None = None) -> Rule:
-    """The rewrite rule that a YAML file holds. Arguments and errors as for :func:`load_rule`."""
+    """The rewrite rule that a YAML file of one rule holds. Arguments and errors as for :func:`load_rule`."""
     if kind_of(source) == "config":
         raise MlirulesError(
             Fault(
@@ -167,16 +210,16 @@ def holds_config(file: Path) -> bool:
     return re.search(r"^kind:[ \t]*config[ \t]*$", head, re.MULTILINE) is not None
 
 
-def join(members: dict[str, R], rule: R, file: Path) -> list[Fault]:
+def join(known: dict[str, R], rule: R, file: Path) -> list[Fault]:
     """Add a rule to a set, by name; a second one of that name in another file is a fault."""
-    first = members.get(rule.name)
+    first = known.get(rule.name)
     if first is not None:
         if Path(first.path) == file:
             return []  # the file was named twice
         return [duplicate(rule, first.path)]
-    rule.order = len(members)
-    rule.origin = str(origin_of(file.parent) / file.stem)
-    members[rule.name] = rule
+    rule.order = len(known)
+    rule.origin = str(origin_of(file.parent) / (rule.name if rule.source.family else file.stem))
+    known[rule.name] = rule
     return []
 
 
@@ -210,7 +253,7 @@ def no_rules(paths: Iterable[str | Path]) -> MlirulesError:
 
 def load_rules(paths: Iterable[str | Path], *, ops: OpOracle | None = None) -> list[Rule]:
     """Read rule sets in order. Raises :class:`MlirulesError` with the faults of all files."""
-    members: dict[str, Rule] = {}
+    known: dict[str, Rule] = {}
     faults: list[Fault] = []
     for path in paths:
         files = rule_files(path)
@@ -219,13 +262,14 @@ def load_rules(paths: Iterable[str | Path], *, ops: OpOracle | None = None) -> l
                 source = load_yaml(file)
                 if kind_of(source) == "config" and len(files) > 1:
                     continue  # a folder may hold both
-                rule = rule_of(source, ops=ops)
+                found = rules_of(source, ops=ops)
             except MlirulesError as error:
                 faults.extend(error.faults)
                 continue
-            faults += join(members, rule, file)
+            for rule in found:
+                faults += join(known, rule, file)
     if faults:
         raise MlirulesError(faults)
-    if not members:
+    if not known:
         raise no_rules(paths)
-    return list(members.values())
+    return list(known.values())

@@ -69,6 +69,10 @@ class SourceFile:
     data: Any = field(default=None, repr=False)
     marks: dict[Path_, Text] = field(default_factory=dict, repr=False)
     key_marks: dict[Path_, Text] = field(default_factory=dict, repr=False)
+    #: Of a rule that stands in one file with others: the file's own name for them, and which of
+    #: its alternatives this one takes. Empty for a file that holds one rule.
+    family: str = ""
+    member: str = ""
 
     def span(self, line: int, column: int, length: int = 1) -> Span:
         """A place in this file, with its source line."""
@@ -81,10 +85,14 @@ class SourceFile:
         line = bisect.bisect_right(self._starts, offset)
         return line, offset - self._starts[line - 1] + 1
 
+    def offset(self, line: int, column: int) -> int:
+        """The place in the text of a line and column, which count from 1."""
+        return self._starts[line - 1] + column - 1
+
     def another(self) -> SourceFile:
         """The same file without data and marks; its lines are split only once."""
         made = SourceFile(self.path, self.text)
-        vars(made)["_lines"] = self._lines
+        vars(made).update(_lines=self._lines, _starts=self._starts)
         return made
 
     @cached_property
