@@ -70,13 +70,12 @@ def _warning(rule: Rule, code: str, message: str, program: str, line: Line | Non
 def named_otherwise(rule: Rule) -> Iterator[Fault]:
     """A rule that is not found under its name: its file is called something else."""
     stem = Path(rule.path).stem
-    name = rule.source.family or rule.name
-    if stem != name:
+    if stem != rule.name and not rule.source.family:
         yield Fault(
             rule.span,
             "name",
-            f"the rule {name!r} stands in {Path(rule.path).name}",
-            f"name the file {name}.yaml: a rule is known by one name everywhere",
+            f"the rule {rule.name!r} stands in {Path(rule.path).name}",
+            f"name the file {rule.name}.yaml: a rule is known by one name everywhere",
             "warning",
         )
 

@@ -23,7 +23,15 @@ from mlirules.language.checks.checker import OpOracle
 from mlirules.language.family import members
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.kernel import KernelDoc
-from mlirules.language.loader import duplicate, kind_of, no_rules, origin_of, rule_files, rules_of
+from mlirules.language.loader import (
+    asked_for,
+    duplicate,
+    kind_of,
+    no_rules,
+    origin_of,
+    rule_files,
+    rules_of,
+)
 from mlirules.language.model import RuleDoc
 from mlirules.language.notation import ast
 from mlirules.language.rule import BodyText, Line, OpPattern, Rule
@@ -154,6 +162,7 @@ def open_rules(
     given = list(paths)
     for path in given:
         files = rule_files(path)
+        only = asked_for(path, files)
         pack = _Pack(Path(path), files, ops, compiler)
         for file in files:
             try:
@@ -162,6 +171,8 @@ def open_rules(
                 faults += error.faults
                 continue
             for found in held:
+                if only not in (None, found.name):
+                    continue
                 first = known.get(found.name)
                 if first is None:
                     known[found.name] = found

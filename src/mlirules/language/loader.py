@@ -154,6 +154,9 @@ def rule_files(path: str | Path) -> list[Path]:
             files = sorted(p for p in candidate.rglob("*.yaml") if not p.name.startswith("."))
             _refuse_others(candidate, files)
             return files
+    of_family = _family_of(candidates[:2])
+    if of_family is not None:
+        return [of_family]
     known = sorted(
         {
             str(folder.relative_to(LIBRARY))
@@ -170,6 +173,33 @@ def rule_files(path: str | Path) -> list[Path]:
             did_you_mean(str(path), known) or "shipped: " + ", ".join(known),
         )
     )
+
+
+def _family_of(paths: Iterable[Path]) -> Path | None:
+    """The file that holds the rule of that name beside others."""
+    for path in paths:
+        for file in sorted(path.parent.glob("*.yaml")) if on_disk.is_folder(path.parent) else ():
+            try:
+                held = members(load_yaml(file))
+            except MlirulesError:
+                continue  # who reads the whole folder is told
+            if any(m.family and m.data.get("rule") == path.name for m in held):
+                return file
+    return None
+
+
+def asked_for(path: str | Path, files: list[Path]) -> str | None:
+    """The rule that a path asks for where its file holds others, too; None: all that is there."""
+    name = Path(path).name
+    alone = len(files) == 1 and files[0].name != name and files[0].stem != name
+    return name if alone and not on_disk.is_folder(Path(path)) and _held(files[0], name) else None
+
+
+def _held(file: Path, name: str) -> bool:
+    try:
+        return any(m.family and m.data.get("rule") == name for m in members(load_yaml(file)))
+    except MlirulesError:
+        return False
 
 
 def _refuse_others(folder: Path, files: list[Path]) -> None:
@@ -257,6 +287,7 @@ def load_rules(paths: Iterable[str | Path], *, ops: OpOracle | None = None) -> l
     faults: list[Fault] = []
     for path in paths:
         files = rule_files(path)
+        only = asked_for(path, files)
         for file in files:
             try:
                 source = load_yaml(file)
@@ -267,7 +298,8 @@ def load_rules(paths: Iterable[str | Path], *, ops: OpOracle | None = None) -> l
                 faults.extend(error.faults)
                 continue
             for rule in found:
-                faults += join(known, rule, file)
+                if only in (None, rule.name):
+                    faults += join(known, rule, file)
     if faults:
         raise MlirulesError(faults)
     if not known:
