@@ -116,13 +116,28 @@ def test_lines_keep_their_places() -> None:
     ("old", "new", "line", "message"),
     [
         ("torch.aten.neg(a)", "torch.aten.neg(a", 14, "in sqrt negated, abs negated"),
-        ("one_use(b)}", "one_use(c)}", 18, "'c' stands nowhere in the match (in sqrt negated, abs negated)"),
+        (
+            "one_use(b)}",
+            "one_use(c)}",
+            18,
+            "'c' stands nowhere in the match (in sqrt negated, abs negated)",
+        ),
         ("[sqrt, abs]", "[sqrt, a,]", 7, "'abs' is none of the alternatives of line 6: sqrt, a"),
         ("any: {negated: one_use", "any: {negatted: one_use", 18, "one alternative is none"),
-        ("  article: {sqrt: a, abs: an}", "  article: {sqrt: a}", 3, "$article has no spelling for"),
+        (
+            "  article: {sqrt: a, abs: an}",
+            "  article: {sqrt: a}",
+            3,
+            "$article has no spelling for",
+        ),
         ("A reciprocal of $article $root", "A reciprocal", 7, "no line says $article"),
         ("for: [abs, negated]", "for: [abs, minus]", 39, "'minus' is no alternative"),
-        ("rule: roots-*-fuse", "rule: roots-*-fuse\nbenefit: {any: {abs: x, sqrt: 1}}", 2, "benefit"),
+        (
+            "rule: roots-*-fuse",
+            "rule: roots-*-fuse\nbenefit: {any: {abs: x, sqrt: 1}}",
+            2,
+            "benefit",
+        ),
     ],
 )
 def test_faults_stand_where_they_are(old: str, new: str, line: int, message: str) -> None:
@@ -159,14 +174,18 @@ def test_a_family_of_none() -> None:
 
 def test_every_member_needs_its_tests() -> None:
     text = RULE.replace("  - name: nothing to do\n    unchanged", "  - name: none\n    unchanged")
-    text = text.replace('none\n    unchanged: "module {}"', 'none\n    for: [abs]\n    unchanged: "module {}"')
+    text = text.replace(
+        'none\n    unchanged: "module {}"', 'none\n    for: [abs]\n    unchanged: "module {}"'
+    )
     (fault,) = faults(text)
     assert fault.code == "no-negative-test"
     assert fault.message.endswith("(in sqrt (whole), sqrt negated)")
 
 
 def test_a_symbol_may_be_called_any() -> None:
-    text = RULE.replace('types: {x: "vtensor<S... x T>"}', 'types: {x: "vtensor<S... x T>", any: int}')
+    text = RULE.replace(
+        'types: {x: "vtensor<S... x T>"}', 'types: {x: "vtensor<S... x T>", any: int}'
+    )
     assert len(faults(text)) >= 1  # it is in no line, which is told
     assert all("alternative" not in f.message for f in faults(text))
 
@@ -183,7 +202,7 @@ def test_kept_members_are_those_that_were_read(
     kept = library.open_rules([tmp_path]).rules()
     assert [r.name for r in kept] == [r.name for r in folder]
     assert [r.origin for r in kept] == [r.origin for r in folder]
-    assert [r.origin for r in kept][0] == str(tmp_path / "roots-sqrt-fuse")
+    assert kept[0].origin == str(tmp_path / "roots-sqrt-fuse")
     for one, other in zip(kept, folder, strict=True):
         assert [p.line.span for p in one.match] == [p.line.span for p in other.match]
         assert one.doc == other.doc

@@ -148,6 +148,6 @@ def links(text: str) -> list[tuple[Part, str]]:
 
 
 def preview(path: str | Path, text: str) -> str:
-    """The PDLL generated from a rule file. Raises :class:`MlirulesError` for a rule that is wrong."""
+    """The PDLL generated from a rule file. Raises :class:`MlirulesError` where it is wrong."""
     rules = rules_of(load_yaml(path, text), ops=compiler.op_oracle)
     return pdll.pdll(rules, origin=Path(path).name)

@@ -169,7 +169,11 @@ class _Family:
             path: Path_ = ("with", word)
             if not _SYMBOL.fullmatch(word):
                 self.refuse(
-                    path, "bad-name", f"{word[:60]!r} is not a word", "letters, digits and _", key=True
+                    path,
+                    "bad-name",
+                    f"{word[:60]!r} is not a word",
+                    "letters, digits and _",
+                    key=True,
                 )
                 continue
             choice = self._choice(path, value)
@@ -263,7 +267,7 @@ class _Family:
         return _Choice(axis, named)
 
     def _named(self, path: Path_, items: list[Any]) -> dict[str, Path_]:
-        """Names for alternatives in a list: words themselves, equations by the op that they name."""
+        """Names for alternatives in a list: words by themselves, equations by their op."""
         out: dict[str, Path_] = {}
         for i, item in enumerate(items):
             line = item[0] if isinstance(item, list) and item else item

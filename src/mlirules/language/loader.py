@@ -93,7 +93,7 @@ def kind_of(source: SourceFile) -> str:
 
 
 def rule_of(source: SourceFile, *, ops: OpOracle | None = None) -> Rule:
-    """The rewrite rule that a YAML file of one rule holds. Arguments and errors as for :func:`load_rule`."""
+    """The rewrite rule of a file that holds one. Arguments and errors as for :func:`load_rule`."""
     if kind_of(source) == "config":
         raise MlirulesError(
             Fault(
