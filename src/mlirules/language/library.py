@@ -276,7 +276,9 @@ class _Pack:
         """Write what was read anew."""
         if not self.new:
             return
-        heads, bodies, at = {}, [], 0
+        heads: dict[str, list[Any]] = {}
+        bodies: list[bytes] = []
+        at = 0
         for digest, held in self.used.items():
             heads[digest] = []
             for head, body in zip(self.heads[digest], held, strict=True):
