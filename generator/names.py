@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mlirules.language.config.op import ConfigRule
-from mlirules.language.rule import Rule
+if TYPE_CHECKING:
+    from mlirules.language.config.op import ConfigRule
+    from mlirules.language.rule import Rule
 
 __all__ = ["identifier", "location", "place"]
 

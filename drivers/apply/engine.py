@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mlirules.drivers.apply import conversion, kernels
 from mlirules.drivers.apply import leftovers as unconverted
@@ -25,13 +25,14 @@ from mlirules.drivers.match.liveness import Marks
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.results import ANYWHERE, Around, Refusal
 from mlirules.generator import names
-from mlirules.generator.emit import pdll
-from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.library import Entry
 from mlirules.language.rule import Rule
 
-AnyRule = TypeVar("AnyRule", bound=Rule | ConfigRule | Entry)
+if TYPE_CHECKING:
+    from mlirules.language.config.op import ConfigRule
+
+AnyRule = TypeVar("AnyRule", bound="Rule | ConfigRule | Entry")
 
 
 def select(
@@ -134,6 +135,8 @@ class Engine:
         found = self._frozen.get(key)
         if found is not None:
             return found.patterns
+        from mlirules.generator.emit import pdll  # the walk driver writes no patterns
+
         text = pdll.compile_pdll(pdll.pdll(rules))
         natives: dict[str, Callable[..., Any]] = {}
         for rule in rules:

@@ -85,7 +85,7 @@ class Session:
         key = (tuple(paths), *(_stamp(file) for path in paths for file in rule_files(path)))
         found = self._libraries.get(key)
         if found is None:
-            rules = open_rules(paths, ops=compiler.op_oracle, compiler=compiler.version())
+            rules = open_rules(paths, ops=compiler.op_oracle, compiler=compiler.revision())
             found = self._libraries.put(key, rules)
         return found
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.metadata
 import os
 import re
 import sys
@@ -18,10 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from iree.compiler import ir, rewrite
-from iree.compiler.passmanager import PassManager
-
-from mlirules.drivers.iree import dialects, program, tools
+from mlirules.drivers.iree import program, tools
+from mlirules.drivers.iree.bindings import ir, passmanager, rewrite
 from mlirules.drivers.iree.diagnostics import (
     STDIN,
     CompileError,
@@ -70,6 +67,7 @@ __all__ = [
     "op_suggestion",
     "parse",
     "registered_ops",
+    "revision",
     "rewrite",
     "run_passes",
     "run_tool",
@@ -79,7 +77,7 @@ __all__ = [
     "version",
 ]
 
-dialects.install()
+PassManager = passmanager.PassManager
 
 #: Values of ``--compile-to`` and ``--compile-from``, in the order the compiler passes them.
 PHASES = (
@@ -117,7 +115,16 @@ def context() -> ir.Context:
 
 def version() -> str:
     """The installed compiler's release, as ``3.13.0``."""
+    import importlib.metadata  # reads the whole environment's e-mail headers
+
     return importlib.metadata.version("iree-base-compiler")
+
+
+def revision() -> str:
+    """The very compiler that is installed, for keys: quicker to tell than its release."""
+    from iree.compiler import version as made
+
+    return f"{made.VERSION} {made.REVISIONS.get('IREE', '')}"
 
 
 def parse(text: str | bytes, path: str = "<string>", ctx: ir.Context | None = None) -> ir.Module:
@@ -518,7 +525,7 @@ def _check_flags(target: Target, flags: Sequence[str]) -> None:
 
 def indexing_maps(op: ir.Operation) -> list[Any] | None:
     """The indexing maps of a structured op (named or generic), or None for other ops."""
-    from iree.compiler.dialects import linalg  # takes a tenth of a second; few rules need it
+    from iree.compiler._mlir_libs import _mlirDialectsLinalg as linalg
 
     maps = linalg.get_indexing_maps(op)
     return None if maps is None else [ir.AffineMapAttr(m).value for m in maps]
@@ -526,14 +533,14 @@ def indexing_maps(op: ir.Operation) -> list[Any] | None:
 
 def is_contraction(op: ir.Operation) -> bool:
     """Whether a linalg op, named or generic, is a contraction."""
-    from iree.compiler.dialects import linalg
+    from iree.compiler._mlir_libs import _mlirDialectsLinalg as linalg
 
     return bool(linalg.isa_contraction_op(op))
 
 
 def is_convolution(op: ir.Operation) -> bool:
     """Whether a linalg op, named or generic, is a convolution."""
-    from iree.compiler.dialects import linalg
+    from iree.compiler._mlir_libs import _mlirDialectsLinalg as linalg
 
     return bool(linalg.isa_convolution_op(op))
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from iree.compiler import ir
-
+from mlirules.drivers.iree.bindings import ir
 from mlirules.drivers.iree.ops import is_registered_op, op_suggestion
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 

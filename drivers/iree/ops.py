@@ -10,13 +10,11 @@ import mmap
 import re
 from pathlib import Path
 
-import iree.compiler
-from iree.compiler import ir
-
+from mlirules.drivers.iree.bindings import ir
 from mlirules.language.faults import MlirulesError, did_you_mean
 from mlirules.support import children
 
-LIBS = Path(next(iter(iree.compiler.__path__))) / "_mlir_libs"
+LIBS = Path(ir.__file__).parent / "_mlir_libs"
 
 
 @functools.cache

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from iree.compiler import ir
-
+from mlirules.drivers.iree.bindings import ir
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.language.kernel import TARGET
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlirules.drivers.apply import pieces, tracking
 from mlirules.drivers.apply.engine import Engine
@@ -30,10 +30,12 @@ from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.results import Around, Match, Refusal
 from mlirules.drivers.match.values import program_order
-from mlirules.drivers.measure import roofline
 from mlirules.language.faults import MlirulesError
 from mlirules.language.rule import Rule
 from mlirules.support import cache, files
+
+if TYPE_CHECKING:
+    from mlirules.drivers.measure import roofline
 
 __all__ = ["Candidate", "Decision", "Judge", "Settings", "cut_out", "filled"]
 
@@ -181,6 +183,9 @@ class Judge:
     def _decide(self, base: Decision, before: str, rule: Rule) -> Decision:
         if rule.variants and not self.settings.measure:
             return replace(base, reason="a kernel's work is not in the model: --measure times it")
+        # Most pipelines weigh nothing, and its parameters are slow to read.
+        from mlirules.drivers.measure import roofline
+
         try:
             after = self._rewritten(before, rule)
             pair = (self.finish(before), self.finish(after))
@@ -211,12 +216,14 @@ class Judge:
             self.settings.target.name,
             *self.settings.target.flags,
             *self.settings.flags,
-            compiler.version(),
+            compiler.revision(),
             machine(),
         ]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
     def _model(self, base: Decision, pair: tuple[Candidate, Candidate]) -> Decision:
+        from mlirules.drivers.measure import roofline
+
         known = roofline.parameters(self.settings.target.kind)
         digest = hashlib.sha256(known.model_dump_json().encode()).hexdigest()[:8]
         path = cache.directory() / "cost" / f"{base.key}.{digest}.json"
@@ -245,6 +252,8 @@ class Judge:
         )
 
     def _estimate(self, candidate: Candidate, known: roofline.Parameters) -> roofline.Estimate:
+        from mlirules.drivers.measure import roofline
+
         return roofline.estimate(
             filled(candidate.text),
             self.settings.target,

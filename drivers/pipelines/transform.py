@@ -476,10 +476,12 @@ def _compiled(
     )
     stages = [s for s in pipeline.stages if s.phase == "configuration"]
     sets = [*configs, *(name for stage in stages for name in stage.rules)]
-    # Few pipelines have config rules, and what reads them is slow to load.
-    from mlirules.drivers.tuning_specs.compile import compile_with, config_set, nothing_hit, packs
+    chosen = []
+    if sets and part.configs != 0:
+        # Few pipelines have config rules, and what reads them is slow to load.
+        from mlirules.drivers.tuning_specs.compile import config_set
 
-    chosen = config_set(sets)[: part.configs] if sets and part.configs != 0 else []
+        chosen = config_set(sets)[: part.configs]
     if not chosen:
         try:
             binary = compiler.compile_module(
@@ -501,6 +503,8 @@ def _compiled(
                 f"{pipeline.pipeline}, with which the program does not compile: {why}"
             )
         return binary, done
+    from mlirules.drivers.tuning_specs.compile import compile_with, nothing_hit, packs
+
     # What the user gives stays, and fails located; a pipeline's own habit makes way.
     left_out = packs(chosen, target, own)
     binary, report = compile_with(

@@ -329,7 +329,7 @@ def library(sets: Sequence[str]) -> list[Rule]:
     from mlirules.drivers.iree import compiler
     from mlirules.language.library import open_rules
 
-    return open_rules(sets, ops=compiler.op_oracle, compiler=compiler.version()).rules()
+    return open_rules(sets, ops=compiler.op_oracle, compiler=compiler.revision()).rules()
 
 
 def meanings() -> Meanings:

@@ -50,6 +50,11 @@ DIALECTS = (
 )
 
 
+#: Dialects whose module takes long to load and says nothing that is asked for here: ops of theirs
+#: are plain ones unless somebody imports the module.
+SLOW = ("linalg",)
+
+
 def _stand_in(namespace: str) -> types.ModuleType:
     """A module whose import registers a dialect class for ``namespace``."""
     module = types.ModuleType(f"{__name__}.{namespace}", f"Stand-in for dialect {namespace!r}.")
@@ -68,5 +73,11 @@ def install() -> tuple[str, ...]:
         if importlib.util.find_spec(f"iree.compiler.dialects.{namespace}") is None:
             sys.modules[name] = _stand_in(namespace)
             served.append(namespace)
-    _mlir.globals.append_dialect_search_prefix(__name__)
+    for namespace in SLOW:
+        if f"iree.compiler.dialects.{namespace}" not in sys.modules:
+            name = f"{__name__}.{namespace}"
+            sys.modules[name] = types.ModuleType(name, "Keeps the module of its name away.")
+    # Ours first: the bindings take the first module that there is.
+    found = _mlir.globals.dialect_search_modules
+    _mlir.globals.dialect_search_modules = [__name__, *found]
     return tuple(served)

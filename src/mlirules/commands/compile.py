@@ -101,8 +101,6 @@ def command(
     configured by it, when --no-fallback finds a torch op left, or when --check finds a difference;
     nothing is written then.
     """
-    from mlirules.drivers.apply.run import write_trace
-    from mlirules.drivers.iree.parameters import check as check_archives
 
     recipe = recipe_for(
         model,
@@ -116,6 +114,8 @@ def command(
     )
     chosen = recipe.target
     if parameters:
+        from mlirules.drivers.iree.parameters import check as check_archives
+
         check_archives(recipe.program().module, parameters, str(model))
     with working(f"compiling {model} for {chosen}"):
         binary, done = recipe.compile(record=trace is not None, fallback=not no_fallback)
@@ -130,6 +130,8 @@ def command(
     written = output or model.with_suffix(".vmfb")
     write_bytes(written, binary)
     if trace is not None:
+        from mlirules.drivers.apply.run import write_trace
+
         write_trace(trace, done.outcome.applications, done.outcome.decisions)
     show_decisions(done.outcome.decisions)
     if as_json:
