@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from mlirules.support import helps
 
-from mlirules.commands.common import EXIT_INTERNAL, err, say
-from mlirules.language import consent
-from mlirules.language.faults import (
-    EXIT_CHECK_FAILED,
-    EXIT_INPUT_WRONG,
-    CheckFailed,
-    Fault,
-    MlirulesError,
-    Span,
-)
+if TYPE_CHECKING:
+    import typer
+
+    from mlirules.language.faults import Fault
+
+EXIT_INTERNAL = 70
 
 _DEBUG: ContextVar[bool] = ContextVar("debug", default=False)
 
@@ -54,16 +52,19 @@ COMMANDS = {
 }
 
 
-def _common(
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an internal error.")
-    ] = False,
-) -> None:
-    _DEBUG.set(debug)
-
-
 def build(only: str | None = None) -> typer.Typer:
     """The command line; with ``only`` that command alone, which is all that running it takes."""
+    import typer
+
+    from mlirules.commands.options import Group, for_typer
+
+    names = {"help_option_names": ["-h", "--help"]}
+
+    def common(debug: bool = False) -> None:
+        _DEBUG.set(debug)
+
+    told = typer.Option("--debug", help="Show the traceback of an internal error.")
+    common.__annotations__ = {"debug": Annotated[bool, told], "return": None}
     app = typer.Typer(
         name="mlirules",
         help="Compiler rewrite rules as YAML: check them, test them, apply them, compile with "
@@ -73,28 +74,71 @@ def build(only: str | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
         # Help in boxes loads a Markdown reader, which takes longer than all else.
         rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings=names,
     )
-    app.callback()(_common)
+    app.callback()(common)
     for name in COMMANDS if only is None else (only,):
         module = importlib.import_module(f"mlirules.commands.{COMMANDS[name]}")
         epilog = f"Example: {module.EXAMPLE}"
-        if hasattr(module, "app"):  # a command with commands of its own
-            app.add_typer(module.app, epilog=epilog)
+        group = getattr(module, "app", None)
+        if isinstance(group, Group):  # a command with commands of its own
+            below = typer.Typer(
+                name=group.name, help=group.help, no_args_is_help=True, context_settings=names
+            )
+            for inner, (function, last) in group.commands.items():
+                below.command(inner, epilog=last)(for_typer(function))
+            app.add_typer(below, epilog=epilog)
         else:
-            app.command(name, epilog=epilog)(module.command)
+            app.command(name, epilog=epilog)(for_typer(module.command))
     return app
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit. ``arguments`` default to those of the process."""
     given = sys.argv[1:] if arguments is None else arguments
+    if helps.asked(given):
+        kept = helps.Help(given)
+        if (text := kept.read()) is None:
+            text = kept.keep(_help)
+        if text is not None:
+            sys.stdout.write(text)
+            sys.exit(0)
+    _run(given)
+
+
+def _help(given: list[str]) -> str | None:
+    """The help as typer writes it; None where there is none."""
+    import contextlib
+    import io
+
+    named = next((word for word in given if not word.startswith("-")), None)
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            build(named if named in COMMANDS else None)(args=given, prog_name="mlirules")
+        except SystemExit as done:
+            if not done.code:
+                return said.getvalue()
+    return None
+
+
+def _run(given: list[str]) -> None:
+    from mlirules.commands.common import err, say
+    from mlirules.language import consent
+    from mlirules.language.faults import (
+        EXIT_CHECK_FAILED,
+        EXIT_INPUT_WRONG,
+        CheckFailed,
+        Fault,
+        MlirulesError,
+        Span,
+    )
+
     own = given[: given.index("--")] if "--" in given else given
     as_json = "--json" in own
-    named = next((word for word in given if not word.startswith("-")), None)
     try:
         with consent.given():
-            build(named if named in COMMANDS else None)(args=given, prog_name="mlirules")
+            _command(given)
     except MlirulesError as error:
         _faults(error.faults, as_json)
         sys.exit(EXIT_INPUT_WRONG)
@@ -129,7 +173,42 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(EXIT_INTERNAL)
 
 
+def _command(given: list[str]) -> None:
+    """Run the command that the arguments name, and exit."""
+    from mlirules.commands import quick
+    from mlirules.commands.options import BadParameter, Exit
+
+    if (found := _plain(given)) is not None:
+        function, words = found
+        if (arguments := quick.arguments(function, words)) is not None:
+            try:
+                function(**arguments)
+            except Exit as done:
+                sys.exit(done.exit_code)
+            except BadParameter:
+                pass  # told by typer, with the usage
+            except KeyboardInterrupt:
+                sys.exit(130)
+            else:
+                sys.exit(0)
+    named = next((word for word in given if not word.startswith("-")), None)
+    build(named if named in COMMANDS else None)(args=given, prog_name="mlirules")
+
+
+def _plain(given: list[str]) -> tuple[Callable[..., Any], list[str]] | None:
+    """The command that is named first, and its arguments."""
+    if not given or given[0] not in COMMANDS or "_MLIRULES_COMPLETE" in os.environ:
+        return None
+    module = importlib.import_module(f"mlirules.commands.{COMMANDS[given[0]]}")
+    if not hasattr(module, "app"):
+        return module.command, given[1:]
+    inner = module.app.commands.get(given[1]) if len(given) > 1 else None
+    return None if inner is None else (inner[0], given[2:])
+
+
 def _faults(faults: list[Fault], as_json: bool) -> None:
+    from mlirules.commands.common import err, say
+
     if as_json:
         say(json.dumps({"faults": [fault.as_json() for fault in faults]}, indent=2))
         return

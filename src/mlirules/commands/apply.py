@@ -6,8 +6,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from mlirules.commands import diff_view as diffview
 from mlirules.commands.common import (
     Json,
@@ -32,6 +30,7 @@ from mlirules.commands.common import (
     write_bytes,
 )
 from mlirules.commands.explain import show_why_not, why_not_data
+from mlirules.commands.options import Argument, Option
 from mlirules.language.faults import CheckFailed, MlirulesError
 
 EXAMPLE = "mlirules apply model.mlir --rules torch/to-linalg --driver walk --diff"
@@ -54,14 +53,14 @@ class Order(StrEnum):
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="The program, MLIR text.")],
+    model: Annotated[Path, Argument(help="The program, MLIR text.")],
     rules: Rules = None,
     driver: Annotated[
-        Driver | None, typer.Option(help="How patterns are applied; default: greedy.")
+        Driver | None, Option(help="How patterns are applied; default: greedy.")
     ] = None,
-    order: Annotated[Order | None, typer.Option(help="Greedy: the traversal.")] = None,
+    order: Annotated[Order | None, Option(help="Greedy: the traversal.")] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Conversion: fail when an illegal op remains.")
+        bool, Option("--full", help="Conversion: fail when an illegal op remains.")
     ] = False,
     pipeline: Stages = None,
     target: Target = "cpu",
@@ -69,36 +68,34 @@ def command(
     only: Only = None,
     skip: Skip = None,
     max_rewrites: Annotated[
-        int | None, typer.Option(min=0, help="Stop after so many applications: bisection.")
+        int | None, Option(min=0, help="Stop after so many applications: bisection.")
     ] = None,
     bound: Annotated[
-        int | None, typer.Option(min=1, help="More applications than this are taken for a loop.")
+        int | None, Option(min=1, help="More applications than this are taken for a loop.")
     ] = None,
     expect: Annotated[
-        int | None, typer.Option(min=0, help="Exit with 1 unless exactly so many applied.")
+        int | None, Option(min=0, help="Exit with 1 unless exactly so many applied.")
     ] = None,
     expect_min: Annotated[
-        int | None, typer.Option(min=0, help="Exit with 1 unless at least so many applied.")
+        int | None, Option(min=0, help="Exit with 1 unless at least so many applied.")
     ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="Write every application as a line of JSON.")
-    ] = None,
+    trace: Annotated[Path | None, Option(help="Write every application as a line of JSON.")] = None,
     why_not: Annotated[
         bool,
-        typer.Option("--why-not", help="Say of each rule that left ops alone which line refused."),
+        Option("--why-not", help="Say of each rule that left ops alone which line refused."),
     ] = False,
-    stats: Annotated[bool, typer.Option("--stats", help="Applications and time by rule.")] = False,
+    stats: Annotated[bool, Option("--stats", help="Applications and time by rule.")] = False,
     diff: Annotated[
-        bool, typer.Option("--diff", help="Show the structural difference, not the program.")
+        bool, Option("--diff", help="Show the structural difference, not the program.")
     ] = False,
     side_by_side: Annotated[
-        bool, typer.Option("--side-by-side", "-y", help="--diff: in two columns.")
+        bool, Option("--side-by-side", "-y", help="--diff: in two columns.")
     ] = False,
     html: Annotated[
-        Path | None, typer.Option(help="Write the difference as a self-contained page.")
+        Path | None, Option(help="Write the difference as a self-contained page.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the program here, not to stdout.")
+        Path | None, Option("--output", "-o", help="Write the program here, not to stdout.")
     ] = None,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from mlirules.commands.common import (
     Device,
     Json,
@@ -25,6 +23,7 @@ from mlirules.commands.common import (
     working,
     write_bytes,
 )
+from mlirules.commands.options import Argument, Option
 from mlirules.commands.recipes import recipe_for
 from mlirules.language.faults import CheckFailed, MlirulesError
 
@@ -32,13 +31,11 @@ EXAMPLE = "mlirules bench model.mlir --pipeline cpu-fast --target cpu --json"
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="The program, MLIR text.")],
-    extra: Annotated[
-        list[str] | None, typer.Argument(help="After --: further flags for both.")
-    ] = None,
+    model: Annotated[Path, Argument(help="The program, MLIR text.")],
+    extra: Annotated[list[str] | None, Argument(help="After --: further flags for both.")] = None,
     pipeline: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--pipeline",
             "-p",
             help="A shipped pipeline's name or a file, or several; default: the target's.",
@@ -48,24 +45,22 @@ def command(
     target: Device = "cpu",
     parameters: Parameters = None,
     golden: Annotated[
-        Path | None, typer.Option(help="An .npz with inputs a0..; default: random ones.")
+        Path | None, Option(help="An .npz with inputs a0..; default: random ones.")
     ] = None,
-    function: Annotated[str | None, typer.Option(help="The function to call.")] = None,
-    rounds: Annotated[int, typer.Option(min=3, help="Rounds at most; each runs both.")] = 30,
-    seconds: Annotated[
-        float, typer.Option(min=0, help="No new round after so long, but three.")
-    ] = 20.0,
+    function: Annotated[str | None, Option(help="The function to call.")] = None,
+    rounds: Annotated[int, Option(min=3, help="Rounds at most; each runs both.")] = 30,
+    seconds: Annotated[float, Option(min=0, help="No new round after so long, but three.")] = 20.0,
     rtol: Annotated[
-        float, typer.Option(min=0, help="How far results may be apart, of the largest.")
+        float, Option(min=0, help="How far results may be apart, of the largest.")
     ] = 1e-3,
     at_least: Annotated[
-        float | None, typer.Option(min=0, help="Exit with 1 unless so many times as fast.")
+        float | None, Option(min=0, help="Exit with 1 unless so many times as fast.")
     ] = None,
     measure: Measure = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the report as JSON here, too.")
+        Path | None, Option("--output", "-o", help="Write the report as JSON here, too.")
     ] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds that a step may take.")] = 600,
+    timeout: Annotated[float | None, Option(help="Seconds that a step may take.")] = 600,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.text import Text
 
 from mlirules.commands.common import (
@@ -23,6 +22,7 @@ from mlirules.commands.common import (
     table,
     working,
 )
+from mlirules.commands.options import Argument, Option
 from mlirules.commands.recipes import recipe_for
 from mlirules.language.faults import MlirulesError
 
@@ -30,36 +30,36 @@ EXAMPLE = "mlirules bisect model.mlir --pipeline cpu --verify"
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="The program, MLIR text or bytecode.")],
+    model: Annotated[Path, Argument(help="The program, MLIR text or bytecode.")],
     extra: Flags = None,
     rules: Rules = None,
     pipeline: Line = None,
-    driver: Annotated[str, typer.Option(help="--rules: greedy, walk or conversion.")] = "greedy",
+    driver: Annotated[str, Option(help="--rules: greedy, walk or conversion.")] = "greedy",
     only: Only = None,
     skip: Skip = None,
     check: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="A command that exits with 0 for a good program; {} is the path of its text "
             "after the torch stages, {vmfb} of the compiled program."
         ),
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Good is what computes the same numbers.")
+        bool, Option("--verify", help="Good is what computes the same numbers.")
     ] = False,
     slower: Annotated[
-        float | None, typer.Option(min=0, help="Good is what takes at most so many times as long.")
+        float | None, Option(min=0, help="Good is what takes at most so many times as long.")
     ] = None,
     ablate: Annotated[
-        bool, typer.Option("--ablate", help="Instead: times with each rule left out.")
+        bool, Option("--ablate", help="Instead: times with each rule left out.")
     ] = False,
-    target: Annotated[str, typer.Option("--target", "-t", help="Where to run.")] = "cpu",
+    target: Annotated[str, Option("--target", "-t", help="Where to run.")] = "cpu",
     parameters: Parameters = None,
     function: Annotated[
-        str | None, typer.Option(help="--verify: this function; default: all that can be called.")
+        str | None, Option(help="--verify: this function; default: all that can be called.")
     ] = None,
     inputs: Annotated[
-        Path | None, typer.Option(help="--verify: an .npz with inputs a0..: only these.")
+        Path | None, Option(help="--verify: an .npz with inputs a0..: only these.")
     ] = None,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,

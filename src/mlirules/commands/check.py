@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from mlirules.commands.common import Json, TrustNative, out, progress, say_json, split
+from mlirules.commands.options import Argument, Exit, Option
 from mlirules.language.faults import (
     EXIT_CHECK_FAILED,
     EXIT_INPUT_WRONG,
@@ -21,22 +20,20 @@ EXAMPLE = "mlirules check torch/to-linalg my-rules/"
 def command(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             help="Rule files, folders, shipped rule sets or pipeline files; "
             "default: all that ships."
         ),
     ] = None,
     alone: Annotated[
-        bool, typer.Option("--alone", help="Leave out what concerns rules taken together.")
+        bool, Option("--alone", help="Leave out what concerns rules taken together.")
     ] = False,
     against: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Rule sets that the rules run beside: says which of yours never get a turn."
-        ),
+        Option(help="Rule sets that the rules run beside: says which of yours never get a turn."),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 when there is a warning.")
+        bool, Option("--strict", help="Exit with 1 when there is a warning.")
     ] = False,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
@@ -61,9 +58,9 @@ def command(
     if not as_json:
         _sum_up(found, remarks, files)
     if any(fault.severity == "error" for fault in found):
-        raise typer.Exit(EXIT_INPUT_WRONG)
+        raise Exit(EXIT_INPUT_WRONG)
     if found and strict:
-        raise typer.Exit(EXIT_CHECK_FAILED)
+        raise Exit(EXIT_CHECK_FAILED)
 
 
 def _sum_up(found: list[Fault], remarks: int, files: int) -> None:

@@ -2,47 +2,93 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-import typer
-from rich.console import Console
-
+from mlirules.commands.options import Argument, Option
 from mlirules.language import consent
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
-EXIT_INTERNAL = 70
 #: Columns of a table that goes into a file or a pipe: whoever reads it there breaks its lines.
 PIPED = 4096
 
 
-def _console(*, stderr: bool) -> Console:
-    made = Console(stderr=stderr)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
-        made.width = PIPED
-    return made
+class Printer:
+    """A console of rich, which is loaded for what is more than plain text into a file or pipe."""
 
+    def __init__(self, *, stderr: bool) -> None:
+        self._stderr = stderr
+
+    @functools.cached_property
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        made = Console(stderr=self._stderr)
+        if not made.is_terminal and "COLUMNS" not in os.environ:
+            made.width = PIPED
+        return made
+
+    @property
+    def _stream(self) -> TextIO:
+        return sys.stderr if self._stderr else sys.stdout
+
+    def print(self, *things: Any, **how: Any) -> None:
+        """Print as rich's console does."""
+        text = things[0] if len(things) == 1 else None
+        short = how.get("soft_wrap") or "COLUMNS" not in os.environ
+        unmarked = how.get("markup") is False or (isinstance(text, str) and "[" not in text)
+        if isinstance(text, str) and short and unmarked and not self._colours:
+            self._stream.write(text + "\n")
+        elif things or self._colours:
+            self._console.print(*things, **how)
+        else:
+            self._stream.write("\n")
+
+    @property
+    def _colours(self) -> bool:
+        return self._stream.isatty() or any(os.environ.get(name) for name in _COLOURING)
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether somebody looks at it."""
+        return self._colours and self._console.is_terminal
+
+    @property
+    def width(self) -> int:
+        """Columns."""
+        return self._console.width
+
+    @property
+    def rich(self) -> Console:
+        """The console itself."""
+        return self._console
+
+
+#: What makes rich colour what goes into a file.
+_COLOURING = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 
 #: Reports go to stdout, everything about the work itself to stderr. rich leaves colours out where
 #: the stream is no terminal or NO_COLOR is set.
-out = _console(stderr=False)
-err = _console(stderr=True)
+out = Printer(stderr=False)
+err = Printer(stderr=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Report as JSON on stdout.")]
+Json = Annotated[bool, Option("--json", help="Report as JSON on stdout.")]
 Rules = Annotated[
     list[str] | None,
-    typer.Option("--rules", "-r", help="Rule sets: shipped names, files or folders, in order."),
+    Option("--rules", "-r", help="Rule sets: shipped names, files or folders, in order."),
 ]
 Own = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--rules",
         "-r",
         help="Rules of your own in the pipeline: files, folders or shipped names; each goes to "
@@ -51,22 +97,22 @@ Own = Annotated[
 ]
 Only = Annotated[
     list[str] | None,
-    typer.Option("--only", help="Only rules that fit: a glob over names, tag:TAG or kind:KIND."),
+    Option("--only", help="Only rules that fit: a glob over names, tag:TAG or kind:KIND."),
 ]
 Measure = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--measure",
         help="Cost stages: time both forms on the device, instead of asking "
         "the roofline model; kept in the cache.",
     ),
 ]
 Target = Annotated[
-    str, typer.Option("--target", "-t", help="Cost stages: what for, cpu, vulkan, cuda:sm_80, ...")
+    str, Option("--target", "-t", help="Cost stages: what for, cpu, vulkan, cuda:sm_80, ...")
 ]
 Stages = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--pipeline",
         "-p",
         help="Without --rules: whose torch stages to run; default: the target's.",
@@ -74,22 +120,18 @@ Stages = Annotated[
 ]
 Line = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--pipeline",
         "-p",
         help="A shipped pipeline's name or a file; default: the target's. With --rules: where "
         "they go; --rules without it are taken alone.",
     ),
 ]
-Flags = Annotated[
-    list[str] | None, typer.Argument(help="After --: further flags for iree-compile.")
-]
-Device = Annotated[
-    str, typer.Option("--target", "-t", help="cpu, vulkan, cuda:sm_80, hip:gfx942, ...")
-]
+Flags = Annotated[list[str] | None, Argument(help="After --: further flags for iree-compile.")]
+Device = Annotated[str, Option("--target", "-t", help="cpu, vulkan, cuda:sm_80, hip:gfx942, ...")]
 Parameters = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--parameters",
         help="Weights outside the program: [SCOPE=]FILE.safetensors or .irpa; scope: model.",
     ),
@@ -105,14 +147,14 @@ def _trust_native(given: bool) -> bool:
 #: Takes effect where it is read: what a command does below asks :mod:`consent`.
 TrustNative = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--trust-native",
         help="Run C and kernels of rules that do not ship: machine code, in child processes "
         "with limits.",
         callback=_trust_native,
     ),
 ]
-Skip = Annotated[list[str] | None, typer.Option("--skip", help="Leave out rules that fit.")]
+Skip = Annotated[list[str] | None, Option("--skip", help="Leave out rules that fit.")]
 
 
 def say(text: str) -> None:
@@ -172,7 +214,7 @@ def progress(what: str, total: int) -> Iterator[Any]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    bar = Progress(*columns, console=err, transient=True)
+    bar = Progress(*columns, console=err.rich, transient=True)
     with bar:
         task = bar.add_task(what, total=total)
         yield lambda name="": bar.update(task, advance=1, description=name or what)
@@ -184,7 +226,7 @@ def working(what: str) -> Iterator[None]:
     if not err.is_terminal:
         yield
         return
-    with err.status(what):
+    with err.rich.status(what):
         yield
 
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from mlirules.commands.common import (
     Device,
     Flags,
@@ -27,6 +25,7 @@ from mlirules.commands.common import (
     working,
     write_bytes,
 )
+from mlirules.commands.options import Argument, Option
 from mlirules.commands.recipes import recipe_for
 from mlirules.language.faults import CheckFailed, MlirulesError
 
@@ -39,13 +38,13 @@ EXAMPLE = "mlirules compile model.mlir --target cpu --no-fallback -o model.vmfb"
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="The program, MLIR text or bytecode.")],
+    model: Annotated[Path, Argument(help="The program, MLIR text or bytecode.")],
     extra: Flags = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The .vmfb file.")] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="The .vmfb file.")] = None,
     target: Device = "cpu",
     pipeline: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--pipeline",
             "-p",
             help="A shipped pipeline's name or a file; default: the one for the target.",
@@ -54,7 +53,7 @@ def command(
     rules: Own = None,
     configs: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--configs",
             help="Config rules: shipped names, files or folders; tried "
             "before those of the pipeline.",
@@ -64,20 +63,18 @@ def command(
     measure: Measure = False,
     no_fallback: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--no-fallback",
             help="Fail when a torch op is left that no rule "
             "converts, instead of leaving it to IREE.",
         ),
     ] = False,
-    trace: Annotated[
-        Path | None, typer.Option(help="Write every application as a line of JSON.")
-    ] = None,
-    stats: Annotated[bool, typer.Option("--stats", help="Applications and time by rule.")] = False,
-    timeout: Annotated[float | None, typer.Option(help="Seconds iree-compile may take.")] = None,
+    trace: Annotated[Path | None, Option(help="Write every application as a line of JSON.")] = None,
+    stats: Annotated[bool, Option("--stats", help="Applications and time by rule.")] = False,
+    timeout: Annotated[float | None, Option(help="Seconds iree-compile may take.")] = None,
     check: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--check",
             help="Run the result and what plain iree-compile makes of the program on random and "
             "edge inputs; fail, naming what made it, when they differ.",
@@ -85,13 +82,13 @@ def command(
     ] = False,
     golden: Annotated[
         Path | None,
-        typer.Option(help="--check: an .npz with inputs a0.. and the results r0.. to expect."),
+        Option(help="--check: an .npz with inputs a0.. and the results r0.. to expect."),
     ] = None,
     function: Annotated[
-        str | None, typer.Option(help="--check: this function; default: all that can be called.")
+        str | None, Option(help="--check: this function; default: all that can be called.")
     ] = None,
-    rtol: Annotated[float | None, typer.Option(min=0, help="--check: relative tolerance.")] = None,
-    atol: Annotated[float | None, typer.Option(min=0, help="--check: absolute tolerance.")] = None,
+    rtol: Annotated[float | None, Option(min=0, help="--check: relative tolerance.")] = None,
+    atol: Annotated[float | None, Option(min=0, help="--check: absolute tolerance.")] = None,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.panel import Panel
 from rich.text import Text
 
 from mlirules.commands.common import Json, out, say_json, table, warn, working
+from mlirules.commands.options import Exit, Option
 from mlirules.commands.run import compare
 from mlirules.language.faults import CheckFailed
 
@@ -31,7 +31,7 @@ def demo_file(name: str) -> Path:
 def command(
     targets: Annotated[
         list[str] | None,
-        typer.Option("--target", "-t", help="Targets; default: cpu, and vulkan where it is here."),
+        Option("--target", "-t", help="Targets; default: cpu, and vulkan where it is here."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -48,7 +48,7 @@ def command(
     if as_json:
         say_json({"runs": runs, "skipped": absent})
         if problems:
-            raise typer.Exit(1)
+            raise Exit(1)
         return
     said = "A BERT of two layers (BERT-tiny's shape, random weights), as PyTorch exports it"
     out.print(Panel(Text(said), expand=False))

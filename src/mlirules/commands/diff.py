@@ -6,7 +6,6 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.text import Text
 
 from mlirules.commands import diff_view as diffview
@@ -22,6 +21,7 @@ from mlirules.commands.common import (
     table,
     working,
 )
+from mlirules.commands.options import Argument, Exit, Option
 from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 
 if TYPE_CHECKING:
@@ -34,41 +34,39 @@ EXAMPLE = "mlirules diff before.mlir after.mlir --html diff.html"
 def command(
     paths: Annotated[
         list[str],
-        typer.Argument(help="Two programs; one with --phases; two folders with --of-diffs."),
+        Argument(help="Two programs; one with --phases; two folders with --of-diffs."),
     ],
     phases: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Two phases of one compile: source, torch, input, "
             "preprocessing, flow, ... as FROM,TO."
         ),
     ] = None,
-    target: Annotated[str, typer.Option("--target", "-t", help="--phases: what for.")] = "cpu",
+    target: Annotated[str, Option("--target", "-t", help="--phases: what for.")] = "cpu",
     pipeline: Annotated[
-        str | None, typer.Option("--pipeline", "-p", help="--phases: a pipeline's name or file.")
+        str | None, Option("--pipeline", "-p", help="--phases: a pipeline's name or file.")
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(help="The trace of the `apply` that made B from A: ties changes to rules."),
+        Option(help="The trace of the `apply` that made B from A: ties changes to rules."),
     ] = None,
     of_diffs: Annotated[
-        bool, typer.Option("--of-diffs", help="Two folders: what changed over all programs.")
+        bool, Option("--of-diffs", help="Two folders: what changed over all programs.")
     ] = False,
     base: Annotated[
-        Path | None, typer.Option(help="--of-diffs: the folder of programs that both came from.")
+        Path | None, Option(help="--of-diffs: the folder of programs that both came from.")
     ] = None,
     side_by_side: Annotated[
-        bool, typer.Option("--side-by-side", "-y", help="Two columns instead of one.")
+        bool, Option("--side-by-side", "-y", help="Two columns instead of one.")
     ] = False,
     context: Annotated[
-        int, typer.Option("--context", "-U", min=0, help="Unchanged lines around changes.")
+        int, Option("--context", "-U", min=0, help="Unchanged lines around changes.")
     ] = 2,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the exit code.")] = False,
-    html: Annotated[
-        Path | None, typer.Option(help="Write a self-contained page to this file.")
-    ] = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Only the exit code.")] = False,
+    html: Annotated[Path | None, Option(help="Write a self-contained page to this file.")] = None,
     git_driver: Annotated[
-        bool, typer.Option("--git-driver", help="Called by git with its seven arguments.")
+        bool, Option("--git-driver", help="Called by git with its seven arguments.")
     ] = False,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
@@ -95,7 +93,7 @@ def command(
         diffview.show(found, side_by_side=side_by_side, context=context)
         diffview.summary(found)
     if found.changes:
-        raise typer.Exit(EXIT_CHECK_FAILED)
+        raise Exit(EXIT_CHECK_FAILED)
 
 
 def _two(paths: list[str], what: str) -> tuple[Path, Path]:
@@ -171,7 +169,7 @@ def _folders(paths: tuple[Path, Path], base: Path | None, as_json: bool) -> None
         differ = sum(p.status != "same" for p in report.programs)
         out.print(Text(f"{len(report.programs)} programs, {differ} differ", style="bold"))
     if not report.same:
-        raise typer.Exit(EXIT_CHECK_FAILED)
+        raise Exit(EXIT_CHECK_FAILED)
 
 
 def _git(given: list[str], context: int) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from mlirules.commands.common import Json, out, progress, say, say_json, table
+from mlirules.commands.options import Argument, BadParameter, Option
 
 EXAMPLE = "mlirules docs torch/to-linalg -o site"
 
@@ -15,16 +14,16 @@ EXAMPLE = "mlirules docs torch/to-linalg -o site"
 def command(
     rules: Annotated[
         list[str] | None,
-        typer.Argument(help="Rule sets to write pages for; default: all that ships."),
+        Argument(help="Rule sets to write pages for; default: all that ships."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The folder for pages and schema.")
+        Path | None, Option("--output", "-o", help="The folder for pages and schema.")
     ] = None,
     functions: Annotated[
-        bool, typer.Option("--functions", help="Print the functions that rules can use.")
+        bool, Option("--functions", help="Print the functions that rules can use.")
     ] = False,
     schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of a rule file.")
+        bool, Option("--schema", help="Print the JSON Schema of a rule file.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -38,7 +37,7 @@ def command(
     if schema or functions:
         return
     if output is None:
-        raise typer.BadParameter("say where to write: -o DIR, or use --functions or --schema")
+        raise BadParameter("say where to write: -o DIR, or use --functions or --schema")
     written = _pages(rules or [""], output)
     if as_json:
         say_json({"written": [n for n, new in written.items() if new], "pages": len(written)})

@@ -6,25 +6,25 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.text import Text
 
 from mlirules.commands.common import Json, TrustNative, err, out, say_json, warn
+from mlirules.commands.options import Argument, BadParameter, Option
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 
 EXAMPLE = "mlirules explain torch-mm-to-linalg model.mlir"
 
 
 def command(
-    rule: Annotated[str, typer.Argument(help="A rule's name, or a rule file.")],
-    model: Annotated[Path, typer.Argument(help="The program, MLIR text.")],
+    rule: Annotated[str, Argument(help="A rule's name, or a rule file.")],
+    model: Annotated[Path, Argument(help="The program, MLIR text.")],
     at: Annotated[
-        str | None, typer.Option(help="Only ops whose location holds this: a line or FILE:LINE.")
+        str | None, Option(help="Only ops whose location holds this: a line or FILE:LINE.")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="Config rules: whose dispatches; default: the rule's first.")
+        str | None, Option(help="Config rules: whose dispatches; default: the rule's first.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show so many different answers.")] = 20,
+    limit: Annotated[int, Option(min=1, help="Show so many different answers.")] = 20,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
@@ -43,7 +43,7 @@ def command(
         _explain_config(config, model, target, at, limit, as_json)
         return
     if target is not None:
-        raise typer.BadParameter("--target is for config rules")
+        raise BadParameter("--target is for config rules")
     chosen = _rule(rule)
     text = read_program(model)
     module = parsed(text, str(model))

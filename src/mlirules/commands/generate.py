@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from mlirules.commands.common import (
     Json,
     Only,
@@ -19,40 +17,41 @@ from mlirules.commands.common import (
     split,
     warn,
 )
+from mlirules.commands.options import Argument, Exit, Option
 from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 
 EXAMPLE = "mlirules generate torch/to-linalg --to pdll,pdl -o generated"
 
 
 def command(
-    rules: Annotated[list[str], typer.Argument(help="Rule sets: shipped names, files or folders.")],
+    rules: Annotated[list[str], Argument(help="Rule sets: shipped names, files or folders.")],
     to: Annotated[
         list[str] | None,
-        typer.Option("--to", help="Forms: pdll, pdl, transform, tuning-spec. [pdll,pdl]"),
+        Option("--to", help="Forms: pdll, pdl, transform, tuning-spec. [pdll,pdl]"),
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder.")] = Path("generated"),
+    output: Annotated[Path, Option("--output", "-o", help="The folder.")] = Path("generated"),
     per_rule: Annotated[
-        bool, typer.Option("--per-rule", help="One file a rule instead of one a rule set.")
+        bool, Option("--per-rule", help="One file a rule instead of one a rule set.")
     ] = False,
     program: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--for",
             help="Write the transform spec for this program: every condition can then be checked.",
         ),
     ] = None,
     target: Annotated[
-        str, typer.Option(help="The target that --for is compiled for up to preprocessing.")
+        str, Option(help="The target that --for is compiled for up to preprocessing.")
     ] = "cpu",
     may_idle: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--may-idle", help="Let a compilation pass in which the transform spec applied nothing."
         ),
     ] = False,
     templates: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="A folder of Jinja templates that take the place of shipped ones: rules.pdll.j2, "
             "transform-spec.mlir.j2, tuning-spec.mlir.j2."
         ),
@@ -151,4 +150,4 @@ def command(
     if not made.files:
         if not as_json:
             warn(f"nothing could be said in {', '.join(chosen)}")
-        raise typer.Exit(EXIT_CHECK_FAILED)
+        raise Exit(EXIT_CHECK_FAILED)

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from mlirules.commands.common import Json, note, say_json, working
+from mlirules.commands.options import Argument, Option
 from mlirules.language.faults import MlirulesError
 
 EXAMPLE = "mlirules import model.py:Net -o net.mlir --golden net.npz"
@@ -17,18 +16,18 @@ EXAMPLE = "mlirules import model.py:Net -o net.mlir --golden net.npz"
 def command(
     model: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="MODEL",
             help="FILE.py:MODEL, PACKAGE.MODULE:MODEL, or a FILE.pt2 of torch.export.save.",
         ),
     ],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", help="The MLIR file to write; .mlirbc: as bytecode."),
+        Option("--output", "-o", help="The MLIR file to write; .mlirbc: as bytecode."),
     ],
     inputs: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--input",
             "-i",
             help="An example input, [NAME=]VALUE: 1x3x224x224xf32 (random), 1x16xsi64=1, "
@@ -36,25 +35,25 @@ def command(
         ),
     ] = None,
     golden: Annotated[
-        Path | None, typer.Option(help="Write PyTorch's inputs and results to this .npz.")
+        Path | None, Option(help="Write PyTorch's inputs and results to this .npz.")
     ] = None,
     externalize: Annotated[
         Path | None,
-        typer.Option(help="Write the weights to this .safetensors or .irpa, not into the program."),
+        Option(help="Write the weights to this .safetensors or .irpa, not into the program."),
     ] = None,
     arg: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=VALUE for the class or function; VALUE is JSON, else a string."),
+        Option(help="NAME=VALUE for the class or function; VALUE is JSON, else a string."),
     ] = None,
     dynamic: Annotated[
-        list[str] | None, typer.Option(help="A dimension that varies: a0[0]=N or a0[0]=N:2..64.")
+        list[str] | None, Option(help="A dimension that varies: a0[0]=N or a0[0]=N:2..64.")
     ] = None,
     no_decompose: Annotated[
-        bool, typer.Option("--no-decompose", help="Keep composite ops such as aten.linear.")
+        bool, Option("--no-decompose", help="Keep composite ops such as aten.linear.")
     ] = False,
-    train: Annotated[bool, typer.Option("--train", help="Import in training mode.")] = False,
-    function: Annotated[str, typer.Option(help="The entry function's name.")] = "main",
-    seed: Annotated[int, typer.Option(help="Seeds torch: weights and inputs repeat.")] = 0,
+    train: Annotated[bool, Option("--train", help="Import in training mode.")] = False,
+    function: Annotated[str, Option(help="The entry function's name.")] = "main",
+    seed: Annotated[int, Option(help="Seeds torch: weights and inputs repeat.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Import a PyTorch module (extra `torch`): its code is executed, it is exported."""

@@ -7,9 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from mlirules.commands.common import Json, note, say_json, write_bytes
+from mlirules.commands.options import Argument, Option
 from mlirules.language.faults import MlirulesError
 
 EXAMPLE = "mlirules new conversion my-sigmoid && mlirules test my-sigmoid.yaml"
@@ -28,16 +27,16 @@ class Kind(StrEnum):
 def command(
     kind: Annotated[
         Kind,
-        typer.Argument(
+        Argument(
             help="conversion: op to op. fusion: DAG to DAG. "
             "kernel: DAG to a kernel written by hand. "
             "config: how an op is compiled. "
             "pipeline: the default one with a stage of one's own."
         ),
     ],
-    name: Annotated[str, typer.Argument(help="The name: lower-case words joined by '-'.")],
-    folder: Annotated[Path, typer.Option("--output", "-o", help="The folder.")] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    name: Annotated[str, Argument(help="The name: lower-case words joined by '-'.")],
+    folder: Annotated[Path, Option("--output", "-o", help="The folder.")] = Path(),
+    force: Annotated[bool, Option("--force", help="Replace a file that is there.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write NAME.yaml: a small rule that works, with a positive and a negative test, to edit."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from mlirules.commands.common import (
     Device,
     Flags,
@@ -22,6 +20,7 @@ from mlirules.commands.common import (
     warn,
     working,
 )
+from mlirules.commands.options import Argument, Option
 from mlirules.commands.recipes import recipe_for
 from mlirules.language.faults import MlirulesError
 
@@ -29,30 +28,30 @@ EXAMPLE = "mlirules profile model.mlir --target cpu --json > before.json"
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="The program: MLIR text.")],
+    model: Annotated[Path, Argument(help="The program: MLIR text.")],
     extra: Flags = None,
     target: Device = "cpu",
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", "-i", help="One per argument, as for `run`; default: random."),
+        Option("--input", "-i", help="One per argument, as for `run`; default: random."),
     ] = None,
     pipeline: Annotated[
-        str | None, typer.Option("--pipeline", "-p", help="A shipped pipeline's name or a file.")
+        str | None, Option("--pipeline", "-p", help="A shipped pipeline's name or a file.")
     ] = None,
     rules: Own = None,
     parameters: Parameters = None,
     function: Annotated[
-        str | None, typer.Option(help="The function to call; default: each in turn.")
+        str | None, Option(help="The function to call; default: each in turn.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.01, help="Run for at least this long.")] = 1.0,
+    seconds: Annotated[float, Option(min=0.01, help="Run for at least this long.")] = 1.0,
     compare: Annotated[
-        Path | None, typer.Option(help="A profile saved with --json to compare with.")
+        Path | None, Option(help="A profile saved with --json to compare with.")
     ] = None,
     size: Annotated[
-        list[int] | None, typer.Option(help="For random inputs: the dynamic dims, in order.")
+        list[int] | None, Option(help="For random inputs: the dynamic dims, in order.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="For random inputs.")] = 0,
-    timeout: Annotated[float, typer.Option(help="Seconds that each step may take.")] = 600,
+    seed: Annotated[int, Option(help="For random inputs.")] = 0,
+    timeout: Annotated[float, Option(help="Seconds that each step may take.")] = 600,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:

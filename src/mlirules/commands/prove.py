@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
 from rich.text import Text
 
 from mlirules.commands.common import Json, out, progress, say_json
+from mlirules.commands.options import Argument, Exit, Option
 from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 
 EXAMPLE = "mlirules prove torch/fusions/matmul"
@@ -18,10 +18,10 @@ _STYLES = {"proven": "green", "bounded": "cyan", "undecided": "yellow"}
 def command(
     paths: Annotated[
         list[str],
-        typer.Argument(help="Rule files, folders or shipped rule sets."),
+        Argument(help="Rule files, folders or shipped rule sets."),
     ],
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds for one rule; then what is proven is the bound.")
+        float, Option(min=0.1, help="Seconds for one rule; then what is proven is the bound.")
     ] = 30.0,
     as_json: Json = False,
 ) -> None:
@@ -49,7 +49,7 @@ def command(
         counts = {w: sum(v.verdict == w for v in found) for w in _STYLES}
         out.print(", ".join(f"{n} {w}" for w, n in counts.items() if n), highlight=False)
     if any(v.verdict == "undecided" for v in found):
-        raise typer.Exit(EXIT_CHECK_FAILED)
+        raise Exit(EXIT_CHECK_FAILED)
 
 
 def _proof() -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.text import Text
 
 from mlirules.commands.common import (
@@ -22,6 +21,7 @@ from mlirules.commands.common import (
     warn,
     working,
 )
+from mlirules.commands.options import Argument, Exit, Option
 from mlirules.commands.recipes import recipe_for
 from mlirules.language.faults import CheckFailed, MlirulesError
 
@@ -31,12 +31,12 @@ Arrays = list[Any]
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="The program: MLIR text, or a compiled .vmfb.")],
+    model: Annotated[Path, Argument(help="The program: MLIR text, or a compiled .vmfb.")],
     extra: Flags = None,
     target: Device = "cpu",
     inputs: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--input",
             "-i",
             help="One per argument: 2x3xf32=1 2 3 4 5 6, "
@@ -45,32 +45,30 @@ def command(
     ] = None,
     parameters: Parameters = None,
     golden: Annotated[
-        Path | None, typer.Option(help="An .npz with inputs a0.. and results r0.. to compare with.")
+        Path | None, Option(help="An .npz with inputs a0.. and results r0.. to compare with.")
     ] = None,
-    rtol: Annotated[
-        float | None, typer.Option(min=0, help="Relative tolerance. Default: 1e-5.")
-    ] = None,
+    rtol: Annotated[float | None, Option(min=0, help="Relative tolerance. Default: 1e-5.")] = None,
     atol: Annotated[
         float | None,
-        typer.Option(
+        Option(
             min=0,
             help="Absolute tolerance. Default: 1e-6, or 1e-4 of a result's largest number.",
         ),
     ] = None,
     pipeline: Annotated[
-        str | None, typer.Option("--pipeline", "-p", help="A shipped pipeline's name or a file.")
+        str | None, Option("--pipeline", "-p", help="A shipped pipeline's name or a file.")
     ] = None,
     rules: Own = None,
     no_fallback: Annotated[
-        bool, typer.Option("--no-fallback", help="Fail when a torch op is left.")
+        bool, Option("--no-fallback", help="Fail when a torch op is left.")
     ] = False,
     function: Annotated[
-        str | None, typer.Option(help="The function to call; default: the program's only one.")
+        str | None, Option(help="The function to call; default: the program's only one.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the results r0.. to this .npz.")
+        Path | None, Option("--output", "-o", help="Write the results r0.. to this .npz.")
     ] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds that each step may take.")] = None,
+    timeout: Annotated[float | None, Option(help="Seconds that each step may take.")] = None,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
@@ -102,7 +100,7 @@ def command(
             }
         )
         if problems:
-            raise typer.Exit(1)
+            raise Exit(1)
         return
     for i, result in enumerate(results):
         show_array(f"r{i}", result)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from mlirules.commands import spec_models
 from mlirules.commands.common import (
     Json,
@@ -19,6 +17,7 @@ from mlirules.commands.common import (
     warn,
     write_bytes,
 )
+from mlirules.commands.options import Argument, Exit, Group, Option
 from mlirules.commands.spec_models import Sources, TargetOption, load, refuse_errors
 from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_INPUT_WRONG, Fault, MlirulesError
 
@@ -27,11 +26,9 @@ if TYPE_CHECKING:
 
 EXAMPLE = "mlirules spec check my-spec.mlir configs --target hip:gfx942"
 
-app = typer.Typer(
-    name="spec",
-    help="Tuning specs and config rules: check, link, import, upgrade, and what they do to models.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+app = Group(
+    "spec",
+    "Tuning specs and config rules: check, link, import, upgrade, and what they do to models.",
 )
 
 app.command("coverage", epilog="Example: mlirules spec coverage models configs --target cpu")(
@@ -49,7 +46,7 @@ def check(
     sources: Sources,
     target: TargetOption = None,
     prove: Annotated[
-        bool, typer.Option("--prove", help="Compile an example for each entry and see it hit.")
+        bool, Option("--prove", help="Compile an example for each entry and see it hit.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -95,9 +92,9 @@ def check(
         if target is not None:
             _how_it_goes_in(target)
     if errors:
-        raise typer.Exit(EXIT_INPUT_WRONG)
+        raise Exit(EXIT_INPUT_WRONG)
     if problems:
-        raise typer.Exit(EXIT_CHECK_FAILED)
+        raise Exit(EXIT_CHECK_FAILED)
 
 
 def _how_it_goes_in(target: str) -> None:
@@ -159,14 +156,14 @@ def _proof(loaded: list[Source]) -> list[str]:
 )
 def link_command(
     sources: Sources,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The linked spec.")],
+    output: Annotated[Path, Option("--output", "-o", help="The linked spec.")],
     target: TargetOption = None,
     precedence: Annotated[
         Literal["first", "last"] | None,
-        typer.Option(help="Which source wins where two entries are for the same op."),
+        Option(help="Which source wins where two entries are for the same op."),
     ] = None,
     prefer: Annotated[
-        list[str] | None, typer.Option(help="Rules that win over all others, in order.")
+        list[str] | None, Option(help="Rules that win over all others, in order.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -225,13 +222,13 @@ def link_command(
     "import", epilog="Example: mlirules spec import spec.mlir --target hip:gfx942 -o my-configs"
 )
 def import_command(
-    spec: Annotated[Path, typer.Argument(help="The tuning spec, MLIR text or bytecode.")],
-    folder: Annotated[Path, typer.Option("--output", "-o", help="The folder.")] = Path("configs"),
+    spec: Annotated[Path, Argument(help="The tuning spec, MLIR text or bytecode.")],
+    folder: Annotated[Path, Option("--output", "-o", help="The folder.")] = Path("configs"),
     target: TargetOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace files that are there.")] = False,
     prove: Annotated[
         list[Path] | None,
-        typer.Option(
+        Option(
             "--prove",
             help="A program, or a folder of them: compile each with the spec and with what is "
             "made of the rules, and compare the configurations.",
@@ -296,17 +293,17 @@ def import_command(
         refused = max(source.entries - len(files), 0)
         note(f"{len(files)} rules of {spec}, {refused} entries refused")
     if errors:
-        raise typer.Exit(EXIT_INPUT_WRONG)
+        raise Exit(EXIT_INPUT_WRONG)
     if any(proof["differences"] for proof in proofs):
-        raise typer.Exit(EXIT_CHECK_FAILED)
+        raise Exit(EXIT_CHECK_FAILED)
 
 
 @app.command("upgrade", epilog="Example: mlirules spec upgrade old.mlir -o new.mlir")
 def upgrade_command(
-    spec: Annotated[Path, typer.Argument(help="The tuning spec, MLIR text.")],
+    spec: Annotated[Path, Argument(help="The tuning spec, MLIR text.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The new file; default: nothing is written."),
+        Option("--output", "-o", help="The new file; default: nothing is written."),
     ] = None,
     as_json: Json = False,
 ) -> None:

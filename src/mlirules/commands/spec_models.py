@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from mlirules.commands.common import (
     Json,
     TrustNative,
@@ -21,6 +19,7 @@ from mlirules.commands.common import (
     working,
     write_bytes,
 )
+from mlirules.commands.options import Argument, Exit, Option
 from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 
 if TYPE_CHECKING:
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
 
 Sources = Annotated[
     list[str],
-    typer.Argument(help="Specs (.mlir) and config rules: files, folders or shipped names."),
+    Argument(help="Specs (.mlir) and config rules: files, folders or shipped names."),
 ]
 TargetOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--target", "-t", help="The target they are for: cpu, vulkan, cuda:sm_80, hip:gfx942, ..."
     ),
 ]
@@ -80,19 +79,19 @@ def models_of(paths: Sequence[Path]) -> list[Path]:
 
 
 def coverage(
-    model: Annotated[Path, typer.Argument(help="The program, or a folder of programs.")],
+    model: Annotated[Path, Argument(help="The program, or a folder of programs.")],
     sources: Annotated[
         list[str] | None,
-        typer.Argument(help="Specs and config rules; none: only the default configurations."),
+        Argument(help="Specs and config rules; none: only the default configurations."),
     ] = None,
-    target: Annotated[str, typer.Option("--target", "-t", help="The target.")] = "cpu",
+    target: Annotated[str, Option("--target", "-t", help="The target.")] = "cpu",
     pipeline: Annotated[
-        str | None, typer.Option("--pipeline", "-p", help="The pipeline that rewrites first.")
+        str | None, Option("--pipeline", "-p", help="The pipeline that rewrites first.")
     ] = None,
     precedence: Annotated[
-        Literal["first", "last"] | None, typer.Option(help="Which source wins on overlap.")
+        Literal["first", "last"] | None, Option(help="Which source wins on overlap.")
     ] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write the tables as a page.")] = None,
+    html: Annotated[Path | None, Option("--html", help="Write the tables as a page.")] = None,
     as_json: Json = False,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
 ) -> None:
@@ -156,7 +155,7 @@ def coverage(
         for name in idle:
             warn(f"the entry {name} hits no op of {model}")
     if idle or any(made.problem for made in covered):
-        raise typer.Exit(EXIT_CHECK_FAILED)
+        raise Exit(EXIT_CHECK_FAILED)
 
 
 def _show_folder(folder: Path, covered: Sequence[Any]) -> None:
@@ -176,10 +175,10 @@ def _show_folder(folder: Path, covered: Sequence[Any]) -> None:
 
 
 def diff(
-    before: Annotated[Path, typer.Argument(help="A spec (.mlir), or config rules.")],
-    after: Annotated[Path, typer.Argument(help="Another.")],
-    models: Annotated[list[Path], typer.Argument(help="Programs, or folders of them.")],
-    target: Annotated[str, typer.Option("--target", "-t", help="The target.")] = "cpu",
+    before: Annotated[Path, Argument(help="A spec (.mlir), or config rules.")],
+    after: Annotated[Path, Argument(help="Another.")],
+    models: Annotated[list[Path], Argument(help="Programs, or folders of them.")],
+    target: Annotated[str, Option("--target", "-t", help="The target.")] = "cpu",
     as_json: Json = False,
 ) -> None:
     """Say which dispatches of models get another configuration by one spec than by another.
@@ -211,7 +210,7 @@ def diff(
             for change in changes:
                 say(str(change))
     if found:
-        raise typer.Exit(EXIT_CHECK_FAILED)
+        raise Exit(EXIT_CHECK_FAILED)
 
 
 def _as_spec(path: Path, target: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
 from rich.markup import escape
 
 from mlirules.commands.common import (
@@ -18,6 +17,7 @@ from mlirules.commands.common import (
     say_json,
     split,
 )
+from mlirules.commands.options import Argument, BadParameter, Exit, Option
 from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 
 EXAMPLE = "mlirules test torch/to-linalg --only 'torch-mm-*' --devices cpu"
@@ -26,20 +26,18 @@ EXAMPLE = "mlirules test torch/to-linalg --only 'torch-mm-*' --devices cpu"
 def command(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(help="Rule files, folders or shipped rule sets; default: all that ships."),
+        Argument(help="Rule files, folders or shipped rule sets; default: all that ships."),
     ] = None,
     only: Only = None,
     skip: Skip = None,
     devices: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Compare numbers on these only: cpu, cpu:znver4, vulkan, cuda; none: nowhere."
-        ),
+        Option(help="Compare numbers on these only: cpu, cpu:znver4, vulkan, cuda; none: nowhere."),
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List what passed.")] = False,
+    verbose: Annotated[bool, Option("--verbose", "-v", help="List what passed.")] = False,
     synthesise: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--synthesise",
             help="Make programs from the rules and run them as well: one "
             "that must match, one for each condition; report coverage and mutants.",
@@ -47,7 +45,7 @@ def command(
     ] = False,
     update: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--update",
             "-u",
             help="Write CHECK lines and reasons that are missing, or no "
@@ -76,7 +74,7 @@ def command(
             _show(result, verbose)
         _summary(results, len(failed))
     if failed:
-        raise typer.Exit(EXIT_CHECK_FAILED)
+        raise Exit(EXIT_CHECK_FAILED)
 
 
 def _run(
@@ -98,9 +96,9 @@ def _update(paths: list[str], only: list[str] | None, skip: list[str] | None) ->
     from mlirules.language.loader import rule_files
 
     if not paths:
-        raise typer.BadParameter("-u changes rule files: say which")
+        raise BadParameter("-u changes rule files: say which")
     if only or skip:
-        raise typer.BadParameter("-u takes rule files, not --only and --skip")
+        raise BadParameter("-u takes rule files, not --only and --skip")
     for path in paths:
         for file in rule_files(path):
             for said in update(file):
@@ -143,7 +141,7 @@ def _synthesise(
         note(f"interrupted after {len(reports)} of {len(rules)} rules")
         raise KeyboardInterrupt
     if any(r.problems for r in reports):
-        raise typer.Exit(EXIT_CHECK_FAILED)
+        raise Exit(EXIT_CHECK_FAILED)
 
 
 def _report(report: Any) -> dict[str, object]:

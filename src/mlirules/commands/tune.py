@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.live import Live
 from rich.table import Table
 
@@ -23,56 +22,53 @@ from mlirules.commands.common import (
     warn,
     write_bytes,
 )
+from mlirules.commands.options import Argument, Exit, Option
 from mlirules.language.faults import MlirulesError
 
 EXAMPLE = "mlirules tune model.mlir --target cpu --budget 100 --output rules/tuned"
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="The program: MLIR text.")],
+    model: Annotated[Path, Argument(help="The program: MLIR text.")],
     extra: Flags = None,
     target: Device = "cpu",
     budget: Annotated[
-        str, typer.Option(help="Candidates for each dispatch (100), or time for all (90s, 10m).")
+        str, Option(help="Candidates for each dispatch (100), or time for all (90s, 10m).")
     ] = "64",
-    workers: Annotated[
-        str, typer.Option(help="Compilations at once (2), or dask://HOST:PORT.")
-    ] = "2",
-    seed: Annotated[int, typer.Option(help="For inputs and random choices.")] = 0,
+    workers: Annotated[str, Option(help="Compilations at once (2), or dask://HOST:PORT.")] = "2",
+    seed: Annotated[int, Option(help="For inputs and random choices.")] = 0,
     order: Annotated[
-        str, typer.Option(help="random, heuristic, learned or optuna: which come first.")
+        str, Option(help="random, heuristic, learned or optuna: which come first.")
     ] = "heuristic",
     space: Annotated[
         list[str] | None,
-        typer.Option("--space", help="Search spaces: shipped names, files or folders."),
+        Option("--space", help="Search spaces: shipped names, files or folders."),
     ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", help="Dispatches to tune, by name.")
-    ] = None,
+    only: Annotated[list[str] | None, Option("--only", help="Dispatches to tune, by name.")] = None,
     share: Annotated[
-        float, typer.Option(min=0, max=1, help="Tune what takes at least this share of the time.")
+        float, Option(min=0, max=1, help="Tune what takes at least this share of the time.")
     ] = 0.05,
     state: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Where results are kept; a search goes on where it was. "
             "Default: MODEL.TARGET.tune.sqlite beside the output."
         ),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for the rules and the report.")
+        Path, Option("--output", "-o", help="Folder for the rules and the report.")
     ] = Path("tuned"),
     pipeline: Annotated[
-        str | None, typer.Option("--pipeline", "-p", help="A pipeline to apply first.")
+        str | None, Option("--pipeline", "-p", help="A pipeline to apply first.")
     ] = None,
     compile_only: Annotated[
-        bool, typer.Option("--compile-only", help="Compile the candidates, run none.")
+        bool, Option("--compile-only", help="Compile the candidates, run none.")
     ] = False,
     no_ways: Annotated[
-        bool, typer.Option("--no-ways", help="Leave the compiler's flags and the program alone.")
+        bool, Option("--no-ways", help="Leave the compiler's flags and the program alone.")
     ] = False,
     no_check: Annotated[
-        bool, typer.Option("--no-check", help="Skip the check in the whole program.")
+        bool, Option("--no-check", help="Skip the check in the whole program.")
     ] = False,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
@@ -140,7 +136,7 @@ def command(
         _print(done, paths, page, kept)
     if done.interrupted:
         warn("interrupted: the same command goes on where it was")
-        raise typer.Exit(130)
+        raise Exit(130)
 
 
 def parse_budget(text: str) -> tuple[int, float]:
@@ -168,7 +164,7 @@ class _View:
 
     def __enter__(self) -> _View:
         if err.is_terminal:
-            self._live = Live(self._table(), console=err, refresh_per_second=4, transient=True)
+            self._live = Live(self._table(), console=err.rich, refresh_per_second=4, transient=True)
             self._live.__enter__()
         return self
 

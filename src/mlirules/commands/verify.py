@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.text import Text
 
 from mlirules.commands.common import (
@@ -28,6 +27,7 @@ from mlirules.commands.common import (
     warn,
     working,
 )
+from mlirules.commands.options import Argument, Exit, Option
 from mlirules.commands.recipes import recipe_for
 from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 
@@ -40,41 +40,35 @@ EXAMPLE = "mlirules verify model.mlir --rules torch/to-linalg --targets cpu,vulk
 
 
 def command(
-    model: Annotated[
-        Path | None, typer.Argument(help="The program, MLIR text or bytecode.")
-    ] = None,
+    model: Annotated[Path | None, Argument(help="The program, MLIR text or bytecode.")] = None,
     extra: Flags = None,
     rules: Rules = None,
     pipeline: Line = None,
-    driver: Annotated[str, typer.Option(help="--rules: greedy, walk or conversion.")] = "greedy",
+    driver: Annotated[str, Option(help="--rules: greedy, walk or conversion.")] = "greedy",
     only: Only = None,
     skip: Skip = None,
     targets: Annotated[
-        list[str] | None, typer.Option("--targets", "-t", help="Where to run; default: cpu.")
+        list[str] | None, Option("--targets", "-t", help="Where to run; default: cpu.")
     ] = None,
     sizes: Annotated[
         list[str] | None,
-        typer.Option(help="Values for the `?` dims in order: 1,4; repeat for several runs."),
+        Option(help="Values for the `?` dims in order: 1,4; repeat for several runs."),
     ] = None,
-    inputs: Annotated[
-        Path | None, typer.Option(help="An .npz with inputs a0..: only these.")
-    ] = None,
-    rtol: Annotated[float | None, typer.Option(min=0, help="Relative tolerance.")] = None,
-    atol: Annotated[float | None, typer.Option(min=0, help="Absolute tolerance.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
+    inputs: Annotated[Path | None, Option(help="An .npz with inputs a0..: only these.")] = None,
+    rtol: Annotated[float | None, Option(min=0, help="Relative tolerance.")] = None,
+    atol: Annotated[float | None, Option(min=0, help="Absolute tolerance.")] = None,
+    seed: Annotated[int, Option(min=0, help="Seed of the inputs.")] = 0,
     parameters: Parameters = None,
     function: Annotated[
-        str | None, typer.Option(help="This function; default: all that can be called.")
+        str | None, Option(help="This function; default: all that can be called.")
     ] = None,
     reference: Annotated[
-        str, typer.Option(help="Asked first: compiler (without rules) or torch.")
+        str, Option(help="Asked first: compiler (without rules) or torch.")
     ] = "compiler",
-    save: Annotated[Path, typer.Option(help="Where a counterexample goes.")] = Path(
-        "counterexample"
-    ),
+    save: Annotated[Path, Option(help="Where a counterexample goes.")] = Path("counterexample"),
     rule_gate: Annotated[
         list[str] | None,
-        typer.Option("--rule-gate", help="No program: the tests of these rules, on edge values."),
+        Option("--rule-gate", help="No program: the tests of these rules, on edge values."),
     ] = None,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
@@ -235,7 +229,7 @@ def _verify(
     else:
         _show(report)
     if not report.passed:
-        raise typer.Exit(EXIT_CHECK_FAILED)
+        raise Exit(EXIT_CHECK_FAILED)
 
 
 def _show(report: Report) -> None:
@@ -312,4 +306,4 @@ def _gate(
         said = f"{len(results) - len(failed)} rules pass, {len(failed)} fail"
         out.print(Text(said, style="bold red" if failed else "green"))
     if failed:
-        raise typer.Exit(EXIT_CHECK_FAILED)
+        raise Exit(EXIT_CHECK_FAILED)

@@ -7,9 +7,9 @@ import hashlib
 import os
 from pathlib import Path
 
-from mlirules.support import files
+from mlirules.support import files, package
 
-__all__ = ["directory", "keep_newest", "read_checked", "write_checked"]
+__all__ = ["directory", "keep", "keep_newest", "kept", "read_checked", "write_checked"]
 
 
 def directory() -> Path:
@@ -36,6 +36,19 @@ def read_checked(path: Path) -> bytes | None:
         return None
     digest, data = found[:32], found[32:]
     return data if hashlib.sha256(data).digest() == digest else None
+
+
+def kept(kind: str, key: str) -> bytes | None:
+    """What :func:`keep` kept, here or when the package was built; None: nothing."""
+    found = read_checked(package.PREBUILT / kind / key)
+    return found if found is not None else read_checked(directory() / kind / key)
+
+
+def keep(kind: str, key: str, data: bytes, *, limit: int) -> None:
+    """Keep ``data``; of more than ``limit`` of that kind, those written first go."""
+    folder = directory() / kind
+    write_checked(folder / key, data)
+    keep_newest(folder, limit)
 
 
 def keep_newest(folder: Path, count: int) -> None:

@@ -12,3 +12,5 @@ RULES = (PACKAGE / "rules").resolve()
 SPECS = (PACKAGE / "specs").resolve()
 #: The generator's Jinja templates.
 TEMPLATES = (PACKAGE / "generator" / "templates").resolve()
+#: What was made when the package was built, kept by content as in the cache; none in a checkout.
+PREBUILT = PACKAGE / "prebuilt"
