@@ -300,3 +300,30 @@ def test_kernels_are_timed_not_modelled() -> None:
     timed = cost.Settings(CPU, measure=True, seconds=0.2)
     (decision,) = pipeline.transform(text, stages=[stage], costs=timed).outcome.decisions
     assert decision.model == "measured"
+
+
+def test_what_was_weighed_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = pipeline.transform(attention(4, 256), costs=cost.Settings(CPU), stages=stages())
+    made: list[str] = []
+    rewritten = cost.Judge._rewritten
+
+    def counted(judge: cost.Judge, before: str, rule: object) -> str:
+        made.append(before)
+        return rewritten(judge, before, rule)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cost.Judge, "_rewritten", counted)
+    again = pipeline.transform(attention(4, 256), costs=cost.Settings(CPU), stages=stages())
+    assert not made
+    (first,), (second,) = one.outcome.decisions, again.outcome.decisions
+    assert not first.cached
+    assert second.cached
+    assert (first.applies, first.ratio, first.key) == (second.applies, second.ratio, second.key)
+    # Another margin decides by the same numbers; other code or flags weigh anew.
+    wide = pipeline.transform(
+        attention(4, 256), costs=cost.Settings(CPU, margin=1e6), stages=stages()
+    )
+    assert not made
+    assert not wide.outcome.decisions[0].applies
+    monkeypatch.setattr(cost.package, "code", lambda: "another version")
+    pipeline.transform(attention(4, 256), costs=cost.Settings(CPU), stages=stages())
+    assert len(made) == 1

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from mlirules.drivers.iree import program, tools
+from mlirules.drivers.iree import bytecode, program, tools
 from mlirules.drivers.iree.bindings import ir, passmanager, rewrite
 from mlirules.drivers.iree.diagnostics import (
     STDIN,
@@ -36,6 +36,7 @@ from mlirules.drivers.iree.ops import (
     op_oracle,
     op_suggestion,
     registered_ops,
+    revision,
     shared_context,
     tool_path,
 )
@@ -120,20 +121,16 @@ def version() -> str:
     return importlib.metadata.version("iree-base-compiler")
 
 
-def revision() -> str:
-    """The very compiler that is installed, for keys: quicker to tell than its release."""
-    from iree.compiler import version as made
-
-    return f"{made.VERSION} {made.REVISIONS.get('IREE', '')}"
-
-
 def parse(text: str | bytes, path: str = "<string>", ctx: ir.Context | None = None) -> ir.Module:
     """Parse and verify MLIR ``text``; ``path`` is what faults call it.
 
     Raises MlirulesError with every diagnostic located, and near names for an unknown operation.
     """
     try:
-        return ir.Module.parse(text, ctx if ctx is not None else context())
+        here = ctx if ctx is not None else context()
+        if isinstance(text, bytes) and program.is_bytecode(text):
+            return bytecode.parse(text, here)
+        return ir.Module.parse(text, here)
     except ir.MLIRError as error:
         said = text if isinstance(text, str) else text.decode("utf-8", errors="replace")
         raise MlirulesError(faults_of(error, "mlir", path, said)) from error
@@ -309,6 +306,12 @@ def _compile(
             handed = Path(directory) / "module.mlirbc"
             with handed.open("wb") as file:
                 found.module.operation.write_bytecode(file)
+            size = handed.stat().st_size
+            if not bytecode.is_mapped(size) and bytecode.is_aligned(handed.read_bytes()):
+                # The compiler would refuse it, depending on where it happens to read it to.
+                handed = handed.with_suffix(".mlir")
+                asm = found.module.operation.get_asm(enable_debug_info=True)
+                handed.write_text(asm, encoding="utf-8")
             command = [str(handed), *arguments]
             stdout, stderr = tools.run("iree-compile", command, "", path, timeout, lines)
     said = _checked_diagnostics(stderr, flags, path, lines)

@@ -11,10 +11,14 @@ feature is left out of the description: f16 is extended, computed and truncated 
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import re
 from pathlib import Path
 
 from mlirules.drivers.iree import tools
+from mlirules.drivers.iree.ops import revision
+from mlirules.support import cache
 
 #: What no description of a CPU holds. SSE4A is AMD's alone, gives a compiler nothing beside what
 #: came after it, and would keep programs for ``znver4`` from running anywhere else.
@@ -66,7 +70,22 @@ def _named(name: str, features: str) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _described(name: str) -> tuple[str, tuple[str, ...]]:
-    """The compiler's own name for a CPU and its features; a later one outdoes an earlier one."""
+    """The compiler's own name for a CPU and its features; a later one outdoes an earlier one.
+
+    Kept between runs: the compiler takes longer to start than it takes to say so.
+    """
+    about = [revision(), name, *(_identity() if name == "host" else ())]
+    key = hashlib.sha256("\0".join(about).encode()).hexdigest()[:32]
+    data = cache.kept("cpus", key)
+    if data is not None:
+        known, *features = json.loads(data)
+        return str(known), tuple(features)
+    known, found = _asked(name)
+    cache.keep("cpus", key, json.dumps([known, *found]).encode(), limit=100)
+    return known, found
+
+
+def _asked(name: str) -> tuple[str, tuple[str, ...]]:
     text, _ = tools.run_tool(
         "iree-compile",
         ["-", *_LOCAL, f"--iree-llvmcpu-target-cpu={name}", "--compile-to=preprocessing"],
@@ -79,6 +98,14 @@ def _described(name: str) -> tuple[str, tuple[str, ...]]:
     for feature in features[1].split(",") if features else ():
         last[feature[1:]] = feature
     return cpu[1] if cpu else "generic", tuple(last.values())
+
+
+def _identity() -> list[str]:
+    """What Linux says of the first CPU that does not change from minute to minute."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(errors="replace").split("\n\n")[0] if path.is_file() else ""
+    stays = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU ")
+    return [line for line in lines.split("\n") if line.startswith(stays)]
 
 
 @functools.cache

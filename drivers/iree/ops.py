@@ -17,6 +17,13 @@ from mlirules.support import children
 LIBS = Path(ir.__file__).parent / "_mlir_libs"
 
 
+def revision() -> str:
+    """The very compiler that is installed, for keys: quicker to tell than its release."""
+    from iree.compiler import version as made
+
+    return f"{made.VERSION} {made.REVISIONS.get('IREE', '')}"
+
+
 @functools.cache
 def shared_context() -> ir.Context:
     """A context for questions about ops; no program is parsed in it."""

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mlirules.drivers.iree import bytecode
 from mlirules.drivers.iree.bindings import ir
+from mlirules.drivers.iree.bytecode import MAGIC
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.language.kernel import TARGET
 
@@ -30,9 +32,6 @@ __all__ = [
     "of_bytecode",
     "operations",
 ]
-
-#: How MLIR bytecode begins.
-MAGIC = b"ML\xefR"
 
 # Ops whose regions compute on scalars: no op stands in them that is looked for here.
 _SCALAR_REGIONS = ("linalg.", "tensor.", "iree_linalg_ext.", "arith.", "math.")
@@ -75,7 +74,7 @@ def is_bytecode(data: bytes) -> bool:
 
 def of_bytecode(path: str | Path, context: ir.Context) -> ir.Module:
     """The module in a bytecode file, whose weights are mapped and not read. Raises MLIRError."""
-    return ir.Module.parseFile(str(path), context)
+    return bytecode.parse_file(path, context)
 
 
 def operations(module: ir.Module, *, bodies: bool = False) -> Iterator[Any]:

@@ -32,7 +32,7 @@ from mlirules.drivers.match.results import Around, Match, Refusal
 from mlirules.drivers.match.values import program_order
 from mlirules.language.faults import MlirulesError
 from mlirules.language.rule import Rule
-from mlirules.support import cache, files
+from mlirules.support import cache, files, package
 
 if TYPE_CHECKING:
     from mlirules.drivers.measure import roofline
@@ -122,8 +122,13 @@ class Judge:
         context: Any,
         settings: Settings,
         finish: Callable[[str], Candidate],
+        later: str = "",
     ) -> None:
-        """``finish`` takes a piece of the program through what the pipeline does afterwards."""
+        """``finish`` takes a piece of the program through what the pipeline does afterwards.
+
+        ``later`` says what that is, by content; empty: nothing is kept of how pieces end up.
+        """
+        self.later = later
         self.matchers = matchers
         self.finish = finish
         self.context = context
@@ -186,14 +191,26 @@ class Judge:
         # Most pipelines weigh nothing, and its parameters are slow to read.
         from mlirules.drivers.measure import roofline
 
+        kept = self._kept(before, rule)
+        if kept is not None and (known := _pair(kept)) is not None:
+            key, reason = known
+            if reason:
+                return replace(base, reason=reason)
+            found = self._found(replace(base, key=key))
+            if found is not None:
+                return found
         try:
             after = self._rewritten(before, rule)
             pair = (self.finish(before), self.finish(after))
             base = replace(base, key=self._key(pair))
+            if kept is not None:
+                files.write_changed(kept, json.dumps({"pair": base.key}) + "\n")
             if self.settings.measure:
                 return self._measure(base, before, pair)
             return self._model(base, pair)
         except (NotSeparable, roofline.DynamicShape) as error:
+            if kept is not None:
+                files.write_changed(kept, json.dumps({"not": str(error)}) + "\n")
             return replace(base, reason=str(error))
         except MlirulesError as error:
             # A piece that does not compile on its own says nothing about the whole.
@@ -210,6 +227,42 @@ class Judge:
             raise NotSeparable("the rule does not match the piece on its own")
         return _text(module)
 
+    def _kept(self, before: str, rule: Rule) -> Path | None:
+        """Where it is kept what becomes of a piece: making that again takes longest of all."""
+        if not self.later or rule.variants:
+            return None
+        settings = self.settings
+        parts = [
+            before,
+            rule.name,
+            hashlib.sha256(rule.source.text.encode()).hexdigest(),
+            self.later,
+            settings.target.name,
+            *settings.target.flags,
+            *settings.flags,
+            compiler.revision(),
+            machine(),
+            package.code(),
+        ]
+        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+        return cache.directory() / "pieces" / f"{key}.json"
+
+    def _found(self, base: Decision) -> Decision | None:
+        """The decision of a pair that was weighed before; None when it was not."""
+        if self.settings.measure:
+            found = _read(cache.directory() / "cost" / f"{base.key}.json")
+            return None if found is None else self._measured(base, found, cached=True)
+        found = _read(self._modelled(base.key))
+        return None if found is None else self._estimated(base, found, cached=True)
+
+    def _modelled(self, key: str) -> Path:
+        """Where it is kept what the model says of a pair."""
+        from mlirules.drivers.measure import roofline
+
+        known = (roofline.PARAMETERS / f"{self.settings.target.kind}.yaml").read_bytes()
+        digest = hashlib.sha256(known).hexdigest()[:8]
+        return cache.directory() / "cost" / f"{key}.{digest}.json"
+
     def _key(self, pair: tuple[Candidate, Candidate]) -> str:
         parts = [
             *(c.text + str(c.resume) for c in pair),
@@ -224,12 +277,11 @@ class Judge:
     def _model(self, base: Decision, pair: tuple[Candidate, Candidate]) -> Decision:
         from mlirules.drivers.measure import roofline
 
-        known = roofline.parameters(self.settings.target.kind)
-        digest = hashlib.sha256(known.model_dump_json().encode()).hexdigest()[:8]
-        path = cache.directory() / "cost" / f"{base.key}.{digest}.json"
+        path = self._modelled(base.key)
         found = _read(path)
         cached = found is not None
         if found is None:
+            known = roofline.parameters(self.settings.target.kind)
             one, two = (self._estimate(candidate, known) for candidate in pair)
             found = {
                 "ratio": one.seconds / two.seconds if two.seconds else 1.0,
@@ -237,6 +289,10 @@ class Judge:
                 "after": two.as_json(),
             }
             files.write_changed(path, json.dumps(found, indent=1) + "\n")
+        return self._estimated(base, found, cached=cached)
+
+    def _estimated(self, base: Decision, found: dict[str, Any], *, cached: bool) -> Decision:
+        """The decision by what the model says of both forms."""
         applies = found["ratio"] > 1 + self.settings.margin
         return replace(
             base,
@@ -275,6 +331,10 @@ class Judge:
         if found is None:
             found = self._time(before, pair)
             files.write_changed(path, json.dumps(found, indent=1) + "\n")
+        return self._measured(base, found, cached=cached)
+
+    def _measured(self, base: Decision, found: dict[str, Any], *, cached: bool) -> Decision:
+        """The decision by what was measured of both forms."""
         if "reason" in found:
             return replace(base, model="measured", cached=cached, reason=found["reason"])
         ratio, low = found["ratio"], found["ratio_low"]
@@ -343,6 +403,15 @@ def _read(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):  # nothing there, or nothing that can be used
         return None
     return found if isinstance(found, dict) and ("ratio" in found or "reason" in found) else None
+
+
+def _pair(path: Path) -> tuple[str, str] | None:
+    """What became of a piece: the key of its two forms, or why there are none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return str(found.get("pair", "")), str(found.get("not", ""))
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 @functools.cache

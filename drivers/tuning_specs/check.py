@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree import bytecode, compiler
 from mlirules.drivers.iree import target_facts as targetfacts
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning_specs.compile import config_set
@@ -122,7 +122,7 @@ def spec_text(path: str) -> str:
     try:
         data = Path(path).read_bytes()
         if data.startswith(BYTECODE):
-            return str(compiler.ir.Module.parse(data, compiler.context())) + "\n"
+            return str(bytecode.parse(data, compiler.context())) + "\n"
         return data.decode("utf-8")
     except (OSError, UnicodeDecodeError, compiler.ir.MLIRError) as error:
         reason = error.strerror if isinstance(error, OSError) else "neither UTF-8 text nor bytecode"

@@ -1,0 +1,126 @@
+"""Bytecode in memory that lies where the compiler wants it.
+
+A program with weights says that its bytecode must begin at an address that 64 divides, and is
+refused elsewhere: in Python's bytes nearly always, and in a file whenever the compiler reads that
+into memory of its own instead of mapping it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+from typing import Any
+
+from mlirules.drivers.iree.bindings import ir
+
+__all__ = ["MAGIC", "is_aligned", "is_mapped", "parse", "parse_file"]
+
+#: How MLIR bytecode begins.
+MAGIC = b"ML\xefR"
+#: More than any bytecode asks for.
+_ALIGNMENT = 4096
+#: A section's first byte, where an alignment follows.
+_ALIGNED = 0x80
+# LLVM maps files from this size on, unless they end where a page does.
+_MAPPED, _PAGE = 4 * 4096, 4096
+
+
+def is_mapped(size: int) -> bool:
+    """Whether the compiler maps a file of ``size`` bytes, which puts it at a page's beginning."""
+    return size >= _MAPPED and size % _PAGE != 0
+
+
+def is_aligned(data: bytes) -> bool:
+    """Whether bytecode asks for an address; what cannot be read does not."""
+    try:
+        at = _number(data, len(MAGIC))[1]
+        at = data.index(b"\0", at) + 1  # who wrote it
+        while at < len(data):
+            if data[at] & _ALIGNED:
+                return True
+            length, at = _number(data, at + 1)
+            at += length
+    except (IndexError, ValueError):
+        pass
+    return False
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """MLIR's numbers of variable length: the zeros at the end of the first byte tell the bytes."""
+    first = data[at]
+    if first & 1:
+        return first >> 1, at + 1
+    if first == 0:
+        return int.from_bytes(data[at + 1 : at + 9], "little"), at + 9
+    more = (first & -first).bit_length()
+    return int.from_bytes(data[at : at + more], "little") >> more, at + more
+
+
+def parse(data: bytes, context: Any) -> Any:
+    """The module in ``data``. Raises MLIRError."""
+    if is_aligned(data):
+        space = ctypes.create_string_buffer(len(data) + _ALIGNMENT)
+        start = ctypes.addressof(space)
+        start += -start % _ALIGNMENT
+        ctypes.memmove(start, data, len(data))
+        # What is wrong is told below, as an error of the bindings.
+        quiet = context.attach_diagnostic_handler(lambda _said: True)
+        try:
+            made = _library().mlirModuleCreateParse(_pointer(context), _Text(start, len(data)))
+        finally:
+            quiet.detach()
+        if made.pointer:
+            name = _name(context).replace(b"Context", b"Module")
+            capsule = ctypes.pythonapi.PyCapsule_New
+            capsule.restype = ctypes.py_object
+            capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+            return ir.Module._CAPICreate(capsule(made.pointer, _kept(name), None))
+    return ir.Module.parse(data, context)
+
+
+def parse_file(path: str | Path, context: Any) -> Any:
+    """The module in a file, whose weights are mapped where that can be. Raises MLIRError."""
+    path = Path(path)
+    if is_mapped(path.stat().st_size):
+        return ir.Module.parseFile(str(path), context)
+    data = path.read_bytes()
+    if is_aligned(data):
+        return parse(data, context)
+    return ir.Module.parseFile(str(path), context)
+
+
+class _Text(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+class _Handle(ctypes.Structure):
+    _fields_ = (("pointer", ctypes.c_void_p),)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    found = ctypes.CDLL(str(Path(ir.__file__).parent / "_mlir_libs" / "libIREECompiler.so"))
+    found.mlirModuleCreateParse.restype = _Handle
+    found.mlirModuleCreateParse.argtypes = [_Handle, _Text]
+    return found
+
+
+@functools.cache
+def _kept(name: bytes) -> bytes:
+    """The same bytes every time: a capsule keeps a pointer to its name."""
+    return name
+
+
+def _name(held: Any) -> bytes:
+    told = ctypes.pythonapi.PyCapsule_GetName
+    told.restype = ctypes.c_char_p
+    told.argtypes = [ctypes.py_object]
+    return bytes(told(held._CAPIPtr))
+
+
+def _pointer(held: Any) -> _Handle:
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype = ctypes.c_void_p
+    get.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    return _Handle(get(held._CAPIPtr, _name(held)))

@@ -1,0 +1,74 @@
+"""Bytecode with weights is read wherever it lies, and handed to the compiler so that it is."""
+
+import io
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlirules.drivers.iree import bytecode, compiler, runtime
+from mlirules.drivers.iree.compiler import Program
+from mlirules.drivers.iree.targets import Target
+
+CPU = Target.parse("cpu")
+
+
+def program(count: int) -> bytes:
+    """A function that returns its weights, as bytecode."""
+    weights = b"\x40\0\0\0" + struct.pack(f"<{count}f", *range(count))
+    type_ = f"tensor<{count}xf32>"
+    text = (
+        f"func.func @main() -> {type_} {{\n"
+        f"  %0 = arith.constant dense_resource<w> : {type_}\n  return %0 : {type_}\n}}\n"
+        f'{{-# dialect_resources: {{ builtin: {{ w: "0x{weights.hex()}" }} }} #-}}'
+    )
+    made = io.BytesIO()
+    compiler.parse(text).operation.write_bytecode(made)
+    return made.getvalue()
+
+
+#: One of its files ends where a page does: such a file is not mapped.
+SIZES = [*range(16, 60, 4), 4096, *range(5000, 5004)]
+
+
+def test_what_asks_for_an_address_and_what_does_not() -> None:
+    assert bytecode.is_aligned(program(16))
+    plain = io.BytesIO()
+    compiler.parse("module {}").operation.write_bytecode(plain)
+    assert not bytecode.is_aligned(plain.getvalue())
+    assert not bytecode.is_aligned(bytecode.MAGIC)
+    assert not bytecode.is_aligned(bytecode.MAGIC + b"\xff" * 40)
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_it_is_read_from_bytes_and_files(count: int, tmp_path: Path) -> None:
+    data = program(count)
+    file = tmp_path / "program.mlirbc"
+    file.write_bytes(data)
+    for module in (compiler.parse(data), bytecode.parse_file(file, compiler.context())):
+        assert module.operation.verify()
+        again = io.BytesIO()
+        module.operation.write_bytecode(again)
+        assert again.getvalue() == data
+
+
+def test_a_file_that_is_not_mapped_is_read(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = program(7000)
+    assert bytecode.is_mapped(len(data))
+    assert not bytecode.is_mapped(8 * 4096)
+    assert not bytecode.is_mapped(400)
+    broken = tmp_path / "broken.mlirbc"
+    broken.write_bytes(program(16)[:-9])
+    with pytest.raises(compiler.ir.MLIRError):
+        bytecode.parse_file(broken, compiler.context())
+    assert capfd.readouterr().err == ""
+
+
+def test_small_weights_compile() -> None:
+    for count in (16, 17, 23):
+        binary = compiler.compile_module(Program(compiler.parse(program(count))), CPU)
+        (found,) = runtime.run(binary, [], CPU)
+        np.testing.assert_array_equal(np.asarray(found), np.arange(count, dtype=np.float32))
