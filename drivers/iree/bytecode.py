@@ -71,11 +71,10 @@ def parse(data: bytes, context: Any) -> Any:
         finally:
             quiet.detach()
         if made.pointer:
-            name = _name(context).replace(b"Context", b"Module")
             capsule = ctypes.pythonapi.PyCapsule_New
             capsule.restype = ctypes.py_object
             capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-            return ir.Module._CAPICreate(capsule(made.pointer, _kept(name), None))
+            return ir.Module._CAPICreate(capsule(made.pointer, _MODULE, None))
     return ir.Module.parse(data, context)
 
 
@@ -88,6 +87,10 @@ def parse_file(path: str | Path, context: Any) -> Any:
     if is_aligned(data):
         return parse(data, context)
     return ir.Module.parseFile(str(path), context)
+
+
+#: What the bindings call a module that is handed over; a capsule keeps a pointer to it.
+_MODULE = b"iree.compiler.ir.Module._CAPIPtr"
 
 
 class _Text(ctypes.Structure):
@@ -104,12 +107,6 @@ def _library() -> ctypes.CDLL:
     found.mlirModuleCreateParse.restype = _Handle
     found.mlirModuleCreateParse.argtypes = [_Handle, _Text]
     return found
-
-
-@functools.cache
-def _kept(name: bytes) -> bytes:
-    """The same bytes every time: a capsule keeps a pointer to its name."""
-    return name
 
 
 def _name(held: Any) -> bytes:

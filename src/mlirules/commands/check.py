@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from mlirules.commands import verdicts
 from mlirules.commands.common import Json, TrustNative, out, progress, say_json, split
 from mlirules.commands.options import Argument, Exit, Option
 from mlirules.language.faults import (
@@ -45,7 +46,11 @@ def command(
     Those are warnings, each with a program. Sizes that coincide in all tests, and tests that
     compare no numbers, are remarks. Exits with 2 when there is a fault.
     """
-    faults, files = _check(paths or [], alone)
+    name = None if against else verdicts.key(paths or [], alone=alone)
+    known = None if name is None else verdicts.kept(name)
+    faults, files = _check(paths or [], alone) if known is None else known
+    if name is not None and known is None:
+        verdicts.keep(name, faults, files)
     if against and not any(fault.severity == "error" for fault in faults):
         faults += _against(paths or [], split(against))
     found = [fault for fault in faults if fault.severity != "note"]
