@@ -122,13 +122,13 @@ class Judge:
         context: Any,
         settings: Settings,
         finish: Callable[[str], Candidate],
-        later: str = "",
+        later: Callable[[], str] = lambda: "",
     ) -> None:
         """``finish`` takes a piece of the program through what the pipeline does afterwards.
 
         ``later`` says what that is, by content; empty: nothing is kept of how pieces end up.
         """
-        self.later = later
+        self._tell_later = later
         self.matchers = matchers
         self.finish = finish
         self.context = context
@@ -226,6 +226,11 @@ class Judge:
         if not engine.run(module, options).total:
             raise NotSeparable("the rule does not match the piece on its own")
         return _text(module)
+
+    @functools.cached_property
+    def later(self) -> str:
+        """What the pipeline does afterwards: asked for when there is something to weigh."""
+        return self._tell_later()
 
     def _kept(self, before: str, rule: Rule) -> Path | None:
         """Where it is kept what becomes of a piece: making that again takes longest of all."""

@@ -277,7 +277,7 @@ def _judge(
         )
         return cost.Candidate(str(last.module), resume)
 
-    return cost.Judge(engine.matchers, engine.context, costs, finish, _content(plain))
+    return cost.Judge(engine.matchers, engine.context, costs, finish, lambda: _content(plain))
 
 
 def _content(stages: Sequence[Stage]) -> str:
