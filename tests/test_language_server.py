@@ -6,11 +6,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mlirules.drivers.quality import completion, symbols
 from mlirules.drivers.quality import editor as language
+from mlirules.drivers.quality.check import check_rule
+from mlirules.language.faults import MlirulesError
 from mlirules.language.loader import LIBRARY
 
 MM = LIBRARY / "torch/to-linalg/matmul/torch-mm-to-linalg.yaml"
@@ -133,7 +137,7 @@ def test_definition_and_links(editor: Editor) -> None:
 
 def test_the_pdll_is_previewed(editor: Editor) -> None:
     uri = open_(editor, MM.read_text())
-    (lens,) = editor.ask("textDocument/codeLens", textDocument={"uri": uri})
+    lens, *_ = editor.ask("textDocument/codeLens", textDocument={"uri": uri})
     said = editor.ask(
         "workspace/executeCommand",
         command=lens["command"]["command"],
@@ -151,3 +155,215 @@ def test_ops_with_a_text_of_the_compiler() -> None:
 
 def test_files_without_a_rule_are_left_alone() -> None:
     assert language.faults("ci.yaml", "jobs: [a, b\n") == []
+
+
+# ---------------------------------------------------------------- while one writes
+
+RULE = """\
+rule: my-mm
+kind: conversion
+summary: A product.
+reason: It shows what an editor does.
+types:
+  a: vtensor<M x K x T>
+  b: vtensor<K x N x T>
+  c: vtensor<M x N x T>
+match:
+  - c = torch.aten.mm(a, b)
+where:
+  - T in [f32, f64]
+rewrite:
+  - c[m,n] += a[m, k] * b[k, n]
+tests:
+  - name: positive
+    input: |
+      func.func @f(%a: !torch.vtensor<[2,3],f32>, %b: !torch.vtensor<[3,4],f32>) -> !torch.vtensor<[2,4],f32> {
+        %c = torch.aten.mm %a, %b : !torch.vtensor<[2,3],f32>, !torch.vtensor<[3,4],f32> -> !torch.vtensor<[2,4],f32>
+        return %c : !torch.vtensor<[2,4],f32>
+      }
+    check: |
+      CHECK: linalg.matmul
+  - name: integers
+    unchanged: |
+      func.func @f(%a: !torch.vtensor<[2,3],si64>, %b: !torch.vtensor<[3,4],si64>) -> !torch.vtensor<[2,4],si64> {
+        %c = torch.aten.mm %a, %b : !torch.vtensor<[2,3],si64>, !torch.vtensor<[3,4],si64> -> !torch.vtensor<[2,4],si64>
+        return %c : !torch.vtensor<[2,4],si64>
+      }
+    because: T in [f32, f64]
+"""  # noqa: E501 - the programs' lines
+
+
+def labels(text: str, before: str, path: str = "my-mm.yaml") -> dict[str, completion.Item]:
+    """What can stand behind ``before``, which the text holds once."""
+    at = text.index(before) + len(before)
+    head = text[:at]
+    line, column = head.count("\n"), len(head) - head.rfind("\n") - 1
+    return {item.label: item for item in completion.complete(path, text, line, column)}
+
+
+def test_the_completion_list_as_data() -> None:
+    """What an editor lists: keys with what they mean, ops with their operands, symbols, words."""
+    assert list(labels("", ""))[:5] == ["rule", "kind", "summary", "reason", "tags"]
+    keys = labels(RULE + "be", "\nbe")
+    assert list(keys) == ["benefit"]
+    assert keys["benefit"].documentation == "Of several rules that match, the highest goes first."
+    in_match = labels(RULE.replace("mm(a, b)", "m"), "torch.aten.m")
+    assert in_match["torch.aten.mm"].detail.startswith("torch.aten.mm(")
+    assert in_match["torch.aten.mm"].snippet == "torch.aten.mm(${1:a}, ${2:b})"
+    assert in_match["torch.aten.mul.Tensor"].kind == "op"
+    assert all(label.startswith("torch.aten.m") for label in in_match)
+    assert "linalg." in labels(RULE.replace("torch.aten.mm(a, b)", "lin"), "= lin")
+    where = labels(RULE.replace("T in [f32, f64]\nrewrite", "i\nrewrite"), "- i")
+    assert where["is_float"].kind == "function"
+    assert where["is_float"].detail.startswith("is_float(")
+    names = labels(RULE, "a[m, k] * ")
+    assert (names["a"].kind, names["a"].detail) == ("symbol", "vtensor<M x K x T>")
+    assert names["K"].detail == "of a: vtensor<M x K x T>"
+    assert "tanh" in names
+    assert set(labels(RULE.replace("kind: conversion", "kind: "), "kind: ")) == {
+        "conversion",
+        "fusion",
+        "kernel",
+        "config",
+    }
+    tests = labels(RULE + "  - n", "\n  - n")
+    assert list(tests) == ["name"]
+    run = labels(RULE.replace("    check: |", "    run: {d\n    check: |"), "run: {d")
+    assert list(run) == ["devices"]
+    said = labels(RULE.replace("because: T in [f32, f64]", "because: "), "because: ")
+    assert {"T in [f32, f64]", "vtensor<M x K x T>"} <= set(said)
+    assert "vtensor<" in labels(RULE.replace("a: vtensor<M x K x T>", "a: v"), "a: v")
+
+
+def test_completion_in_pipelines(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "my-mm.yaml").write_text(RULE)
+    file = str(tmp_path / "line.yaml")
+    text = "pipeline: mine\nextends: \nsummary: A line.\n"
+    assert "cpu-fast" in labels(text, "extends: ", file)
+    text = "pipeline: mine\nstages:\n  - phase: \n    rules: [m]\n    driver: \n"
+    assert set(labels(text, "phase: ", file)) == {
+        "torch",
+        "input",
+        "preprocessing",
+        "configuration",
+    }
+    assert "cost" in labels(text, "driver: ", file)
+    assert "mine" in labels(text, "rules: [m", file)
+    text = "pipeline: x\nstages:\n  - phase: torch\n    r"
+    assert list(labels(text, "torch\n    r", file)) == ["rules"]
+    assert labels("jobs:\n  a", "  a", "ci.yaml") == {}
+
+
+def test_rules_are_renamed_everywhere(tmp_path: Path) -> None:
+    file, other, line = (tmp_path / n for n in ("my-mm.yaml", "other.yaml", "line.yaml"))
+    file.write_text(RULE)
+    other.write_text("rule: other\noverlaps: [my-mm, my-mm-too]\n")
+    line.write_text("pipeline: x\nstages:\n  - {only: [my-mm], expect_rules: {my-mm: {min: 1}}}\n")
+    edits = symbols.rename(file, RULE, "my-mm", "my-product", tmp_path)
+    places = [(Path(e.path).name, e.part.line, e.part.start) for e in edits]
+    assert places == [
+        ("my-mm.yaml", 0, 6),
+        ("line.yaml", 2, 12),
+        ("line.yaml", 2, 35),
+        ("other.yaml", 1, 11),
+    ]
+    with pytest.raises(MlirulesError, match="lower-case words"):
+        symbols.rename(file, RULE, "my-mm", "My_Product", tmp_path)
+
+
+def test_a_symbol_is_renamed_where_it_is_meant() -> None:
+    text = RULE
+    for edit in reversed(symbols.rename("my-mm.yaml", text, "T", "E")):
+        rows = text.split("\n")
+        row = rows[edit.part.line]
+        rows[edit.part.line] = row[: edit.part.start] + edit.text + row[edit.part.end :]
+        text = "\n".join(rows)
+    assert check_rule("my-mm.yaml", text) == []
+    assert text.count("E in [f32, f64]") == 2
+    assert "vtensor<M x K x E>" in text
+    with pytest.raises(MlirulesError, match="has a meaning already"):
+        symbols.rename("my-mm.yaml", RULE, "a", "b")
+    with pytest.raises(MlirulesError, match="is no name"):
+        symbols.rename("my-mm.yaml", RULE, "a", "f32")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "title", "after"),
+    [
+        ("torch.aten.mm(", "torch.aten.mmm(", "Write torch.aten.mm", "torch.aten.mm("),
+        ("c[m,n] +=", "c[m,n] =", "Sum: write +=", "c[m,n] +="),
+        ("a[m, k]", "a[[m], k]", "Write m", "a[m, k]"),
+        ("where:\n", "let: {}\nwheree:\n", "Write where", "where:\n"),
+        ("b[k, n]", "b[n, k]", "Say N == K in where", "where:\n  - N == K\n"),
+        ("  - T in [f32, f64]\nr", "  - T in [f32, f64]\n  - U > 1\nr", "Write T", "- T > 1"),
+    ],
+)
+def test_a_fault_is_mended_by_what_it_suggests(old: str, new: str, title: str, after: str) -> None:
+    text = RULE.replace(old, new, 1)
+    offered = {
+        said: edits
+        for fault in check_rule("my-mm.yaml", text)
+        for said, edits in symbols.fixes(fault, text)
+    }
+    if title not in offered and title == "Write T":
+        pytest.skip("nothing near is suggested for so short a name")
+    rows = text.split("\n")
+    for edit in offered[title]:
+        row = rows[edit.part.line]
+        rows[edit.part.line] = row[: edit.part.start] + edit.text + row[edit.part.end :]
+    assert after in "\n".join(rows)
+
+
+def test_writing_as_a_transcript(editor: Editor) -> None:
+    """What goes over stdin and stdout while a rule is written."""
+    document = {"uri": open_(editor, RULE, "my-mm.yaml")}
+    ask = {"textDocument": document}
+    found = editor.ask("textDocument/completion", **ask, position=at(RULE, "orch.aten.mm("))
+    assert {"torch.", "tosa."} <= {item["label"] for item in found["items"]}
+    near = at(RULE, "mm(a, b)")
+    found = editor.ask("textDocument/completion", **ask, position=near)
+    first = next(item for item in found["items"] if item["label"] == "torch.aten.mm")
+    assert first["textEdit"]["newText"] == "torch.aten.mm(${1:a}, ${2:b})"
+    assert first["textEdit"]["range"]["start"]["character"] == RULE.split("\n")[9].index("torch")
+    inside = {"line": 9, "character": RULE.split("\n")[9].index(", b)") + 2}
+    found = editor.ask("textDocument/signatureHelp", **ask, position=inside)
+    assert found["signatures"][0]["label"] == "torch.aten.mm(a, b)"
+    assert found["activeParameter"] == 1
+    used = editor.ask(
+        "textDocument/references",
+        **ask,
+        position=at(RULE, "vtensor<M x K") | {"character": 2},
+        context={"includeDeclaration": True},
+    )
+    assert [place["range"]["start"]["line"] for place in used] == [5, 9, 13]
+    renamed = editor.ask(
+        "textDocument/rename", **ask, position={"line": 5, "character": 2}, newName="left"
+    )
+    assert [e["newText"] for e in renamed["changes"][document["uri"]]] == ["left"] * 3
+    outline = editor.ask("textDocument/documentSymbol", **ask)
+    assert [s["name"] for s in outline] == ["rule", "types", "match", "where", "rewrite", "tests"]
+    assert [s["name"] for s in outline[-1]["children"]] == ["positive", "integers"]
+    (edit,) = editor.ask(
+        "textDocument/formatting", **ask, options={"tabSize": 2, "insertSpaces": True}
+    )
+    assert "  - c[m, n] += a[m, k] * b[k, n]\n" in edit["newText"]
+    lenses = editor.ask("textDocument/codeLens", **ask)
+    assert [found["command"]["title"] for found in lenses] == [
+        "Preview PDLL",
+        "Run this test",
+        "Run this test",
+    ]
+    done = editor.ask("workspace/executeCommand", **lenses[1]["command"] | {"title": None})
+    assert done == {"passed": True, "problems": [], "skipped": []}
+    broken = RULE.replace("+=", "=")
+    document = {"uri": open_(editor, broken, "broken.yaml")}
+    row = {"line": 13, "character": 0}
+    (action,) = editor.ask(
+        "textDocument/codeAction",
+        textDocument=document,
+        range={"start": row, "end": row},
+        context={"diagnostics": []},
+    )
+    assert action["title"] == "Sum: write +="
+    assert action["edit"]["changes"][document["uri"]][0]["newText"] == "+="

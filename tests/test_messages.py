@@ -39,7 +39,6 @@ func.func @main(%x: {TENSOR}) -> {TENSOR} {{
         ("y[m, n] = x[m, n] + dim(x, m)", "the axis is the loop index m, not a number"),
         ("y[m, n] = x[m, n] * len(m)", "value is the loop index m, not a list"),
         ("y[m, n] = x[m, n] * rank(m + n)", "computed from the loop indices m and n is not a"),
-        ("y[m, n] = [m, n]", "[the loop index m, the loop index n] is not a number"),
         ("y[m, n] = cast(x[m, n], m)", "the loop index m has no element type"),
         ("y[I...] = x[permute(I, I)]", "the axis is the loop index I, not a number"),
         ("y = literal(x)", f"x is {TENSOR}, not an attribute that holds elements"),

@@ -459,6 +459,10 @@ def _run_isolated(
     timeout: float | None,
     parameters: Sequence[str] = (),
 ) -> list[list[Array] | MlirulesError]:
+    """The results of calls in a child process. One that dies is the fault of the call it was at.
+
+    Another child goes on behind it.
+    """
     with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
         folder = Path(directory)
         (folder / "module.vmfb").write_bytes(vmfb)
@@ -466,23 +470,36 @@ def _run_isolated(
         for index, (_, inputs) in enumerate(calls):
             store_arrays(folder / f"inputs{index}", inputs)
         names = [name for name, _ in calls]
-        command = children.python("mlirules.drivers.iree.runtime:_child", directory, uri, *names)
-        command, timeout = with_limits(command, timeout, uri)
-        try:
-            child = children.run(command, timeout=timeout)
-        except children.TimedOut as out:
-            fate: RunError | None = RunError("timeout", f"{', '.join(map(repr, names))} {out}")
-        else:
-            fate = _fate(child, uri, names)
         results: list[list[Array] | MlirulesError] = []
-        for index in range(len(calls)):
-            refused, outputs = folder / f"refused{index}.json", folder / f"outputs{index}"
-            if refused.exists():
-                results.append(_refusal(json.loads(refused.read_text())))
-            elif (outputs / "index.json").exists():
-                results.append(load_arrays(outputs))
-            else:
-                results.append(fate or RunError("crash", f"{names[index]!r} gave no results"))
+        while len(results) < len(names):
+            first = len(results)
+            said = [directory, uri, str(first), *names]
+            command = children.python("mlirules.drivers.iree.runtime:_child", *said)
+            command, seconds = with_limits(command, timeout, uri)
+            try:
+                child = children.run(command, timeout=seconds)
+                fate = None
+            except children.TimedOut as out:
+                fate = out
+            for index in range(first, len(names)):
+                refused, outputs = folder / f"refused{index}.json", folder / f"outputs{index}"
+                if refused.exists():
+                    results.append(_refusal(json.loads(refused.read_text())))
+                elif (outputs / "index.json").exists():
+                    results.append(load_arrays(outputs))
+                else:
+                    break
+            if len(results) < len(names):
+                name = names[len(results)]
+                if fate is None:
+                    died = _fate(child, uri, name)
+                    results.append(died or RunError("crash", f"{name!r} gave no results"))
+                    continue
+                results.append(RunError("timeout", f"{name!r} {fate}"))
+                results += [
+                    RunError("timeout", f"{later!r} was not run: {name!r} took the time")
+                    for later in names[len(results) :]
+                ]
         return results
 
 
@@ -496,13 +513,12 @@ def with_limits(
     return limited(command, limits), limits.wall_s if timeout is None else timeout
 
 
-def _fate(child: children.Done, uri: str, names: Sequence[str]) -> RunError | None:
+def _fate(child: children.Done, uri: str, name: str) -> RunError | None:
     """How a child process died, if it did."""
-    shown = ", ".join(map(repr, names))
     if child.status < 0:
-        return RunError("crash", f"{shown} crashed on {uri} ({child.ending})")
+        return RunError("crash", f"{name!r} crashed on {uri} ({child.ending})")
     if child.status:
-        return RunError("crash", f"{shown} ended its process: {child.ending}")
+        return RunError("crash", f"{name!r} ended its process: {child.ending}")
     return None
 
 
@@ -511,7 +527,8 @@ def _child() -> None:
     folder, uri = Path(sys.argv[1]), sys.argv[2]
     vmfb = (folder / "module.vmfb").read_bytes()
     parameters = json.loads((folder / "parameters.json").read_text())
-    for index, function in enumerate(sys.argv[3:]):
+    first = int(sys.argv[3])
+    for index, function in list(enumerate(sys.argv[4:]))[first:]:
         refused = folder / f"refused{index}.json"
         try:
             results = _run_here(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mlirules.drivers.prove.binding import op_key
@@ -26,6 +26,7 @@ from mlirules.drivers.prove.world import (
 from mlirules.language.notation import ast
 from mlirules.language.operands import Refused
 from mlirules.language.rule import Line, Rule
+from mlirules.support import files
 
 #: The highest rank for which a rule over any rank is proven.
 RANKS = 6
@@ -66,7 +67,8 @@ class Verdict:
             "seconds": round(self.seconds, 3),
         }
         if self.line is not None:
-            out["line"] = str(self.line.span)
+            span = self.line.span
+            out["line"] = str(replace(span, path=files.shown(span.path)))
         if self.unneeded:
             out["unneeded"] = list(self.unneeded)
         return out

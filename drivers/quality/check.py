@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from mlirules.language.config_loader import config_of
 from mlirules.language.family import members
 from mlirules.language.faults import Fault, MlirulesError, did_you_mean
 from mlirules.language.loader import kind_of, rules_of
+from mlirules.language.reference import faults as reference_faults
+from mlirules.language.reference import root_op
 from mlirules.language.rule import Rule
 from mlirules.language.source import SourceFile, Text, load_yaml
 
@@ -56,8 +59,13 @@ def check_rule(path: str | Path, text: str | None = None) -> list[Fault]:
             faults += unmatchable(config_of(source, facts=targetfacts.facts))
         else:
             held = members(source)
-            for rule in rules_of(source, ops=compiler.op_oracle):
-                faults += [*unequal_sizes(rule), *_idle_tests(rule)]
+            rules = rules_of(source, ops=compiler.op_oracle)
+            for rule in rules:
+                faults += [*unequal_sizes(rule), *_idle_tests(rule), *reference_faults(rule)]
+                faults += _without_reference(rule)
+            # What one member of a family leaves unread, another may read.
+            idle = [set(_unused(rule)) for rule in rules]
+            faults += set.intersection(*idle)
     except MlirulesError as error:
         faults.extend(error.faults)
     known = {fault.span.line for fault in faults}
@@ -103,6 +111,58 @@ def _idle_tests(rule: Rule) -> Iterator[Fault]:
             "let it hold one that the rule refuses, and say `because:` of which line; a rule that "
             "nothing refuses needs no such test",
         )
+
+
+def _without_reference(rule: Rule) -> Iterator[Fault]:
+    """Tests that compare the numbers of a custom op, of which nobody says what it computes."""
+    if not rule.match or rule.root.op != "torch.operator" or rule.doc.reference is not None:
+        return
+    for i, test in enumerate(rule.tests):
+        if test.run is None or test.run.expect is not None:
+            continue
+        yield Fault(
+            rule.source.span_at(("tests", i, "run"), key=True),
+            "no-reference",
+            f"nothing says what {root_op(rule) or 'the op'} computes: the compiler does not know "
+            "custom ops",
+            "give the rule `reference: FILE.py:FUNCTION`, or `run:` the `inputs:` and what to "
+            "`expect:`",
+        )
+
+
+def _unused(rule: Rule) -> Iterator[Fault]:
+    """Names of `let:` that nothing reads."""
+    data = rule.source.data
+    if not rule.let or not isinstance(data, dict):
+        return
+    sections = ("types", "match", "where", "rewrite", "kernel")
+    words: Counter[str] = Counter()
+    for section in sections:
+        words.update(_words(data.get(section)))
+    for _, line, _, _ in rule.let:
+        words.update(re.findall(r"\w+", str(line)))
+    for name, line, _, _ in rule.let:
+        own = re.findall(r"\w+", str(line)).count(name)
+        if words[name] <= own:
+            yield Fault(
+                rule.source.span_at(("let", name), key=True),
+                "unused",
+                f"nothing reads {name!r}",
+                "remove it, or use it in a condition or in the rewrite",
+                "warning",
+            )
+
+
+def _words(value: Any) -> Iterator[str]:
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, str):
+            yield from re.findall(r"\w+", item)
+        elif isinstance(item, dict):
+            left += [*item.keys(), *item.values()]
+        elif isinstance(item, list):
+            left += item
 
 
 def _target(text: Text) -> Iterator[Fault]:

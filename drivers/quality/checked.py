@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from mlirules.drivers.pipelines.transform import Recipe
 from mlirules.drivers.quality import bisect as bisecting
+from mlirules.drivers.quality import custom_ops
 from mlirules.drivers.quality.verify import WHOLE_PROGRAMS, Report, Settings, Tolerance, verify
 from mlirules.language.faults import CheckFailed
 
@@ -89,6 +90,7 @@ def check(
         isolated=True,
         parameters=parameters,
         timeout=recipe.timeout or 600,
+        functions={} if expect is not None else custom_ops.of_recipe(recipe),
     )
     checked = Checked(verify(recipe.source, lambda _: binary, settings, step))
     if not checked.failed:

@@ -6,17 +6,23 @@ Lines and columns count from 0, as in the protocol.
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.quality.check import check_rule
 from mlirules.generator.emit import pdll
 from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.faults import Fault, MlirulesError
+from mlirules.language.format import formatted
 from mlirules.language.loader import load_rule, rules_of
 from mlirules.language.source import load_yaml
+from mlirules.support import children
+from mlirules.support.limits import Limits, limited
 
 _WORD = re.compile(r"[A-Za-z_][\w.]*")
 _OP = re.compile(r"(?<![\w.@%!#\"/-])([a-z][a-z0-9_]*\.[A-Za-z_][\w.]*)")
@@ -151,3 +157,56 @@ def preview(path: str | Path, text: str) -> str:
     """The PDLL generated from a rule file. Raises :class:`MlirulesError` where it is wrong."""
     rules = rules_of(load_yaml(path, text), ops=compiler.op_oracle)
     return pdll.pdll(rules, origin=Path(path).name)
+
+
+def tidy(path: str | Path, text: str) -> str:
+    """The text as `mlirules fmt` writes it; as it is where it is no YAML."""
+    try:
+        return formatted(path, text)
+    except MlirulesError:
+        return text
+
+
+#: Of a test that is run from an editor: processor time, and seconds in all.
+_LIMITS = Limits(cpu_s=120, wall_s=120.0)
+
+
+def run_test(path: str | Path, text: str, name: str) -> dict[str, Any]:
+    """Run one inline test of a rule as it stands in the editor, in a child process with limits.
+
+    Returns ``passed``, ``problems`` and ``skipped``.
+    """
+    asked = json.dumps({"path": str(path), "text": text, "name": name})
+    command = children.python("mlirules.drivers.quality.editor:_child")
+    try:
+        done = children.run(limited(command, _LIMITS), stdin=asked, timeout=_LIMITS.wall_s)
+        if done.status == 0:
+            found: dict[str, Any] = json.loads(done.stdout)
+            return found
+        said = done.ending
+    except children.TimedOut as out:
+        said = str(out)
+    return {"passed": False, "problems": [f"the test's process ended: {said}"], "skipped": []}
+
+
+def _child() -> None:
+    from mlirules.drivers.quality.ruletest import run_test as run
+
+    asked = json.load(sys.stdin)
+    try:
+        source = load_yaml(asked["path"], asked["text"])
+        rules = rules_of(source, ops=compiler.op_oracle)
+        (found,) = [(r, t) for r in rules for t in r.tests if t.name == asked["name"]]
+    except MlirulesError as error:
+        said: dict[str, Any] = {"passed": False, "problems": [str(error)], "skipped": []}
+    except ValueError:
+        problem = f"there is not one test {asked['name']!r}"
+        said = {"passed": False, "problems": [problem], "skipped": []}
+    else:
+        result = run(*found)
+        said = {
+            "passed": result.passed,
+            "problems": result.problems,
+            "skipped": result.skipped,
+        }
+    sys.stdout.write(json.dumps(said))

@@ -35,6 +35,7 @@ def run_apart(
         "rules": [[rule.path, rule.name] for rule in rules],
         "devices": None if devices is None else list(devices),
         "native": consent.current().native,
+        "python": consent.current().python,
     }
     done = 0
     while done < len(tests):
@@ -72,7 +73,7 @@ def _child() -> None:
 
 
 def _results(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    consent.grant(native=asked["native"])
+    consent.grant(native=asked["native"], python=asked["python"])
     wanted = {(path, name) for path, name in asked["rules"]}
     rules = {(r.path, r.name): r for r in any_rules(asked["paths"]) if (r.path, r.name) in wanted}
     ordered = [rules[path, name] for path, name in asked["rules"]]

@@ -6,12 +6,14 @@ Both are taken over the inline tests and the programs made from the rule
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlirules.drivers.apply.programs import parsed, shared_context
 from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree import program as programs_of
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
@@ -19,6 +21,7 @@ from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.results import Match, Refusal
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines.transform import engine_for
+from mlirules.drivers.quality.remarks import said_equal
 from mlirules.drivers.quality.synthesis import Synthesis, conditions, synthesise
 from mlirules.language.faults import MlirulesError
 from mlirules.language.model import RunSpec
@@ -168,10 +171,71 @@ def _compare(rule: Rule, made: Synthesis, report: Report) -> str:
         numerics.random_inputs(numerics.signature(text)[1])
     except MlirulesError as error:
         return f"the program does not run without the rule: {error.faults[0].message[:120]}"
-    plain = RunSpec(rtol=spec.rtol, atol=spec.atol, low=spec.low, high=spec.high)
+    sizes = fitting_sizes(rule, text)
+    plain = RunSpec(
+        rtol=spec.rtol,
+        atol=spec.atol,
+        low=spec.low,
+        high=spec.high,
+        sizes=[sizes] if sizes else [],
+    )
     problems = numerics.compare(text, str(module), plain, cpu)
     report.problems += [f"{problem}\n{text}" for problem in problems]
     return ""
+
+
+def fitting_sizes(rule: Rule, text: str) -> list[int]:
+    """Values for the `?` dims of a program, in order, that fit what the rule says of them.
+
+    A dim of a symbol that is a number elsewhere in the program, or that a condition says is equal
+    to such a one, must be that number at run time.
+    """
+    module = ir.Module.parse(text, shared_context())
+    matcher = Matcher(rule, shared_context())
+    found = next(
+        (m for op in _roots(rule, module) if isinstance(m := matcher.match(op), Match)), None
+    )
+    entry = programs_of.entry(module)
+    if found is None or entry is None:
+        return []
+    named: dict[str, list[tuple[str, int]]] = {}
+    shapes: dict[str, list[int | None]] = {}
+    for name, value in found.values.items():
+        if name not in rule.types or not isinstance(value, ir.Value):
+            continue
+        listed = numerics.arguments_of(str(value.type))
+        dims = rule.types[name][1].dims
+        if len(listed) == 1 and dims is not None:
+            shapes[name] = listed[0][0]
+            named[name] = list(_symbols(dims, len(listed[0][0])))
+    known: dict[tuple[str, int], int] = {}
+    for name, symbols in named.items():
+        known |= {s: n for s, n in zip(symbols, shapes[name], strict=False) if n is not None}
+    for pair in said_equal(rule):
+        values = [known[n, 0] for n in pair if (n, 0) in known]
+        known |= {(n, 0): values[0] for n in pair if values}
+    out: list[int] = []
+    block = module.body.operations[0].regions[0].blocks[0]
+    for value in block.arguments:
+        name = next((n for n, v in found.values.items() if v == value and n in named), None)
+        for listed in numerics.arguments_of(str(value.type)):
+            for place, size in enumerate(listed[0]):
+                if size is None:
+                    symbols = named[name] if name is not None else []
+                    symbol = symbols[place] if place < len(symbols) else ("", 0)
+                    out.append(known.get(symbol, 3))
+    return out
+
+
+def _symbols(dims: Sequence[ast.DimDecl], rank: int) -> Iterator[tuple[str, int]]:
+    """The symbol of each of a tensor's dims, with the place in its pack."""
+    packs = [d for d in dims if d.pack]
+    if len(packs) > 1 or (not packs and len(dims) != rank):
+        return
+    for dim in dims:
+        count = rank - len(dims) + 1 if dim.pack else 1
+        for place in range(count):
+            yield (dim.value if isinstance(dim.value, str) else "", place)
 
 
 def _mutated(rule: Rule, n: int, change: str) -> Rule:

@@ -66,6 +66,7 @@ def reduce(
                 function=example.function,
                 isolated=settings.isolated,
                 parameters=settings.parameters,
+                functions=settings.functions,
             )
             report = verify(text, rewrite(text), chosen)
         except (MlirulesError, CheckFailed):

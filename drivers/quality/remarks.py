@@ -14,6 +14,7 @@ from mlirules.drivers.apply.programs import parsed, shared_context
 from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.results import Match
+from mlirules.drivers.quality.ruletest import run_test
 from mlirules.language import consent
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.native import native
@@ -21,7 +22,7 @@ from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression
 from mlirules.language.rule import BodyText, Line, Rule, defined_names
 
-__all__ = ["alike", "left_open", "shadowed_by", "unequal_sizes"]
+__all__ = ["alike", "left_open", "said_equal", "shadowed_by", "unequal_sizes", "untrue"]
 
 #: Applications to one small program.
 _BOUND = 200
@@ -29,7 +30,7 @@ _BOUND = 200
 
 def unequal_sizes(rule: Rule) -> Iterator[Fault]:
     """Loop indices that run over dims of two names: the rule holds only where those are equal."""
-    equal = _said_equal(rule)
+    equal = said_equal(rule)
     held: set[str] = set()
     for line, made in [*rule.index_match, *rule.rewrite]:
         if isinstance(made, ast.IndexEquation):
@@ -75,7 +76,8 @@ def _indices(
             )
 
 
-def _said_equal(rule: Rule) -> set[frozenset[str]]:
+def said_equal(rule: Rule) -> set[frozenset[str]]:
+    """The pairs of names that a rule's conditions say are equal."""
     found: set[frozenset[str]] = set()
     for _, condition in rule.where:
         for e in walk_expression(condition):
@@ -103,6 +105,35 @@ def left_open(rule: Rule) -> Iterator[Fault]:
     yield from alike(rule)
 
 
+def untrue(rule: Rule) -> Iterator[Fault]:
+    """What the tests of a rule say of its rewrite that is not so: it does not apply, no such line.
+
+    The rule is applied to the tests' programs; nothing is compiled and nothing runs.
+    """
+    need = native(rule)
+    if need is not None and not consent.admitted(need):
+        return
+    for number, test in enumerate(rule.tests):
+        if test.input is None:
+            continue
+        result = run_test(rule, test, devices=[])
+        if result.faults:
+            yield from result.faults
+        elif result.unmatched is not None and test.check is not None:
+            lines, message = result.unmatched
+            text = rule.source.text_at(("tests", number, "check"))
+            rows = test.check.split("\n")
+            row = min(max(lines, 1), len(rows))
+            start = sum(len(r) + 1 for r in rows[: row - 1])
+            lead = len(rows[row - 1]) - len(rows[row - 1].lstrip())
+            yield Fault(
+                text.span(start + lead, max(1, len(rows[row - 1].strip()))),
+                "check-never-matches",
+                f"the rewritten program of {test.name!r} holds no such line: {message}",
+                "`mlirules test` shows the program; `mlirules test -u` writes the lines anew",
+            )
+
+
 def alike(rule: Rule) -> Iterator[Fault]:
     """Sizes of one tensor that are equal in every test: its dims may be exchanged, unnoticed."""
     pairs: dict[tuple[str, str], str] = {}
@@ -114,7 +145,7 @@ def alike(rule: Rule) -> Iterator[Fault]:
     if not pairs or (need is not None and not consent.admitted(need)):
         return
     matched = [m.env for m in _matches(rule)]
-    equal = _said_equal(rule)
+    equal = said_equal(rule)
     for (a, b), name in pairs.items():
         held = [(env.get(a), env.get(b)) for env in matched]
         if not held or frozenset((a, b)) in equal:

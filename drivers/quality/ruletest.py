@@ -21,9 +21,11 @@ from mlirules.drivers.match.liveness import Frozen
 from mlirules.drivers.match.results import Around, Refusal
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines.transform import engine_for
+from mlirules.drivers.quality import custom_ops
+from mlirules.language import reference
 from mlirules.language.config.model import ConfigTest
 from mlirules.language.config.op import ConfigRule
-from mlirules.language.faults import MlirulesError
+from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.model import Test
 from mlirules.language.rule import Rule
 
@@ -37,6 +39,10 @@ class TestResult:
     problems: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     output: str = ""
+    #: What is wrong with the rule itself, at its lines.
+    faults: list[Fault] = field(default_factory=list)
+    #: The first of `check:` that the rewritten program does not hold: its number, and the words.
+    unmatched: tuple[int, str] | None = None
 
     @property
     def passed(self) -> bool:
@@ -70,7 +76,14 @@ def run_tests(
                 runs += [(result, target, made) for target, made in targets]
         except MlirulesError as error:
             result.problems.append(str(error))
-    plain = [r.test.input or "" for r, _, _ in runs if r.test.run and r.test.run.expect is None]
+            result.faults += error.faults
+    expected = _expected(runs)
+    runs = [run for run in runs if id(run[0]) not in expected or expected[id(run[0])] is not None]
+    plain = [
+        r.test.input or ""
+        for r, _, _ in runs
+        if r.test.run and r.test.run.expect is None and id(r) not in expected
+    ]
     cpu = Target.parse("cpu")
     wanted = {cpu: plain}
     for result, target, made in runs:
@@ -83,7 +96,7 @@ def run_tests(
     for target in wanted:
         here = [(result, made) for result, chosen, made in runs if chosen == target]
         comparisons = [
-            numerics.Comparison(r.test.input or "", made, r.test.run)
+            numerics.Comparison(r.test.input or "", made, r.test.run, expected.get(id(r)))
             for r, made in here
             if r.test.run is not None
         ]
@@ -91,6 +104,37 @@ def run_tests(
         for (result, _), problems in zip(here, compared, strict=True):
             result.problems += problems
     return results
+
+
+def _expected(
+    runs: Sequence[tuple[TestResult, Target, str]],
+) -> dict[int, list[list[Any]] | None]:
+    """What the functions that rules name compute, by the id of the test's result.
+
+    None where that is a problem, which the result tells then.
+    """
+    out: dict[int, list[list[Any]] | None] = {}
+    for result, _, _ in runs:
+        rule, test = result.rule, result.test
+        if id(result) in out or not isinstance(rule, Rule) or rule.doc.reference is None:
+            continue
+        assert isinstance(test, Test)
+        if test.run is None or test.run.expect is not None or test.input is None:
+            continue
+        name, arguments = numerics.signature(test.input)
+        calls = [(name, inputs) for _, inputs in numerics.inputs_of(test.run, arguments)]
+        out[id(result)] = None
+        wrong = [str(MlirulesError(fault)) for fault in reference.faults(rule)]
+        made: list[list[Any] | MlirulesError] = []
+        if not wrong:
+            try:
+                made = custom_ops.evaluate(test.input, calls, custom_ops.of_rules([rule]))
+            except MlirulesError as error:
+                wrong.append(str(error))
+        result.problems += wrong or [str(one) for one in made if isinstance(one, MlirulesError)][:1]
+        if not result.problems:
+            out[id(result)] = [one for one in made if not isinstance(one, MlirulesError)]
+    return out
 
 
 def example(rule: Rule) -> tuple[Test, str] | None:
@@ -161,8 +205,8 @@ def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
         result.problems.append("the rule applied, but should not have")
         return
     if test.because is not None:
-        said = {str(r.line).strip() for r in refusals}
-        if test.because.strip() not in said:
+        said = {" ".join(str(r.line).split()) for r in refusals}
+        if " ".join(test.because.split()) not in said:
             found = "; ".join(f"{r.line} ({r.message})" for r in refusals)
             result.problems.append(f"refused by another line: {found}")
 
@@ -181,8 +225,14 @@ def _rewritten(
             if op.name in rule.root_ops:
                 refusal = engine.explain(rule, op)
                 if refusal is not None:
-                    reasons.append(refusal.fault(rule).render())
+                    result.faults.append(refusal.fault(rule))
+                    reasons.append(result.faults[-1].render())
         why = "\n".join(reasons) or f"no {rule.root_ops[0]} in the program"
+        if not reasons:
+            span = rule.source.span_at(("tests", rule.tests.index(test), "input"), key=True)
+            said = f"the program holds no {rule.root_ops[0]}, so the rule does not apply to it"
+            hint = "write the op that `match:` ends in"
+            result.faults.append(Fault(span, "no-match", said, hint))
         result.problems.append(f"the rule did not apply\n{why}")
         return []
     if test.applied is not None and count != test.applied:
@@ -194,6 +244,8 @@ def _rewritten(
         message = filecheck(test.check, result.output)
         if message:
             result.problems.append(message + "\n" + result.output)
+            told = re.search(r"check:(\d+)(?::\d+)?: error: (.*)", message)
+            result.unmatched = (int(told[1]), told[2]) if told else (1, message)
     targets: list[tuple[Target, str]] = []
     if test.run is not None:
         for device in _asked(test.run.devices, devices, result):

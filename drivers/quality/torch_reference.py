@@ -6,9 +6,10 @@ some ops. Where torch is installed, the program's ops are those of torch, and ca
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,23 +37,36 @@ def available() -> str | None:
     return None
 
 
-def evaluate(text: str, inputs: Sequence[Array], name: str | None = None) -> list[Array]:
+#: What computes an op: its operands and the types of its results to the results as arrays.
+Function = Callable[[list[Any], Sequence[str]], list[Array]]
+
+
+def evaluate(
+    text: str,
+    inputs: Sequence[Array],
+    name: str | None = None,
+    functions: Mapping[str, Function] | None = None,
+) -> list[Array]:
     """The results of a program's function (the first by default), by PyTorch on the CPU.
 
-    Raises :class:`NotInterpreted` for ops that are none of torch's, and for inputs that PyTorch
-    refuses.
+    ``functions`` compute the ops that they are named for. Where PyTorch is not installed they get
+    arrays, and no other op is computed. Raises :class:`NotInterpreted` for ops that are none of
+    torch's, and for inputs that PyTorch refuses.
     """
-    if (reason := available()) is not None:
+    functions = functions or {}
+    if not functions and (reason := available()) is not None:
         raise NotInterpreted.because(reason)
     from mlirules.drivers.apply.programs import parsed
 
     module = parsed(text)
+    if "dense_resource" in text:  # a resource that is read again gets another name
+        text = str(module)
     for op in module.body.operations:
         function = op.operation
         if function.name != "func.func" or not list(function.regions[0].blocks):
             continue
         if name is None or function.attributes["sym_name"].value == name:
-            return _Interpreter(text).run(function.regions[0].blocks[0], inputs)
+            return _Interpreter(text, functions).run(function.regions[0].blocks[0], inputs)
     raise NotInterpreted.because("no function")
 
 
@@ -73,10 +87,13 @@ _DTYPES = {
 
 
 class _Interpreter:
-    def __init__(self, text: str) -> None:
-        import torch
+    def __init__(self, text: str, functions: Mapping[str, Function]) -> None:
+        self.functions = functions
+        self.torch: Any = None
+        if available() is None:
+            import torch
 
-        self.torch = torch
+            self.torch = torch
         self.values: dict[Any, Any] = {}
         at = text.rfind("{-#")
         section = text[at:] if at >= 0 else ""
@@ -86,11 +103,11 @@ class _Interpreter:
     def run(self, block: Any, inputs: Sequence[Array]) -> list[Array]:
         for argument, value in zip(block.arguments, inputs, strict=True):
             self.values[argument] = self._input(str(argument.type), np.asarray(value))
-        with self.torch.no_grad():
+        with self.torch.no_grad() if self.torch else contextlib.nullcontext():
             for op in block.operations:
                 operation = op.operation
                 if operation.name.endswith("return"):
-                    return [self._array(self.values[v]) for v in operation.operands]
+                    return [np.asarray(array(self.values[v])) for v in operation.operands]
                 results = self._op(operation)
                 for value, result in zip(operation.results, results, strict=True):
                     self.values[value] = self._checked(value, result)
@@ -108,29 +125,14 @@ class _Interpreter:
         name = _DTYPES.get(found[1] if found else "")
         if name is None:
             raise NotInterpreted.because(f"a tensor of type {type_}")
-        dtype = getattr(self.torch, name)
         value = np.asarray(value, order="C")
-        if name == "bfloat16":
-            bits = self.torch.from_numpy(value.view(np.int16).copy())
-            return bits.view(self.torch.bfloat16)
-        return self.torch.from_numpy(value.copy()).to(dtype)
-
-    def _array(self, value: Any) -> Array:
-        torch = self.torch
-        if isinstance(value, torch.Tensor):
-            value = value.detach().resolve_conj().resolve_neg().contiguous()
-            if value.dtype == torch.bfloat16:
-                import ml_dtypes
-
-                return np.asarray(value.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
-            return np.asarray(value.numpy())
-        return np.asarray(value)
+        return tensor(value).to(getattr(self.torch, name)) if self.torch else value
 
     def _checked(self, value: Any, result: Any) -> Any:
         """The result, if it is what the program says that it is: shapes are promises."""
         type_ = str(value.type)
         found = re.match(r"!torch\.vtensor<\[([\d,?]*)\]", type_)
-        if found and isinstance(result, self.torch.Tensor):
+        if found and self.torch and isinstance(result, self.torch.Tensor):
             dims = [d for d in found[1].split(",") if d]
             shape = list(result.shape)
             fits = len(dims) == len(shape) and all(
@@ -149,6 +151,10 @@ class _Interpreter:
         arguments = [self.values[v] for v in op.operands]
         if name == "torch.operator":
             name = ir.StringAttr(op.attributes["name"]).value
+        if name in self.functions:
+            made = self.functions[name](arguments, [str(r.type) for r in op.results])
+            types = [str(r.type) for r in op.results]
+            return [self._input(t, v) for t, v in zip(types, made, strict=True)]
         special = _SPECIAL.get(name)
         if special is not None:
             try:
@@ -174,13 +180,15 @@ class _Interpreter:
         return list(result)
 
     def _overload(self, name: str) -> Callable[..., Any]:
-        parts = name.split(".")
-        if len(parts) < 3 or parts[0] != "torch":
+        words = name.split(".")
+        if len(words) < 3 or words[0] != "torch":
             raise NotInterpreted.because(f"{name} is no op of torch's")
-        space = getattr(self.torch.ops, parts[1])
+        if self.torch is None:
+            raise NotInterpreted.because(f"{name}: {available()}")
+        space = getattr(self.torch.ops, words[1])
         try:
-            packet = getattr(space, parts[2])
-            overload = parts[3] if len(parts) > 3 else "default"
+            packet = getattr(space, words[2])
+            overload = words[3] if len(words) > 3 else "default"
             found: Callable[..., Any] = getattr(packet, overload)
         except AttributeError:
             raise NotInterpreted.because(f"torch has no {name}") from None
@@ -208,7 +216,7 @@ class _Interpreter:
         if kind == "str":
             return str(ir.StringAttr(attribute).value)
         if kind == "device":
-            return self.torch.device("cpu")
+            return self.torch.device("cpu") if self.torch else "cpu"
         raise NotInterpreted.because(op.name)
 
     def _literal(self, op: Any) -> Any:
@@ -246,6 +254,43 @@ class _Interpreter:
         import ml_dtypes
 
         return ml_dtypes.bfloat16 if name == "bfloat16" else np.dtype(name)
+
+
+def tensor(value: Array) -> Any:
+    """An array as PyTorch's tensor, with memory of its own."""
+    import torch
+
+    if str(value.dtype) == "bfloat16":
+        return torch.from_numpy(value.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(value.copy())
+
+
+def array(value: Any) -> Any:
+    """A tensor as an array; anything else as it is."""
+    if not hasattr(value, "resolve_conj"):
+        return value
+    import torch
+
+    value = value.detach().resolve_conj().resolve_neg().contiguous()
+    if value.dtype == torch.bfloat16:
+        import ml_dtypes
+
+        return np.asarray(value.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
+    return np.asarray(value.numpy())
+
+
+def parts(type_: str) -> tuple[list[int | None], str]:
+    """The sizes (None where they vary) and the element type of one of torch's types.
+
+    Raises :class:`NotInterpreted` for what is no tensor and no number.
+    """
+    number = {"int": "i64", "float": "f64", "bool": "i1"}.get(type_.removeprefix("!torch."))
+    if number is not None:
+        return [], number
+    found = re.match(r"!torch\.vtensor<\[([\d,?]*)\],(.+)>$", type_)
+    if not found:
+        raise NotInterpreted.because(f"a value of type {type_}")
+    return [None if d == "?" else int(d) for d in found[1].split(",") if d], found[2]
 
 
 def _number(word: str, name: str) -> Any:

@@ -20,7 +20,7 @@ from mlirules.drivers.iree import compiler, program, runtime
 from mlirules.drivers.iree.compiler import Program
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics
-from mlirules.drivers.quality import torch_reference
+from mlirules.drivers.quality import custom_ops, torch_reference
 from mlirules.language.faults import MlirulesError
 
 Array = npt.NDArray[Any]
@@ -322,13 +322,28 @@ class Reference:
         self.order = [self._compiler, self._torch]
         if first == "torch":
             self.order.reverse()
+        #: Of the program's ops, those for which rules name functions: nobody else knows them.
+        self.functions: custom_ops.Functions = {}
+        if settings is not None and settings.functions and settings.expect is None:
+            present = set(op_names(_module(source)).split())
+            self.functions = {op: f for op, f in settings.functions.items() if op in present}
+        if self.functions:
+            self.order.insert(0, self._python)
         self._binary: bytes | MlirulesError | None = None
         self._text: str | None = None
         #: What the compiler's binary gave, by function and inputs.
         self._given: dict[tuple[str, int], list[Array] | MlirulesError] = {}
+        self._computed: dict[tuple[str, int], list[Array] | MlirulesError] = {}
 
     def prepare(self, name: str, sets: Sequence[Sequence[Array]]) -> None:
-        """Run the compiler's program on all inputs at once, where it is asked first."""
+        """Ask for all inputs at once, where a process is started for it."""
+        if self.functions:
+            made = custom_ops.evaluate(self._as_text(), [(name, i) for i in sets], self.functions)
+            for inputs, one in zip(sets, made, strict=True):
+                if isinstance(one, custom_ops.ReferenceFailed):
+                    raise one
+                self._computed[name, id(inputs)] = one
+            return
         if not self.isolated or self.order[0] != self._compiler:
             return
         try:
@@ -395,9 +410,21 @@ class Reference:
             raise runtime.RunError("error", str(error).splitlines()[0][:200]) from None
 
     def _torch(self, name: str, inputs: Sequence[Array]) -> tuple[str, list[Array]]:
+        return self.TORCH, torch_reference.evaluate(self._as_text(), inputs, name)
+
+    def _python(self, name: str, inputs: Sequence[Array]) -> tuple[str, list[Array]]:
+        found = self._computed.get((name, id(inputs)))
+        if found is None:
+            self.prepare(name, [inputs])
+            found = self._computed[name, id(inputs)]
+        if isinstance(found, MlirulesError):
+            raise found
+        return custom_ops.named(self.functions), found
+
+    def _as_text(self) -> str:
         if self._text is None:
             self._text = self.source if isinstance(self.source, str) else str(self.source().module)
-        return self.TORCH, torch_reference.evaluate(self._text, inputs, name)
+        return self._text
 
 
 # ---------------------------------------------------------------- verifying
@@ -430,6 +457,8 @@ class Settings:
     isolated: bool = False
     #: Archives of weights that the program loads from, as :func:`runtime.run` takes them.
     parameters: Sequence[str] = ()
+    #: Functions that compute ops of the program, by op: asked before any other reference.
+    functions: custom_ops.Functions = field(default_factory=dict)
 
 
 def verify(
@@ -445,7 +474,7 @@ def verify(
     program without rules does.
     """
     report = Report()
-    module = compiler.parse(before) if isinstance(before, str) else before().module
+    module = _module(before)
     ops = op_names(module)
     if _RANDOM.search(ops):
         report.skipped.append("the program draws random numbers: nothing to compare")
@@ -484,6 +513,11 @@ def verify(
             if settings.stop and not all(c.passed for c in report.comparisons):
                 return report
     return report
+
+
+def _module(source: Source) -> Any:
+    """The program as a module."""
+    return compiler.parse(source) if isinstance(source, str) else source().module
 
 
 def op_names(module: Any) -> str:
@@ -532,9 +566,11 @@ def _function(
 ) -> None:
     """Compare one function on one target."""
     ran: list[list[Array] | MlirulesError] | None = None
+    if settings.expect is None and (
+        settings.isolated or target.kind != "cpu" or reference.functions
+    ):
+        reference.prepare(name, [inputs for _, _, inputs in sets])
     if settings.isolated or target.kind != "cpu":
-        if settings.expect is None:
-            reference.prepare(name, [inputs for _, _, inputs in sets])
         ran = runtime.run_each(
             binary,
             [(name, i) for _, _, i in sets],
@@ -550,6 +586,8 @@ def _function(
                 source, expected = reference.GIVEN, [np.asarray(a) for a in settings.expect]
             else:
                 source, expected = reference.results(name, inputs)
+        except custom_ops.ReferenceFailed:
+            raise
         except MlirulesError as error:
             report.skipped.append(f"{where}: no reference: {_first(error)}")
             continue

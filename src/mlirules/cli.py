@@ -29,6 +29,7 @@ _DEBUG: ContextVar[bool] = ContextVar("debug", default=False)
 #: The commands in the order of the help, and the modules that hold them.
 COMMANDS = {
     "check": "check",
+    "fmt": "fmt",
     "new": "new",
     "test": "test",
     "generate": "generate",

@@ -16,6 +16,7 @@ from mlirules.commands.common import (
     Rules,
     Skip,
     TrustNative,
+    TrustPython,
     out,
     say_json,
     split,
@@ -62,6 +63,7 @@ def command(
         Path | None, Option(help="--verify: an .npz with inputs a0..: only these.")
     ] = None,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
+    trust_python: TrustPython = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
     """Find what breaks a program, by binary search: an application of a rule, a flag.
@@ -71,6 +73,7 @@ def command(
     """
     from mlirules.drivers.iree import runtime
     from mlirules.drivers.quality import bisect as bisecting
+    from mlirules.drivers.quality import custom_ops
     from mlirules.drivers.quality.verify import WHOLE_PROGRAMS, Settings
 
     if sum([check is not None, verify, slower is not None, ablate]) != 1:
@@ -120,6 +123,7 @@ def command(
             isolated=True,
             function=function,
             parameters=parameters or (),
+            functions=custom_ops.of_recipe(recipe),
             inputs=runtime.load_npz(inputs) if inputs is not None else None,
         )
         good = bisecting.by_numbers(recipe.source, settings)

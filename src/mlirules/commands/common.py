@@ -154,6 +154,23 @@ TrustNative = Annotated[
         callback=_trust_native,
     ),
 ]
+
+
+def _trust_python(given: bool) -> bool:
+    if given:
+        consent.grant(python=True)
+    return given
+
+
+TrustPython = Annotated[
+    bool,
+    Option(
+        "--trust-python",
+        help="Run the Python functions that rules name as `reference:`, in child processes with "
+        "limits.",
+        callback=_trust_python,
+    ),
+]
 Skip = Annotated[list[str] | None, Option("--skip", help="Leave out rules that fit.")]
 
 

@@ -14,6 +14,7 @@ from mlirules.commands.common import (
     Own,
     Parameters,
     TrustNative,
+    TrustPython,
     applications_table,
     decisions_as_json,
     err,
@@ -26,8 +27,8 @@ from mlirules.commands.common import (
     write_bytes,
 )
 from mlirules.commands.options import Argument, Option
-from mlirules.commands.recipes import recipe_for
-from mlirules.language.faults import CheckFailed, MlirulesError
+from mlirules.commands.recipes import golden_of, recipe_for
+from mlirules.language.faults import CheckFailed
 
 if TYPE_CHECKING:
     from mlirules.drivers.pipelines.transform import Recipe
@@ -90,6 +91,7 @@ def command(
     rtol: Annotated[float | None, Option(min=0, help="--check: relative tolerance.")] = None,
     atol: Annotated[float | None, Option(min=0, help="--check: absolute tolerance.")] = None,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
+    trust_python: TrustPython = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
     """Rewrite a program by a pipeline and compile it for a target.
@@ -167,21 +169,12 @@ def _checked(
     parameters: Sequence[str],
 ) -> Checked:
     """Check a compiled program. Raises :class:`CheckFailed` when a result differs."""
-    from mlirules.drivers.iree import runtime
-    from mlirules.drivers.measure import numerics
     from mlirules.drivers.quality import checked as checking
     from mlirules.drivers.quality.verify import WHOLE_PROGRAMS, Tolerance
 
     inputs = expect = None
     if golden is not None:
-        functions = numerics.functions(recipe.program(), function)
-        arguments = next(iter(functions.values()))
-        inputs = runtime.load_npz(golden, [element for _, element in arguments])
-        expect = runtime.load_npz(golden, prefix="r") or None
-        if not inputs and arguments:
-            raise MlirulesError.at(
-                str(golden), "holds no inputs a0, a1, ...", code="npz", suggestion="import --golden"
-            )
+        inputs, expect = golden_of(recipe, golden, function)
     tolerance = WHOLE_PROGRAMS
     if rtol is not None or atol is not None:
         tolerance = Tolerance(rtol, atol)

@@ -11,6 +11,7 @@ from mlirules.commands.common import (
     Only,
     Skip,
     TrustNative,
+    TrustPython,
     note,
     out,
     progress,
@@ -53,6 +54,7 @@ def command(
         ),
     ] = False,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
+    trust_python: TrustPython = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
     """Run the inline tests: FileCheck, unchanged because, numbers.

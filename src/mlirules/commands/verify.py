@@ -18,6 +18,7 @@ from mlirules.commands.common import (
     Rules,
     Skip,
     TrustNative,
+    TrustPython,
     note,
     out,
     progress,
@@ -28,7 +29,8 @@ from mlirules.commands.common import (
     working,
 )
 from mlirules.commands.options import Argument, Exit, Option
-from mlirules.commands.recipes import recipe_for
+from mlirules.commands.recipes import golden_of, recipe_for
+from mlirules.language import consent
 from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 
 if TYPE_CHECKING:
@@ -55,6 +57,10 @@ def command(
         Option(help="Values for the `?` dims in order: 1,4; repeat for several runs."),
     ] = None,
     inputs: Annotated[Path | None, Option(help="An .npz with inputs a0..: only these.")] = None,
+    golden: Annotated[
+        Path | None,
+        Option(help="An .npz with inputs a0.. and the results r0.. to expect: only these."),
+    ] = None,
     rtol: Annotated[float | None, Option(min=0, help="Relative tolerance.")] = None,
     atol: Annotated[float | None, Option(min=0, help="Absolute tolerance.")] = None,
     seed: Annotated[int, Option(min=0, help="Seed of the inputs.")] = 0,
@@ -71,6 +77,7 @@ def command(
         Option("--rule-gate", help="No program: the tests of these rules, on edge values."),
     ] = None,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
+    trust_python: TrustPython = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
     """Compare numbers with and without rules: random inputs, NaN, infinities, -0.0, denormals.
@@ -79,6 +86,7 @@ def command(
     that repeats it.
     """
     from mlirules.drivers.iree.targets import Target
+    from mlirules.drivers.quality import custom_ops
 
     chosen = [Target.parse(name) for name in split(targets) or ["cpu"]]
     if rule_gate is not None:
@@ -116,6 +124,11 @@ def command(
         )
         for target in chosen
     }
+    if golden is not None:
+        recipe = next(iter(recipes.values()))
+        settings.inputs, settings.expect = golden_of(recipe, golden, function)
+    for recipe in recipes.values():
+        settings.functions = {**settings.functions, **custom_ops.of_recipe(recipe)}
     options = _options(rules, pipeline or "", driver, only, skip, extra)
     _verify(recipes, settings, save, as_json, options)
 
@@ -166,6 +179,9 @@ def _options(
         words += ["--driver", driver]
     words += [w for g in only or () for w in ("--only", g)]
     words += [w for g in skip or () for w in ("--skip", g)]
+    said = consent.current()
+    words += ["--trust-native"] if said.native else []
+    words += ["--trust-python"] if said.python else []
     return words + (["--", *extra] if extra else [])
 
 

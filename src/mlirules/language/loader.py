@@ -141,8 +141,12 @@ def _in_order(faults: Iterable[Fault]) -> list[Fault]:
     return sorted(unique, key=lambda f: (f.span.line, f.span.column, f.code))
 
 
-def rule_files(path: str | Path) -> list[Path]:
-    """The rule files of a rule set: a file, a folder, or a name below the shipped library."""
+def rule_files(path: str | Path, *, pipelines: bool = False) -> list[Path]:
+    """The rule files of a rule set: a file, a folder, or a name below the shipped library.
+
+    Pipelines in a folder, as `mlirules tune` writes them beside its rules, are none, unless
+    ``pipelines`` asks for them as well.
+    """
     given = Path(path)
     candidates = [given, LIBRARY / given, LIBRARY / f"{path}.yaml"]
     for candidate in candidates:
@@ -152,6 +156,8 @@ def rule_files(path: str | Path) -> list[Path]:
             return [candidate]
         if on_disk.is_folder(candidate):
             files = sorted(p for p in candidate.rglob("*.yaml") if not p.name.startswith("."))
+            if not pipelines and not candidate.resolve().is_relative_to(LIBRARY):
+                files = [file for file in files if not _says(file, _PIPELINE)]
             _refuse_others(candidate, files)
             return files
     of_family = _family_of(candidates[:2])
@@ -230,14 +236,22 @@ def _refuse_suffix(files: list[Path]) -> None:
     )
 
 
+_CONFIG = re.compile(r"^kind:[ \t]*config[ \t]*$", re.MULTILINE)
+_PIPELINE = re.compile(r"\A(?:(?!rule:).*\n)*?pipeline:")
+
+
 def holds_config(file: Path) -> bool:
     """Whether a rule file says that it holds a config rule; told without reading it as YAML."""
+    return _says(file, _CONFIG)
+
+
+def _says(file: Path, what: re.Pattern[str]) -> bool:
     try:
         with file.open(encoding="utf-8", errors="replace") as opened:
             head = opened.read(8192)
     except OSError:
         return False
-    return re.search(r"^kind:[ \t]*config[ \t]*$", head, re.MULTILINE) is not None
+    return what.search(head) is not None
 
 
 def join(known: dict[str, R], rule: R, file: Path) -> list[Fault]:

@@ -189,6 +189,20 @@ class RuleDoc(Strict):
     tests: list[Test] = Field(
         max_length=200, min_length=1, description="At least one positive and one negative."
     )
+    reference: (
+        Annotated[
+            str,
+            StringConstraints(
+                pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\.py:[A-Za-z_][A-Za-z0-9_]*$", max_length=200
+            ),
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="A Python function, beside the rule file, that computes what the root op does: "
+        "what the numbers of a custom op are held against. Executed with `--trust-python` only.",
+        examples=["twice.py:twice"],
+    )
     notes: str = Field(default="", description="Anything else worth knowing (Markdown).")
     tolerance: str = Field(
         default="", description="Why the numbers may differ from the unrewritten program's."

@@ -79,6 +79,8 @@ def describe(value: Any) -> str:
         return value.type
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(describe(v) for v in value) + "]"
+    if type(value).__module__.startswith("iree."):
+        return f"the attribute {value}"
     return str(value)
 
 

@@ -8,7 +8,14 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["is_file", "is_folder", "replaced", "write", "write_changed"]
+__all__ = [
+    "is_file",
+    "is_folder",
+    "replaced",
+    "shown",
+    "write",
+    "write_changed",
+]
 
 
 def is_file(path: str | Path) -> bool:
@@ -62,3 +69,11 @@ def write_changed(path: str | Path, text: str) -> bool:
             return False
     write(path, text)
     return True
+
+
+def shown(path: str | Path) -> str:
+    """A path as a report shows it: from the working folder where it lies below it."""
+    try:
+        return str(Path(path).resolve().relative_to(Path.cwd()))
+    except (OSError, ValueError):
+        return str(path)

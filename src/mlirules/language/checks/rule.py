@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from mlirules.language.checks.meanings import meanings
 from mlirules.language.checks.rewrites import Rewrites, _open_symbols, _targets, _tensor_names
 from mlirules.language.checks.shape import _owner_span
 from mlirules.language.faults import Fault
@@ -105,6 +106,7 @@ class RuleChecker(Rewrites):
             from mlirules.language.checks.kernel import kernel_variants  # it uses this module
 
             rule.variants = kernel_variants(self, rule, doc)
+        meanings(self, rule)
         self.tests(doc, refusable=bool(self.unread_sections) or _refusable(rule))
         return rule
 
@@ -368,7 +370,9 @@ class RuleChecker(Rewrites):
                 fault(
                     "test-checks-nothing", "the test checks nothing", "add `check:` lines or `run:`"
                 )
-        if test.unchanged is not None and test.because is not None and test.because not in lines:
+        named = {" ".join(line.split()) for line in lines}
+        said = " ".join((test.because or "").split())
+        if test.unchanged is not None and test.because is not None and said not in named:
             span = self.source.span_at(("tests", i, "because"))
             near = self.near(test.because, lines)
             self.faults.append(

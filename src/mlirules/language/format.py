@@ -1,0 +1,279 @@
+"""The one way to write a rule file's match, conditions and rewrite.
+
+Only layout changes: lists are written one item a line, spaces as the notation's own examples have
+them, attributes stand behind operands, and the signs of neighbouring equations below each other.
+Comments, bodies and all else stay as they are. A line whose meaning would change is left alone:
+what is written is parsed and compared with what was read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mlirules.language.edit import scalar
+from mlirules.language.notation import ast
+from mlirules.language.notation.parser import NotationError, parse_expression, parse_statement
+from mlirules.language.source import load_yaml
+
+__all__ = ["formatted"]
+
+#: Longer lines are not aligned.
+WIDTH = 100
+_SECTIONS = ("match", "where", "rewrite")
+_SIGN = re.compile(r"(?:\+|\*|\b(?:max|min|and|or|xor))?=(?!=)")
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\.\.\.|[A-Za-z_][\w.]*[A-Za-z0-9_]|\w+|\s+|[^\w\s]')
+
+
+@dataclass
+class _Item:
+    """An item of a list: where it stands in the file, and its text."""
+
+    start: int
+    end: int
+    value: str
+    #: The row behind it: a comment.
+    rest: str = ""
+
+
+def formatted(path: str | Path, text: str | None = None) -> str:
+    """The text of a rule file, written the one way. Raises :class:`MlirulesError` for no YAML.
+
+    What holds no rule, and lines that cannot be read, stay as they are. Formatting twice changes
+    nothing more.
+    """
+    source = load_yaml(path, text)
+    if not isinstance(source.data, dict) or "rule" not in source.data:
+        return source.text
+    written = source.text
+    for section in _SECTIONS:
+        written = _section(written, section)
+    written = _reasons(source.data, written)
+    rows = written.split("\n")
+    return "\n".join(_bare_rows(rows)).rstrip("\n") + "\n"
+
+
+def _bare_rows(rows: Sequence[str]) -> Iterator[str]:
+    """Without blanks at the ends of rows; blanks alone mean nothing anywhere in a rule file."""
+    for row in rows:
+        yield row.rstrip(" \t")
+
+
+def _section(text: str, section: str) -> str:
+    """The file with one of its lists written anew."""
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if not isinstance(root, yaml.MappingNode):
+        return text
+    for key, value in root.value:
+        if key.value == section and key.start_mark.column == 0:
+            return _listed(text, key, value, section)
+    return text
+
+
+def _listed(text: str, key: Any, value: Any, section: str) -> str:
+    parse = parse_expression if section == "where" else parse_statement
+    inline = isinstance(value, yaml.ScalarNode) or getattr(value, "flow_style", False)
+    nodes = [value] if isinstance(value, yaml.ScalarNode) else list(value.value)
+    if inline:
+        end = value.end_mark.index
+        row_end = _row_end(text, end)
+        whole = text[key.start_mark.index : row_end]
+        plain = all(isinstance(n, yaml.ScalarNode) and "\n" not in n.value.strip() for n in nodes)
+        if not plain or not nodes or "#" in _without_strings(whole):
+            return text
+        items = [_Item(0, 0, _written(n.value.strip(), parse)) for n in nodes]
+        rows = [f"{section}:", *(f"  - {scalar(value)}" for value in _aligned(items, 4, section))]
+        return text[: key.start_mark.index] + "\n".join(rows) + text[row_end:]
+    groups: list[list[_Item]] = [[]]
+    last = -1
+    for node in nodes:
+        row = node.start_mark.line
+        one = isinstance(node, yaml.ScalarNode) and row == node.end_mark.line and node.style != "|"
+        if not one or node.style == ">":
+            groups.append([])
+            continue
+        if row != last + 1:
+            groups.append([])
+        last = row
+        start, end = node.start_mark.index, node.end_mark.index
+        rest = text[end : _row_end(text, end)]
+        groups[-1].append(_Item(start, end, _written(node.value, parse), rest))
+    column = min((n.start_mark.column for n in nodes), default=4)
+    out, at = [], 0
+    for group in groups:
+        for item, value in zip(group, _aligned(group, column, section), strict=True):
+            out += [text[at : item.start], scalar(value)]
+            at = item.end
+    return "".join([*out, text[at:]])
+
+
+def _row_end(text: str, at: int) -> int:
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end
+
+
+def _without_strings(text: str) -> str:
+    return re.sub(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^']|'')*'", "''", text)
+
+
+# ---------------------------------------------------------------- one line
+
+
+def _written(text: str, parse: Callable[[str], Any]) -> str:
+    """A line of the notation, spaced; as it was where it says something else then."""
+    try:
+        before = _meaning(parse(text))
+    except NotationError:
+        return text
+    for made in (_spaced(_ordered(text, parse)), _spaced(text)):
+        try:
+            if _meaning(parse(made)) == before:
+                return made
+        except NotationError:
+            continue
+    return text
+
+
+def _meaning(node: Any) -> Any:
+    """A syntax tree without its places."""
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        fields = {
+            f.name: _meaning(getattr(node, f.name))
+            for f in dataclasses.fields(node)
+            if f.name not in ("pos", "end")
+        }
+        return (type(node).__name__, tuple(fields.items()))
+    if isinstance(node, (tuple, list)):
+        return tuple(_meaning(item) for item in node)
+    return (type(node).__name__, node)
+
+
+def _ordered(text: str, parse: Callable[[str], Any]) -> str:
+    """Results without brackets around them, and attributes behind the operands."""
+    made = parse(text)
+    if not isinstance(made, ast.OpEquation):
+        return text
+    bare = re.match(r"\s*\(([^()]*)\)\s*(?==)", text)
+    if bare:
+        text = f"{bare[1]} {text[bare.end() :]}"
+    call = re.search(rf"{re.escape(made.call.fn)}\s*(\{{)", text)
+    if call is None:
+        return text
+    close = _closing(text, call.start(1))
+    opened = re.compile(r"\s*\(").match(text, close + 1)
+    if opened is None:
+        return text
+    end = _closing(text, opened.end() - 1)
+    attributes = text[call.start(1) : close + 1]
+    head = text[: call.start(1)].rstrip()
+    return f"{head}{text[close + 1 : end + 1].lstrip()} {attributes}{text[end + 1 :]}"
+
+
+def _closing(text: str, at: int) -> int:
+    """Where the bracket at a place is closed; the end of the text where it is not."""
+    depth = 0
+    for found in _TOKEN.finditer(text, at):
+        if found[0] in "([{":
+            depth += 1
+        elif found[0] in ")]}":
+            depth -= 1
+            if not depth:
+                return found.start()
+    return len(text)
+
+
+def _spaced(text: str) -> str:
+    """One blank where blanks are, one behind a comma, none inside brackets."""
+    out: list[str] = []
+    for found in _TOKEN.finditer(text.strip()):
+        token = found[0]
+        before = out[-1] if out else ""
+        if token.isspace():
+            if before not in ("(", "[", "{", " ", ""):
+                out.append(" ")
+            continue
+        if token in (",", ")", "]", "}") and before == " ":
+            out.pop()
+        out.append(token)
+        if token == ",":
+            out.append(" ")
+    joined = "".join(out).strip()
+    return re.sub(r"(?<=\{)(.*?)(?=\})", _attributes, joined) if "{" in joined else joined
+
+
+def _attributes(found: re.Match[str]) -> str:
+    return re.sub(r'("(?:[^"\\]|\\.)*")|\s*(?<![=<>!])=(?!=)\s*', lambda m: m[1] or " = ", found[0])
+
+
+# ---------------------------------------------------------------- lines together
+
+
+def _aligned(items: Sequence[_Item], column: int, section: str) -> list[str]:
+    """The lines with their signs below each other, where that leaves all of them short enough."""
+    if section == "where":
+        return [item.value for item in items]
+    cut = [_cut(item.value) for item in items]
+    signed = [c for c in cut if c is not None]
+    if len(signed) < 2 or len(signed) != len(cut):
+        return [item.value for item in items]
+    left = max(len(c[0]) for c in signed)
+    sign = max(len(c[1]) for c in signed)
+    lines = [f"{a:<{left}} {b:>{sign}} {c}" for a, b, c in signed]
+    room = WIDTH - column
+    fits = all(
+        len(scalar(line)) + len(item.rest) <= room or len(line) == len(item.value)
+        for line, item in zip(lines, items, strict=True)
+    )
+    return lines if fits else [item.value for item in items]
+
+
+def _cut(text: str) -> tuple[str, str, str] | None:
+    """A line's left-hand side, its sign and its right-hand side; None where it has no sign."""
+    depth = 0
+    for n, char in enumerate(text):
+        if char in "([{":
+            depth += 1
+        elif char in ")]}":
+            depth -= 1
+        elif char == '"':
+            return None  # no left-hand side holds one
+        elif not depth and (found := _SIGN.match(text, n)):
+            left, right = text[:n].strip(), text[found.end() :].strip()
+            return (left, found[0], right) if left and right else None
+    return None
+
+
+def _reasons(data: dict[str, Any], text: str) -> str:
+    """`because:` of the tests, spelt as the lines that they name are now."""
+    now = load_yaml("<formatted>", text).data
+    changed: dict[str, str] = {}
+    for section in _SECTIONS:
+        for old, new in zip(_texts(data.get(section)), _texts(now.get(section)), strict=False):
+            if " ".join(old.split()) != " ".join(new.split()):
+                changed[old.strip()] = " ".join(new.split())
+    if not changed:
+        return text
+    root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    spans = []
+    for key, value in root.value:
+        tests = value.value if key.value == "tests" else ()
+        for test in tests:
+            for name, said in test.value if isinstance(test, yaml.MappingNode) else ():
+                if name.value == "because" and said.value.strip() in changed:
+                    one = said.start_mark.line == said.end_mark.line
+                    if one:
+                        spans.append((said.start_mark.index, said.end_mark.index, said.value))
+    for start, end, old in reversed(spans):
+        text = text[:start] + scalar(changed[old.strip()]) + text[end:]
+    return text
+
+
+def _texts(value: object) -> list[str]:
+    listed = value if isinstance(value, list) else [value]
+    return [item if isinstance(item, str) else "" for item in listed]

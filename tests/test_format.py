@@ -1,0 +1,112 @@
+"""`mlirules fmt`: one spelling, comments kept, the same meaning, the second time nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlirules.language.format import _meaning as meaning
+from mlirules.language.format import formatted
+from mlirules.language.loader import LIBRARY, load_rule
+
+BEFORE = """\
+# a comment at the top
+rule: my-mm
+kind: fusion
+summary: A product.
+reason: It shows how rules are written.
+types: {a: vtensor<M x K x T>, b: vtensor<K x N x T>, cc: vtensor<M x N x T>, s: vtensor<M x N x T>}
+match: ['(cc)  =  torch.aten.mm(a,b)', 's = torch.operator{name="my.op"}( cc )']
+where:
+  # why it must be
+  - 'T  in [f32,f64]'   # floats
+  - M>1
+rewrite:
+  - cc[m,n]+=a[m,k]*b[k,n]
+  - s[m, n]  max= max(cc[ m, n ], 0.0)  # relu
+
+  - body: |
+      %x  =  tensor.empty() : $s
+tests:
+  - name: positive
+    input: module {}
+    check: 'CHECK: module'
+  - name: negative
+    unchanged: module {}
+    because: (cc)  =  torch.aten.mm(a,b)
+""".replace("A product.", "A product.   ")
+AFTER = """\
+# a comment at the top
+rule: my-mm
+kind: fusion
+summary: A product.
+reason: It shows how rules are written.
+types: {a: vtensor<M x K x T>, b: vtensor<K x N x T>, cc: vtensor<M x N x T>, s: vtensor<M x N x T>}
+match:
+  - cc = torch.aten.mm(a, b)
+  - s  = torch.operator(cc) {name = "my.op"}
+where:
+  # why it must be
+  - T in [f32, f64]   # floats
+  - M>1
+rewrite:
+  - cc[m, n]   += a[m, k]*b[k, n]
+  - s[m, n]  max= max(cc[m, n], 0.0)  # relu
+
+  - body: |
+      %x  =  tensor.empty() : $s
+tests:
+  - name: positive
+    input: module {}
+    check: 'CHECK: module'
+  - name: negative
+    unchanged: module {}
+    because: cc = torch.aten.mm(a, b)
+"""
+
+
+def test_one_spelling() -> None:
+    assert formatted("my-mm.yaml", BEFORE) == AFTER
+    assert formatted("my-mm.yaml", AFTER) == AFTER
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pipeline: x\nstages: [ a,b ]\n",
+        "rule: x\nmatch: [a  = b,  # why\n  c]\n",
+        "rule: x\nmatch:\n  - a = = b\n  - |\n    y  = torch.aten.relu(x)\n",
+        "rule: x\nrewrite:\n  - y[i] = f(\n      x[i])\n  - z = y\n",
+    ],
+    ids=["no rule", "comment within", "unreadable", "several rows"],
+)
+def test_what_is_left_alone(text: str) -> None:
+    assert formatted("x.yaml", text) == text
+
+
+def test_the_command(tmp_path: Path, told: Callable[..., tuple[int, str]]) -> None:
+    file = tmp_path / "my-mm.yaml"
+    file.write_text(BEFORE)
+    assert told("fmt", tmp_path, "--check")[0] == 1
+    assert file.read_text() == BEFORE
+    code, said = told("fmt", tmp_path, "--diff")
+    assert code == 0
+    assert "+  - cc = torch.aten.mm(a, b)" in said
+    assert told("fmt", tmp_path) == (0, f"{file}: written anew\n1 files, 1 changed\n")
+    assert file.read_text() == AFTER
+    assert told("fmt", tmp_path, "--check")[0] == 0
+
+
+def test_shipped_rules_mean_the_same() -> None:
+    folder = LIBRARY / "torch" / "fusions"
+    files = sorted(folder.rglob("*.yaml"))
+    assert len(files) > 20
+    for file in files[::3]:
+        after = formatted(file)
+        assert formatted(file, after) == after
+        was, now = load_rule(file), load_rule(file, after)
+        assert meaning([p.equation for p in now.match]) == meaning([p.equation for p in was.match])
+        assert meaning([e for _, e in now.where]) == meaning([e for _, e in was.where])
+        assert meaning([s for _, s in now.rewrite]) == meaning([s for _, s in was.rewrite])
