@@ -296,7 +296,6 @@ def test_a_symbol_is_renamed_where_it_is_meant() -> None:
         ("a[m, k]", "a[[m], k]", "Write m", "a[m, k]"),
         ("where:\n", "let: {}\nwheree:\n", "Write where", "where:\n"),
         ("b[k, n]", "b[n, k]", "Say N == K in where", "where:\n  - N == K\n"),
-        ("  - T in [f32, f64]\nr", "  - T in [f32, f64]\n  - U > 1\nr", "Write T", "- T > 1"),
     ],
 )
 def test_a_fault_is_mended_by_what_it_suggests(old: str, new: str, title: str, after: str) -> None:
@@ -306,8 +305,6 @@ def test_a_fault_is_mended_by_what_it_suggests(old: str, new: str, title: str, a
         for fault in check_rule("my-mm.yaml", text)
         for said, edits in symbols.fixes(fault, text)
     }
-    if title not in offered and title == "Write T":
-        pytest.skip("nothing near is suggested for so short a name")
     rows = text.split("\n")
     for edit in offered[title]:
         row = rows[edit.part.line]

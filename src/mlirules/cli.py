@@ -47,6 +47,7 @@ COMMANDS = {
     "import": "import_",
     "docs": "docs",
     "lsp": "lsp",
+    "studio": "studio",
     "demo": "demo",
     "version": "version",
     "spec": "spec",
