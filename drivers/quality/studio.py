@@ -8,6 +8,7 @@ run: nobody can agree to it here.
 from __future__ import annotations
 
 import difflib
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -145,7 +146,8 @@ def _applied(
     done = engine.run(module, options)
     after = str(module)
     out["applied"] = [
-        {"rule": a.rule, "op": a.op, "place": a.location} for a in done.applications[:200]
+        {"rule": a.rule, "op": a.op, "place": re.sub(r"^-(?=:)", _PROGRAM, a.location)}
+        for a in done.applications[:200]
     ]
     out["refused"] = out["refused"][:50]
     rows = difflib.unified_diff(before.splitlines(), after.splitlines(), n=1000, lineterm="")

@@ -52,9 +52,14 @@ def formatted(path: str | Path, text: str | None = None) -> str:
     if not isinstance(source.data, dict) or "rule" not in source.data:
         return source.text
     written = source.text
-    for section in _SECTIONS:
-        written = _section(written, section)
-    written = _reasons(source.data, written)
+    root = _composed(written)
+    if root is None:
+        return written
+    entries = [(k, v) for k, v in root.value if k.value in _SECTIONS and not k.start_mark.column]
+    for key, value in sorted(entries, key=lambda e: -e[0].start_mark.index):
+        written = _listed(written, key, value, key.value)
+    if written != source.text:
+        written = _reasons(source.data, written)
     rows = written.split("\n")
     return "\n".join(_bare_rows(rows)).rstrip("\n") + "\n"
 
@@ -65,15 +70,13 @@ def _bare_rows(rows: Sequence[str]) -> Iterator[str]:
         yield row.rstrip(" \t")
 
 
-def _section(text: str, section: str) -> str:
-    """The file with one of its lists written anew."""
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    if not isinstance(root, yaml.MappingNode):
-        return text
-    for key, value in root.value:
-        if key.value == section and key.start_mark.column == 0:
-            return _listed(text, key, value, section)
-    return text
+def _composed(text: str) -> yaml.MappingNode | None:
+    """The nodes of the file, with marks; None where it is no mapping that PyYAML reads."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        return None
+    return root if isinstance(root, yaml.MappingNode) else None
 
 
 def _listed(text: str, key: Any, value: Any, section: str) -> str:
@@ -259,9 +262,9 @@ def _reasons(data: dict[str, Any], text: str) -> str:
                 changed[old.strip()] = " ".join(new.split())
     if not changed:
         return text
-    root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    root = _composed(text)
     spans = []
-    for key, value in root.value:
+    for key, value in root.value if root is not None else ():
         tests = value.value if key.value == "tests" else ()
         for test in tests:
             for name, said in test.value if isinstance(test, yaml.MappingNode) else ():
