@@ -33,9 +33,10 @@ from mlirules.language.format import formatted
 from mlirules.language.pipeline import Pipeline
 from mlirules.support import package
 
-SECONDS = 10
+#: Seconds of processor time that one file may take, and seconds in all on a busy machine.
+SECONDS, WALL = 10, 120
 #: Files of one child.
-BATCH = 2000
+BATCH = 1000
 ROOT = Path(__file__).resolve().parent.parent
 HOSTILE = [
     *("...", "_", "none", "*a", "&a", "<<", "%", "$", "$(", "|", ">", "? ", "- ", ": ", "---"),
@@ -177,16 +178,18 @@ def one(number: int, seed: int, folder: Path, known: dict[str, list[str]]) -> st
     path = folder / name
     text = mutated(draw, draw.choice(known[kind]), known[kind])
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    signal.alarm(SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.alarm(WALL)
     try:
         for fault in check(path, text, draw):
             if not fault.message or len(fault.render()) > 20_000:
                 return f"a fault without a message, or a very long one: {fault.code}"
     except _TooLong:
-        return f"more than {SECONDS} s"
+        return f"more than {SECONDS} s of processor time, or {WALL} s in all"
     except Exception:  # noqa: BLE001 - that is what is looked for
         return traceback.format_exc(limit=-4)
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
     left = sorted(p.name for p in folder.iterdir() if p.name != name)
     path.unlink()
@@ -200,6 +203,7 @@ def batch(numbers: range, seed: int, known: dict[str, list[str]], keep: Path | N
     if not child:
         os.close(read)
         signal.signal(signal.SIGALRM, _alarm)
+        signal.signal(signal.SIGPROF, _alarm)
         with os.fdopen(write, "w") as out, tempfile.TemporaryDirectory() as folder:
             for number in numbers:
                 out.write(json.dumps([number, None]) + "\n")
@@ -249,7 +253,8 @@ def main() -> int:
         defects += batch(numbers, given.seed, known, given.keep)
         done = numbers.stop - given.start
         rate = done / (time.perf_counter() - started)
-        sys.stderr.write(f"{done} files, {rate:.0f} files/s, {len(defects)} defects\n")
+        said = "".join(f"\n{defect}" for defect in defects[-3:])
+        sys.stderr.write(f"{done} files, {rate:.0f} files/s, {len(defects)} defects{said}\n")
     if sorted(Path.cwd().iterdir()) != here:
         defects.append("files appeared in the working folder")
     kinds = Counter(TURNS[n % len(TURNS)] for n in range(given.start, given.start + given.count))
