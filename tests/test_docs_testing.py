@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -46,3 +47,17 @@ def test_the_lit_recipe_works_in_a_project_of_ones_own(tmp_path: Path) -> None:
     (folder / "my-sigmoid.mlir").write_text(test.replace("--expect 1", "--expect 2"))
     done = subprocess.run([lit, "-v", folder], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
+
+
+def test_the_keys_of_a_test_are_those_that_there_are() -> None:
+    from mlirules.language.model import RunSpec
+    from mlirules.language.model import Test as Inline
+
+    text = (DOCS / "testing.md").read_text()
+    section = text.split("## What a test says")[1].split("\n## ")[0]
+    told = set(re.findall(r"`((?:run\.)?[a-z]+)`(?=[,| ][^\n]*\|)", section))
+    keys = {*Inline.model_fields} - {"name"} | {f"run.{k}" for k in RunSpec.model_fields}
+    assert keys - {"run.devices"} <= told
+    (shown,) = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
+    for test in yaml.safe_load(shown)["tests"]:
+        Inline.model_validate(test)

@@ -43,6 +43,7 @@ def command(
         listening.bind((HOST, port))
     except OSError as error:
         raise MlirulesError.at("--port", f"{port}: {error.strerror}", code="port") from None
+    listening.listen(64)  # who reads the address may connect at once
     token = secrets.token_urlsafe(24)
     studio = Studio()
     texts = [_read(path) for path in (rule, program)]
