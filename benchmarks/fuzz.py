@@ -191,8 +191,8 @@ def one(number: int, seed: int, folder: Path, known: dict[str, list[str]]) -> st
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
-    left = sorted(p.name for p in folder.iterdir() if p.name != name)
-    path.unlink()
+        path.unlink()
+    left = sorted(p.name for p in folder.iterdir())
     return f"wrote {', '.join(left)}" if left else ""
 
 

@@ -79,8 +79,9 @@ def test_one_spelling() -> None:
         "rule: x\nmatch: [a  = b,  # why\n  c]\n",
         "rule: x\nmatch:\n  - a = = b\n  - |\n    y  = torch.aten.relu(x)\n",
         "rule: x\nrewrite:\n  - y[i] = f(\n      x[i])\n  - z = y\n",
+        "rule: x\nmatch:\n  any:\n    one: [a  = b.c()]\nwhere: {any: [M  > 1, N > 1]}\n",
     ],
-    ids=["no rule", "comment within", "unreadable", "several rows"],
+    ids=["no rule", "comment within", "unreadable", "several rows", "alternatives"],
 )
 def test_what_is_left_alone(text: str) -> None:
     assert formatted("x.yaml", text) == text

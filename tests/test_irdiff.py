@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from mlirules.drivers.apply.programs import read_program
+from mlirules.drivers.apply.programs import parsed, read_program
+from mlirules.drivers.apply.run import Options
 from mlirules.drivers.irdiff import folders, page
 from mlirules.drivers.irdiff.changes import Change, Kind, compare
 from mlirules.drivers.irdiff.provenance import Provenance
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.pipelines.transform import rule_set, transform
+from mlirules.drivers.pipelines.transform import engine_for, rule_set, transform
 from mlirules.language.faults import MlirulesError
 from mlirules.language.loader import LIBRARY, holds_config, rule_files
 
@@ -500,6 +501,28 @@ def test_every_change_of_apply_is_tied_to_its_rule(name: str) -> None:
     for change in found.changes:  # the op that the rule starts at is among those it took
         roots = {provenance.applications[n]["op"] for n in change.applications}
         assert roots <= {op.name for op in change.before} | {op.name for op in change.after}
+
+
+def test_an_op_that_a_rule_writes_anew_is_its_change(tmp_path: Path) -> None:
+    tensor = "!torch.vtensor<[2,3],f32>"
+    rule = tmp_path / "my-other.yaml"
+    rule.write_text(
+        "rule: my-other\nkind: fusion\nsummary: Another name.\nreason: It changes an attribute.\n"
+        "match: ['y = torch.operator(x) {name = \"my.one\"}']\n"
+        "rewrite: ['y = torch.operator(x) {name = \"my.other\"}']\n"
+        "tests:\n  - {name: positive, input: 'module {}', check: 'CHECK: module'}\n"
+        "  - {name: negative, unchanged: 'module {}'}\n"
+    )
+    called = f'torch.operator "my.one"(%x) : ({tensor}) -> {tensor}'
+    text = (
+        f"func.func @f(%x: {tensor}) -> {tensor} {{\n  %y = {called}\n  return %y : {tensor}\n}}\n"
+    )
+    module = parsed(text)
+    done = engine_for(rule_set((str(rule),))).run(module, Options(record=True))
+    provenance = Provenance.of(vars(a) for a in done.applications)
+    found = compare(text, str(module), provenance=provenance)
+    assert found.changes
+    assert all(change.rules == ["my-other"] for change in found.changes)
 
 
 def test_a_trace_of_other_programs_is_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from mlirules.drivers.pipelines.transform import rule_set
 from mlirules.drivers.quality.isolated import run_apart
+from mlirules.language.loader import rule_files
 
 # A read far outside of what the process holds: the program dies when it runs.
 RULE = """rule: made-{name}
@@ -103,3 +104,15 @@ def test_an_empty_file_is_told_with_its_first_character(text: str, tmp_path: Pat
     done = run("check", str(file))
     assert done.returncode == 2
     assert f"{file}:1:1: error[empty]" in done.stdout + done.stderr
+
+
+def test_pipelines_beside_rules_are_passed_over(tmp_path: Path) -> None:
+    """`mlirules tune` writes its pipeline into the folder of its rules."""
+    line = (
+        "# what won\npipeline: found\nsummary: What a search found.\ntargets: [cpu]\nstages: []\n"
+    )
+    (rules(tmp_path) / "found.cpu.yaml").write_text(line)
+    names = [file.name for file in rule_files(tmp_path)]
+    assert names == ["made-a.yaml", "made-b.yaml", "made-c.yaml"]
+    assert len(rule_files(tmp_path, pipelines=True)) == 4
+    assert len(rule_set((str(tmp_path),))) == 3

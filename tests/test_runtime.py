@@ -10,7 +10,7 @@ import pytest
 
 from mlirules.drivers.iree import runtime
 from mlirules.drivers.iree.compiler import compile_module
-from mlirules.drivers.iree.runtime import Entry, RunError, parse_input, run
+from mlirules.drivers.iree.runtime import Entry, RunError, parse_input, run, run_each
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import MlirulesError
 
@@ -164,6 +164,18 @@ def test_a_crashing_program_is_survived() -> None:
     with pytest.raises(RunError, match="SIGFPE") as crashed:
         run(vmfb, [0], CPU, isolated=True)
     assert crashed.value.kind == "crash"
+
+
+def test_a_crash_is_the_fault_of_the_call_that_it_was_at() -> None:
+    vmfb = compile_module(DIVIDE, CPU)
+    before, crashed, after = run_each(
+        vmfb, [("main", [2]), ("main", [0]), ("main", [2])], CPU, isolated=True
+    )
+    assert isinstance(crashed, RunError)
+    assert crashed.kind == "crash"
+    for made in (before, after):
+        assert not isinstance(made, MlirulesError)
+        np.testing.assert_array_equal(made, [[3]])
 
 
 def test_a_time_out_stops_the_program(add: bytes) -> None:

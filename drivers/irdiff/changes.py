@@ -294,11 +294,32 @@ class Diff:
             b = self.matching.of.get(a)
             if b is None:
                 continue
+            first = len(self.changes)
             if a.name != b.name:
                 self._add(Change(Kind.REPLACED, [a], [b], [("op", a.name, b.name)]))
             self._types(a, b)
             self._attributes(a, b)
             self._operands(a, b)
+            if len(self.changes) > first:
+                by = self._edited_by(a, b)
+                for change in self.changes[first:]:
+                    change.applications = by
+
+    def _edited_by(self, a: Op, b: Op) -> list[int]:
+        """The applications that took ``a`` and made ``b``, or else what ``b`` reads now.
+
+        A rule that writes an op anew, with another attribute or operand, leaves a pair that is
+        alike.
+        """
+        if self.provenance is None:
+            return []
+        consumer, maker = self.provenance.consumer, self.provenance.maker
+        numbers = {n for n in (consumer.get(a.number), maker.get(b.number)) if n is not None}
+        if not numbers:
+            read = {maker.get(v.op.number) for v in b.inputs if v.op is not None}
+            lost = {consumer.get(v.op.number) for v in a.inputs if v.op is not None}
+            numbers = {n for n in read | lost if n is not None}
+        return self.provenance.members(sorted(numbers)) if numbers else []
 
     def _types(self, a: Op, b: Op) -> None:
         details = [
