@@ -216,12 +216,12 @@ def fitting_sizes(rule: Rule, text: str) -> list[int]:
         known |= {(n, 0): values[0] for n in pair if values}
     out: list[int] = []
     block = module.body.operations[0].regions[0].blocks[0]
-    for value in block.arguments:
-        name = next((n for n, v in found.values.items() if v == value and n in named), None)
-        for listed in numerics.arguments_of(str(value.type)):
-            for place, size in enumerate(listed[0]):
+    for argument in block.arguments:
+        bound = next((n for n, v in found.values.items() if v == argument and n in named), None)
+        symbols = named[bound] if bound is not None else []
+        for shape, _ in numerics.arguments_of(str(argument.type)):
+            for place, size in enumerate(shape):
                 if size is None:
-                    symbols = named[name] if name is not None else []
                     symbol = symbols[place] if place < len(symbols) else ("", 0)
                     out.append(known.get(symbol, 3))
     return out

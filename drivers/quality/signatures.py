@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from mlirules.drivers.iree import ops
 from mlirules.drivers.iree.compiler import ir
@@ -81,7 +82,7 @@ def _bound(name: str) -> tuple[str, ...] | None:
     for found in vars(module).values():
         if isinstance(found, type) and getattr(found, "OPERATION_NAME", "") == name:
             try:
-                listed = inspect.signature(found.__init__).parameters.values()
+                listed = inspect.signature(found).parameters.values()
             except (TypeError, ValueError):
                 return None
             return tuple(
@@ -97,7 +98,12 @@ def _verified(name: str) -> int | None:
     """How many operands an op's verifier asks for, where it says so."""
     context = ops.shared_context()
     said: list[str] = []
-    handler = context.attach_diagnostic_handler(lambda d: said.append(d.message) is None)
+
+    def note(diagnostic: Any) -> bool:
+        said.append(diagnostic.message)
+        return True
+
+    handler = context.attach_diagnostic_handler(note)
     try:
         with context, ir.Location.unknown():
             ir.Operation.create(name).verify()

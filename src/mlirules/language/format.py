@@ -82,7 +82,7 @@ def _composed(text: str) -> yaml.MappingNode | None:
 def _listed(text: str, key: Any, value: Any, section: str) -> str:
     if isinstance(value, yaml.MappingNode):  # alternatives of a family, or a fault
         return text
-    parse = parse_expression if section == "where" else parse_statement
+    parse: Callable[[str], Any] = parse_expression if section == "where" else parse_statement
     inline = isinstance(value, yaml.ScalarNode) or getattr(value, "flow_style", False)
     nodes = [value] if isinstance(value, yaml.ScalarNode) else list(value.value)
     if inline:
