@@ -7,9 +7,8 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from mlirules.commands.common import note
+from mlirules.commands.options import Argument, Option
 from mlirules.language.faults import MlirulesError
 
 if TYPE_CHECKING:
@@ -22,9 +21,9 @@ MAX_BODY = 1 << 20
 
 
 def command(
-    rule: Annotated[Path | None, typer.Argument(help="A rule file to begin with.")] = None,
-    program: Annotated[Path | None, typer.Argument(help="A program to begin with.")] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: one that is free.")] = 0,
+    rule: Annotated[Path | None, Argument(help="A rule file to begin with.")] = None,
+    program: Annotated[Path | None, Argument(help="A program to begin with.")] = None,
+    port: Annotated[int, Option(min=0, max=65535, help="The port; 0: one that is free.")] = 0,
 ) -> None:
     """Serve one page on 127.0.0.1: faults, matches, refusals, the diff and numbers as you type.
 
