@@ -298,11 +298,11 @@ class _Equation:
                         free.setdefault(found.id, found)
         known = {*own, *self.rule.names, *self.rule.types, *self.checker.unread, *self.defined}
         known |= {*ELEMENT_TYPES}
-        for name, node in free.items():
+        for name, place in free.items():
             if name in known:
                 continue
             self.fault(
-                node,
+                place,
                 "not-summed",
                 f"{made.target} has no index {name}: `=` says one value for each of its elements",
                 f"write += to sum over {name} (max=, min=, *= likewise), or give {made.target} the "
