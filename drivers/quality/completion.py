@@ -220,8 +220,8 @@ def _symbols(text: str) -> Iterator[Item]:
                 for word in re.findall(r"[A-Za-z_]\w*", shape[1]) if shape else ():
                     if word not in ELEMENT_TYPES and word != "x":
                         found.setdefault(word, f"of {item[1]}: {item[2].strip()}")
-        elif section == "match" and (item := re.match(r"[ -]*['\"]?([\w, ]+?)\s*=", row)):
-            for word in re.findall(r"[A-Za-z_]\w*", item[1]):
+        elif section == "match" and (made := re.match(r"[ -]*['\"]?([\w, ]+?)\s*=", row)):
+            for word in re.findall(r"[A-Za-z_]\w*", made[1]):
                 found.setdefault(word, "a result of the match")
     yield from (Item(name, "symbol", said) for name, said in found.items())
 

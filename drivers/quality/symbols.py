@@ -252,9 +252,9 @@ def fixes(fault: Fault, text: str) -> list[tuple[str, list[Edit]]]:
         numbers = f"{' ' * indent}run: {{devices: [cpu]}}\n"
         out.append(("Compare numbers on the cpu", edit(Part(line, 0, 0), numbers)))
     if fault.code == "missing-key" and (key := re.search(r"'(\w+)'", fault.message)):
-        indent = " " * (len(row) - len(row.lstrip(" -")))
+        blanks = " " * (len(row) - len(row.lstrip(" -")))
         part = Part(span.line - 1, len(row), len(row))
-        out.append((f"Add {key[1]}", edit(part, f"\n{indent}{key[1]}: ")))
+        out.append((f"Add {key[1]}", edit(part, f"\n{blanks}{key[1]}: ")))
     return out
 
 
