@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from mlirules.drivers.apply.programs import parsed, read_program
-from mlirules.drivers.apply.run import Options
+from mlirules.drivers.apply.programs import read_program
 from mlirules.drivers.irdiff import folders, page
 from mlirules.drivers.irdiff.changes import Change, Kind, compare
 from mlirules.drivers.irdiff.provenance import Provenance
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.pipelines.transform import engine_for, rule_set, transform
+from mlirules.drivers.pipelines.transform import rule_set, transform
 from mlirules.language.faults import MlirulesError
 from mlirules.language.loader import LIBRARY, holds_config, rule_files
+from mlirules.language.pipeline import Pipeline, Stage
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
@@ -517,10 +517,11 @@ def test_an_op_that_a_rule_writes_anew_is_its_change(tmp_path: Path) -> None:
     text = (
         f"func.func @f(%x: {tensor}) -> {tensor} {{\n  %y = {called}\n  return %y : {tensor}\n}}\n"
     )
-    module = parsed(text)
-    done = engine_for(rule_set((str(rule),))).run(module, Options(record=True))
-    provenance = Provenance.of(vars(a) for a in done.applications)
-    found = compare(text, str(module), provenance=provenance)
+    stage = Stage(phase="torch", rules=[str(rule)])
+    line = Pipeline(pipeline="one", summary="One rule.", targets=["cpu"], stages=[stage])
+    done = transform(text, line, record=True)
+    provenance = Provenance.of(vars(a) for a in done.outcome.applications)
+    found = compare(text, done.text, provenance=provenance)
     assert found.changes
     assert all(change.rules == ["my-other"] for change in found.changes)
 
