@@ -16,9 +16,11 @@ from mlirules.drivers.match.values import (
     TORCH_CONSTANTS,
     attribute_value,
     constant_of,
+    elements_of,
     in_words,
     is_elements,
     live_users,
+    opaque_attribute,
     owner_of,
     type_info,
     typed,
@@ -36,7 +38,6 @@ from mlirules.language.notation.ast import walk_expression
 from mlirules.language.operands import Refused, truth
 from mlirules.language.rule import Line, Rule
 from mlirules.language.unify import NoMatch, bind
-from mlirules.language.values import Opaque
 
 
 class Judging:
@@ -123,7 +124,9 @@ class Judging:
     ) -> Any:
         """The part of the key that one bound value gives; lists are opened on the way."""
         if not isinstance(value, ir.Value):
-            return value.type if hasattr(value, "type") and is_elements(value) else value
+            if hasattr(value, "type") and is_elements(value):
+                return value.type if elements_of(value) is None else value
+            return value
         owner = owner_of(value)
         if owner is None:
             return value.type
@@ -216,7 +219,7 @@ class Judging:
         self, op: Any, state: State
     ) -> tuple[dict[str, Any], list[tuple[str | None, Any, str]]]:
         """What the names of the match stand for, and the root's results (name, value, type)."""
-        named: dict[str, Any] = dict(state.symbols)
+        named: dict[str, Any] = {k: _listed(v) for k, v in state.symbols.items()}
         for name, paths in state.lists.items():
             if "#" not in name:
                 named[name] = [self._value(p, state) for p in paths]
@@ -243,7 +246,7 @@ class Judging:
         value = state.values[path]
         if not isinstance(value, ir.Value):
             plain = attribute_value(value)
-            return plain if plain is not None else Opaque(path, "attribute")
+            return plain if plain is not None else opaque_attribute(path, value)
         if path in state.lists:
             return [self._value(p, state) for p in state.lists[path]]
         found = constant_of(value)
@@ -314,3 +317,8 @@ def asks_structure(expr: ast.Expr) -> bool:
 
 def _numbered(text: str) -> str:
     return "\n".join(f"    {n:>3} | {row}" for n, row in enumerate(text.splitlines(), 1))
+
+
+def _listed(value: Any) -> Any:
+    """An item of an array attribute as a plain value: keys hold tuples for lists."""
+    return [_listed(v) for v in value] if isinstance(value, tuple) else value

@@ -7,16 +7,20 @@ from typing import Any
 from mlirules.drivers.match.attempt import State, refuse
 from mlirules.drivers.match.results import Refusal
 from mlirules.drivers.match.values import (
+    MAX_TEXT,
     NOT_CONSTANT,
     attribute_value,
     constant_of,
+    elements_of,
+    is_elements,
     owner_of,
     runtime_value,
 )
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.notation import ast
 from mlirules.language.rule import Line, OpPattern, Rule, nested_calls
-from mlirules.language.words import spelt
+from mlirules.language.values import Attribute
+from mlirules.language.words import source, spelt
 
 
 class Structure:
@@ -370,12 +374,32 @@ class Structure:
             )
             return
         if isinstance(value, ast.Name):
-            state.values[value.id] = found
+            known = state.values.setdefault(value.id, found)
+            if known != found:
+                refuse(
+                    state,
+                    Refusal(
+                        line,
+                        f"{value.id} stands for two different attributes here",
+                        str(known)[:60],
+                        str(found)[:60],
+                        state.depth,
+                        value,
+                        at=op,
+                    ),
+                )
             return
         if isinstance(value, ast.Wildcard):
             return
         plain = attribute_value(found)
+        if plain is None and is_elements(found):
+            plain = elements_of(found)
+        if isinstance(value, ast.ListExpr):
+            self._attribute_items(line, key, value, plain, op, state)
+            return
         wanted = Evaluator({}).eval(value)
+        if isinstance(wanted, Attribute):
+            plain, wanted = str(found)[:MAX_TEXT], wanted.text
         if plain != wanted or isinstance(plain, bool) != isinstance(wanted, bool):
             refuse(
                 state,
@@ -391,6 +415,47 @@ class Structure:
             )
             return
         state.depth += 1
+
+    def _attribute_items(
+        self, line: Line, key: str, pattern: ast.ListExpr, plain: Any, op: Any, state: State
+    ) -> None:
+        """An array attribute, item by item: numbers are compared, names bound."""
+        items = list(pattern.items)
+        rest = items.pop() if items and isinstance(items[-1], ast.Pack) else None
+
+        def no(found: str) -> None:
+            wanted = source(pattern)
+            message = f"{key} is {found}, not {wanted}"
+            refuse(state, Refusal(line, message, wanted, found, state.depth, pattern, at=op))
+
+        if not isinstance(plain, list):
+            no(spelt(plain) if plain is not None else "no list")
+            return
+        if len(plain) < len(items) or (rest is None and len(plain) > len(items)):
+            no(spelt(plain))
+            return
+        pairs: list[tuple[ast.Expr, Any]] = list(zip(items, plain, strict=False))
+        if isinstance(rest, ast.Pack) and rest.id:
+            node = ast.Name(rest.pos, rest.end, rest.id)
+            pairs.append((node, plain[len(items) :]))
+        for item, found in pairs:
+            if isinstance(item, ast.Name):
+                if state.symbols.setdefault(item.id, _frozen(found)) != _frozen(found):
+                    no(spelt(plain))
+                    return
+            elif isinstance(item, ast.ListExpr):
+                self._attribute_items(line, key, item, found, op, state)
+            elif not isinstance(item, ast.Wildcard):
+                wanted = Evaluator({}).eval(item)
+                if found != wanted or isinstance(found, bool) != isinstance(wanted, bool):
+                    no(spelt(plain))
+                    return
+        state.depth += 1
+
+
+def _frozen(value: Any) -> Any:
+    """A plain value as one that can be part of a key."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _commutative_count(rule: Rule, commutative: frozenset[str]) -> int:

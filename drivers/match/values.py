@@ -74,7 +74,46 @@ def attribute_value(attribute: Any) -> Any:
         return float(attribute.value)
     if isinstance(attribute, ir.StringAttr):
         return str(attribute.value)
+    if isinstance(attribute, _ARRAYS):
+        return list(attribute)
+    if isinstance(attribute, ir.ArrayAttr):
+        items = [attribute_value(item) for item in attribute]
+        return None if None in items else items
     return None
+
+
+_ARRAYS = (
+    ir.DenseBoolArrayAttr,
+    ir.DenseI8ArrayAttr,
+    ir.DenseI16ArrayAttr,
+    ir.DenseI32ArrayAttr,
+    ir.DenseI64ArrayAttr,
+    ir.DenseF32ArrayAttr,
+    ir.DenseF64ArrayAttr,
+)
+#: Constant tensors of so many integers are read, and attributes of so many characters copied.
+MAX_ELEMENTS, MAX_TEXT = 256, 4096
+
+
+def opaque_attribute(path: str, attribute: Any) -> Opaque:
+    """An attribute that is no plain value, with what can be known of it."""
+    if not is_elements(attribute):
+        text = str(attribute)
+        return Opaque(path, "attribute", text if len(text) <= MAX_TEXT else "")
+    return Opaque(path, "attribute", items=elements_of(attribute))
+
+
+def elements_of(attribute: Any) -> Any:
+    """The elements of a small constant tensor of integers, as nested lists; None: another one."""
+    if not isinstance(attribute, ir.DenseIntElementsAttr) or len(attribute) > MAX_ELEMENTS:
+        return None
+    shaped = ir.ShapedType(attribute.type)
+    if isinstance(shaped.element_type, ir.IntegerType) and shaped.element_type.width == 1:
+        return None
+    items: list[Any] = [int(v) for v in attribute]
+    for size in reversed([int(d) for d in shaped.shape][1:]):
+        items = [items[n : n + size] for n in range(0, len(items), size)] if size else []
+    return items if shaped.rank else items[0]
 
 
 def is_elements(attribute: Any) -> bool:

@@ -171,16 +171,22 @@ class Skeleton:
         }
 
     def pattern(self, ident: str) -> Pattern:
-        """The whole rule as one pattern named ``ident``."""
-        for n, pattern in enumerate(self.rule.match):
-            if n in self.rule.other_roots:
-                continue  # found from the root, by the native constraint
-            last = n == len(self.rule.match) - 1
-            named = [r for r in pattern.equation.results if r]
-            name = "root" if last else f"op_{identifier('_'.join(named) or str(n))}"
-            text = self.call(pattern.equation.call)
-            self.lines.append(f"let {name} = {text};")
+        """The whole rule as one pattern named ``ident``.
+
+        An op stands in it when a fixed operand of another one leads to it. What is reached through
+        a list of any length, and further roots, the native constraint finds.
+        """
+        text = self.call(self.rule.root.equation.call)
+        self.lines.append(f"let root = {text};")
         return Pattern(ident, self.lines, "root")
+
+    def defined(self, op: str, name: str) -> None:
+        """Write the op of the match that makes ``name``, unless it stands already."""
+        if op in self.declared:
+            return
+        self.declared.add(op)
+        made = next(p for p in self.rule.match[:-1] if name in p.equation.results)
+        self.lines.append(f"let {op} = {self.call(made.equation.call)};")
 
     def fresh(self, stem: str) -> str:
         """A name that the pattern does not have yet."""
@@ -192,12 +198,12 @@ class Skeleton:
         args = list(call.args)
         if id(call) in self.swapped:
             args[0], args[1] = args[1], args[0]
-        operands = [self.operand(a) for a in args]
         if any(isinstance(a, ast.Pack) for a in args):
             # A variadic tail needs the whole operand list as one range.
             rest = self.fresh("operands")
             self.lines.append(f"let {rest}: ValueRange;")
             return f"op<{call.fn}>({rest})"
+        operands = [self.operand(a) for a in args]
         if not operands:
             # No parentheses would mean "any operands".
             return f"op<{call.fn}>()"
@@ -209,6 +215,7 @@ class Skeleton:
             case ast.Name(id=name):
                 if name in self.results:
                     op, number = self.results[name]
+                    self.defined(op, name)
                     return f"{op}.{number}"
                 ident = f"v_{name}"
                 if ident not in self.declared:

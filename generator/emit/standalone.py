@@ -7,7 +7,7 @@ that would need one is refused, with the line that asks for more than PDL has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mlirules.generator import names
@@ -15,7 +15,7 @@ from mlirules.generator.emit import pdll
 from mlirules.generator.render import Templates, shipped
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation import ast
-from mlirules.language.rule import BodyText, Line, Rule
+from mlirules.language.rule import BodyText, Line, OpPattern, Rule, nested_calls
 
 
 def standalone_pdll(
@@ -38,6 +38,8 @@ def _view(rule: Rule, form: str) -> pdll.RuleView:
         ([line for _, line, _, _ in rule.let], "a computed value"),
         ([line for line, _ in rule.where], "a condition"),
         ([line for line, _ in rule.index_match], "an index equation"),
+        ([p.line for p in rule.match if _asks(p, _attributes)], "an attribute of an op"),
+        ([p.line for p in rule.match if _asks(p, _any_number)], "a list of any length"),
     ):
         if lines:
             raise _refusal(lines[0], f"PDL has no native-free way to say {why}", form)
@@ -48,6 +50,19 @@ def _view(rule: Rule, form: str) -> pdll.RuleView:
         for swapped, suffix in pdll.alternatives(rule)
     ]
     return view
+
+
+def _asks(pattern: OpPattern, what: Callable[[ast.Call], bool]) -> bool:
+    return any(map(what, nested_calls(pattern.equation.call)))
+
+
+def _attributes(call: ast.Call) -> bool:
+    return any(not isinstance(value, ast.Wildcard) for _, value in call.attrs)
+
+
+def _any_number(call: ast.Call) -> bool:
+    items = [i for a in call.args for i in (a.items if isinstance(a, ast.ListExpr) else (a,))]
+    return any(isinstance(item, ast.Pack) for item in items)
 
 
 def _refusal(line: Line, why: str, form: str) -> MlirulesError:

@@ -14,7 +14,7 @@ from mlirules.generator.lowering.values import (
 )
 from mlirules.language.notation import ast
 from mlirules.language.operands import Refused, describe
-from mlirules.language.values import Dyn, Opaque, Scalar, Tensor
+from mlirules.language.values import Attribute, Dyn, Opaque, Scalar, Tensor
 
 
 class Ops(Functions):
@@ -79,6 +79,10 @@ class Ops(Functions):
                 return Raw(value.ssa, value.dtype.mlir)
             if isinstance(value, (int, Dyn)) and not isinstance(value, bool):
                 return Raw(self.index(value), "index")
+            if isinstance(value, Opaque) and value.type not in ("attribute", ""):
+                held = self.raw(value)
+                if not held.type.startswith("!torch."):
+                    return held
             raise Refused(f"{describe(value)} cannot be an operand of this op")
         return self.torch_constant(value)
 
@@ -139,6 +143,8 @@ class Ops(Functions):
             return f"{float_text(value)} : f64"
         if isinstance(value, str):
             return quoted(value)
-        if isinstance(value, list) and all(type(v) is int for v in value):
-            return "[" + ", ".join(f"{v} : i64" for v in value) + "]"
+        if isinstance(value, list):
+            return "[" + ", ".join(map(self.attribute, value)) + "]"
+        if isinstance(value, (Attribute, Opaque)) and value.text:
+            return value.text
         raise Refused(f"{describe(value)} cannot be an attribute")

@@ -154,10 +154,23 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Opaque:
-    """A bound value of a type that no expression computes with."""
+    """A bound value of a type that no expression computes with.
+
+    Of an attribute: ``text`` is its MLIR, where that is short, and ``items`` the elements of a
+    small constant tensor of integers, as nested lists.
+    """
 
     name: str
     type: str
+    text: str = ""
+    items: object = None
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """An attribute of a new op, as MLIR text."""
+
+    text: str
 
 
 # PyTorch's numbering of element types (c10/core/ScalarType.h), as it stands in dtype operands.

@@ -182,8 +182,20 @@ class Rewrites(Expressions):
             elif not isinstance(arg, (ast.Literal, ast.Wildcard)):
                 self.bad_operand(line, arg, bound)
         for _, value in call.attrs:
-            if isinstance(value, ast.Name):
-                bound.setdefault(value.id, line)
+            self.attribute_names(line, value, bound)
+
+    def attribute_names(self, line: Line, value: ast.Expr, bound: dict[str, Line]) -> None:
+        """The names that an attribute's pattern binds: itself, or items of a list."""
+        match value:
+            case ast.Name(id=name):
+                bound.setdefault(name, line)
+            case ast.ListExpr(items=items):
+                for item in items:
+                    if isinstance(item, ast.Pack) and item is not items[-1]:
+                        self.fault(line, item, "match", "a pack of items stands last")
+                    self.attribute_names(line, item, bound)
+            case ast.Pack(id=rest) if rest:
+                bound.setdefault(rest, line)
 
     def bad_operand(self, line: Line, node: ast.Expr, bound: dict[str, Line]) -> None:
         """Note an operand that no op can take."""
