@@ -63,6 +63,8 @@ class Comparing:
     said: Said
     maps: list[Any]
     furthest: Furthest
+    #: The op's operands: one value may stand there more than once.
+    operands: list[Any]
 
     @staticmethod
     def bind_type(element: str | None, found: Any, env: Env) -> bool:
@@ -160,7 +162,7 @@ class Comparing:
             )
             return
         known = env.get(f"v:{name}")
-        if known is not None and known != node.value:
+        if known is not None and self.operands[known] != self.operands[node.value]:
             self.furthest.note(
                 env, f"{name} stands for two operands of the op", f"one {name}", "two operands"
             )
@@ -173,7 +175,7 @@ class Comparing:
         if element is not None and builtin(element) is None:
             self.bind_type(element, node.type, env)
         for new in indices(name, items, self.maps[node.value], env, self.furthest):
-            yield {**new, f"v:{name}": node.value}
+            yield {f"v:{name}": node.value, **new}
 
     # -- conversions
 

@@ -74,7 +74,7 @@ def all_matches(
         return Miss("the body is not a single expression", 1)
     out = len(operands) - 1
     furthest = Furthest(Miss("the body or the indexing maps differ from the equation", 4))
-    comparing = Comparing(said, accesses, furthest)
+    comparing = Comparing(said, accesses, furthest, operands)
     sign = said.sign(equation.target) or said.signs(equation.value)
     candidates: list[Node] = []
     if equation.op == "=":

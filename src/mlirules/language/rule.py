@@ -28,6 +28,8 @@ STRUCTURED_OPS = tuple(
         "dot",
         "contract",
         "elementwise",
+        "map",
+        "reduce",
         "transpose",
         "broadcast",
         "mmt4d",
