@@ -144,3 +144,43 @@ def test_elementwise_of_any_rank() -> None:
     assert isinstance(found("y[...] = max(x[...], 0)", text), indexing.Found)
     assert isinstance(found("y[...] = max(x[...], 1)", text), indexing.Miss)
     assert isinstance(found("y[...] = min(x[...], 0)", text), indexing.Miss)
+
+
+SQUARES = """func.func @f(%x: tensor<4xf32>, %e: tensor<4xf32>) -> tensor<4xf32> {
+  %y = linalg.generic {indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>, affine_map<(i) -> (i)>], iterator_types = ["parallel"]} ins(%x, %x : tensor<4xf32>, tensor<4xf32>) outs(%e : tensor<4xf32>) {
+  ^bb0(%p: f32, %q: f32, %o: f32):
+    %s = arith.mulf %p, %q : f32
+    linalg.yield %s : f32
+  } -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}"""  # noqa: E501
+
+
+def test_one_value_may_be_two_operands() -> None:
+    assert not isinstance(found("y[i] = x[i] * x[i]", SQUARES), indexing.Miss)
+    two = SQUARES.replace("%e: tensor<4xf32>)", "%e: tensor<4xf32>, %z: tensor<4xf32>)")
+    assert isinstance(
+        found("y[i] = x[i] * x[i]", two.replace("ins(%x, %x", "ins(%x, %z")), indexing.Miss
+    )
+
+
+def test_a_reduce_is_a_structured_op() -> None:
+    text = """func.func @f(%x: tensor<4x8xf32>) -> tensor<4xf32> {
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<4xf32>
+  %f = linalg.fill ins(%z : f32) outs(%e : tensor<4xf32>) -> tensor<4xf32>
+  %y = linalg.reduce { arith.addf } ins(%x : tensor<4x8xf32>) outs(%f : tensor<4xf32>) dimensions = [1]
+  return %y : tensor<4xf32>
+}"""  # noqa: E501
+    assert not isinstance(found("y[i] += x[i, j]", text), indexing.Miss)
+    assert isinstance(found("y[j] += x[i, j]", text), indexing.Miss)
+
+
+def test_a_function_without_a_name_is_what_the_body_computes() -> None:
+    got = found("y[i] = F(x[i])", SQUARES.replace("%p, %q : f32\n", "%p, %p : f32\n"))
+    assert isinstance(got, indexing.Found), got
+    function = got.symbols["F"]
+    assert function.inputs == ("f32",)
+    assert [text.split('"')[1] for text, _ in function.steps] == ["arith.mulf"]
+    copy = SQUARES.replace("linalg.yield %s", "linalg.yield %p")
+    assert isinstance(found("y[i] = F(x[i])", copy), indexing.Miss)

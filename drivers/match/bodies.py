@@ -6,12 +6,14 @@ what is matched means what would be written.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from mlirules.drivers.iree.compiler import ir
 from mlirules.language.functions import SIMPLE
 from mlirules.language.signs import SIGNED, UNSIGNED
+from mlirules.language.values import Arithmetic
 
 FLOAT, INTEGER, BOOL = "float", "integer", "bool"
 
@@ -65,6 +67,8 @@ class Node:
     type: Any
     args: tuple[Node, ...] = ()
     value: Any = None
+    #: The op itself.
+    source: Any = field(default=None, compare=False, repr=False)
 
     @property
     def kind(self) -> str:
@@ -102,7 +106,7 @@ def _constant(op: Any) -> Node | None:
         return None
     attribute = op.attributes["value"]
     if isinstance(attribute, (ir.FloatAttr, ir.IntegerAttr, ir.BoolAttr)):
-        return Node("const", attribute.type, value=attribute.value)
+        return Node("const", attribute.type, value=attribute.value, source=op)
     return None
 
 
@@ -126,7 +130,7 @@ def _node(op: Any, made: dict[Any, Node]) -> Node | None:
         name += " " + (_CMPF if name == "arith.cmpf" else _CMPI)[number]
     if "roundingmode" in op.attributes and op.attributes["roundingmode"].value:
         name = f"{name} {op.attributes['roundingmode']}"  # not to the nearest: another function
-    return Node(name, type_, tuple(args))
+    return Node(name, type_, tuple(args), source=op)
 
 
 @dataclass(frozen=True)
@@ -188,3 +192,51 @@ SPELT = {
     "arith.xori": "xor",
     "arith.select": "select",
 }
+
+
+def operands_of(node: Node) -> list[int] | None:
+    """The operands that a part of a body reads, in order; None where it is no function of them."""
+    found: set[int] = set()
+    pending, seen = [node], set()
+    while pending:
+        part = pending.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if part.op == "arg":
+            found.add(part.value)
+        elif part.op == "index" or part.source is None or len(part.source.regions):
+            return None
+        pending.extend(part.args)
+    return sorted(found)
+
+
+def arithmetic(node: Node, order: Sequence[int]) -> Arithmetic:
+    """A part of a body as a function of operands, which it takes in this order."""
+    numbers: dict[int, int] = {}
+    types: dict[int, str] = {}
+    steps: list[tuple[str, tuple[int, ...]]] = []
+    pending: list[tuple[Node, bool]] = [(node, False)]
+    while pending:  # what a part is made of first
+        part, ready = pending.pop()
+        if id(part) in numbers:
+            continue
+        if part.op == "arg":
+            numbers[id(part)] = order.index(part.value)
+            types[part.value] = str(part.type)
+        elif not ready:
+            pending += [(part, True), *((arg, False) for arg in part.args)]
+        else:
+            at = len(order) + len(steps)
+            steps.append((_step(part), (at, *(numbers[id(arg)] for arg in part.args))))
+            numbers[id(part)] = at
+    return Arithmetic(tuple(types[n] for n in order), tuple(steps), str(node.type))
+
+
+def _step(part: Node) -> str:
+    op = part.source
+    attributes = ", ".join(f"{key} = {op.attributes[key]}" for key in op.attributes)
+    operands = ", ".join(f"{{{n + 1}}}" for n in range(len(part.args)))
+    types = ", ".join(str(arg.type) for arg in part.args)
+    written = attributes.replace("{", "{{").replace("}", "}}")
+    return f'{{0}} = "{op.name}"({operands}) {{{{{written}}}}} : ({types}) -> {part.type}'

@@ -6,6 +6,7 @@ says. Where it does not say, only forms that agree for all inputs are taken.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ from mlirules.drivers.match.bodies import (
     TO_FLOAT,
     Node,
     Unsaid,
+    arithmetic,
     op_for,
+    operands_of,
 )
 from mlirules.drivers.match.indices import Env, Furthest, indices
 from mlirules.language.notation import ast
@@ -56,6 +59,24 @@ READS, EXACT, NOWHERE = "reads", "exact", "nowhere"
 _CHOICES = frozenset(["max", "min", "maxnum", "minnum", "select"])
 
 
+#: So many operands a function without a name may have: they are tried in every order.
+MAX_ARGUMENTS = 4
+
+
+def _types_of(node: Node) -> dict[int, Any]:
+    """The element types of the operands that a part of a body reads."""
+    types: dict[int, Any] = {}
+    pending, seen = [node], set()
+    while pending:
+        part = pending.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            if part.op == "arg":
+                types[part.value] = part.type
+            pending.extend(part.args)
+    return types
+
+
 @dataclass
 class Comparing:
     """The comparison of an equation's expression with an op's body."""
@@ -84,6 +105,9 @@ class Comparing:
         ``sign`` is what the equation says of the integers computed here, ``widening`` where the
         body may widen though the equation has no cast.
         """
+        if isinstance(expr, ast.Call) and self.said.any_function(expr):
+            yield from self.applied(expr, node, env)
+            return
         cast = cast_of(expr)
         if cast is not None:
             yield from self.converted(*cast, node, env)
@@ -131,6 +155,25 @@ class Comparing:
                 yield from self.call(fn, args, node, env, sign, widening)
             case ast.Conditional(condition=c, then=a, otherwise=b):
                 yield from self.call("select", (c, a, b), node, env, sign, widening)
+
+    def applied(self, expr: ast.Call, node: Node, env: Env) -> Iterator[Env]:
+        """Any function of operands, read at the equation's indices."""
+        read = operands_of(node)
+        if node.op in ("arg", "const") or read is None or len(read) != len(expr.args):
+            self.differs(env, source(expr), node)
+            return
+        if len(read) > MAX_ARGUMENTS:
+            return
+        types = _types_of(node)
+        for order in itertools.permutations(read):
+            envs = [env]
+            for arg, number in zip(expr.args, order, strict=True):
+                leaf = Node("arg", types[number], value=number)
+                envs = [new for e in envs for new in self.unify(arg, leaf, e, None, NOWHERE)]
+            found = arithmetic(node, order)
+            for new in envs:
+                if new.get(f"s:{expr.fn}", found) == found:
+                    yield {**new, f"s:{expr.fn}": found}
 
     def differs(self, env: Env, wanted: str, node: Node) -> None:
         """Note that the body has something else."""

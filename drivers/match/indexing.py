@@ -35,7 +35,7 @@ class Found:
     """A structured op that computes an equation."""
 
     inputs: dict[str, Any]  # tensor name -> the operand
-    symbols: dict[str, int]  # numbers that the equation leaves open (strides)
+    symbols: dict[str, Any]  # what the equation leaves open: strides, functions
     init: Any
 
 

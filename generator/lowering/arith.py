@@ -22,7 +22,7 @@ from mlirules.language.builtins.shapes import advanced, aligned
 from mlirules.language.functions import SIMPLE, SPECIAL, TENSOR
 from mlirules.language.notation import ast
 from mlirules.language.operands import Refused, arith, describe, dtype, sequence
-from mlirules.language.values import DType, Dyn, Scalar, Tensor, dtype_named
+from mlirules.language.values import Arithmetic, DType, Dyn, Scalar, Tensor, dtype_named
 
 
 class Arith(Builder):
@@ -40,6 +40,8 @@ class Arith(Builder):
                 return wide(dtype(self.eval(node.args[0])))
             raise Refused(f"{fn} gives a tensor: define it in an equation of its own", node)
         target = self.names.get(fn) if fn not in SIMPLE else None
+        if isinstance(target, Arithmetic):
+            return self.arithmetic(target, self.items(node.args), node)
         as_type = target if isinstance(target, DType) else dtype_named(fn)
         if as_type is not None:
             if len(node.args) != 1:
@@ -74,6 +76,22 @@ class Arith(Builder):
                     raise Refused(f"{fn} takes {SIMPLE[fn].arity} values", node)
                 return self.special(fn, args) if fn in SPECIAL else self.simple(fn, args)
         return super().call(node)
+
+    def arithmetic(self, function: Arithmetic, args: list[Any], node: ast.Call) -> Val:
+        """A function that was found in the body of an op, of other values."""
+        if len(args) != len(function.inputs):
+            raise Refused(f"{node.fn} takes {len(function.inputs)} values", node)
+        values = [self.to_val(a, None).ssa if not isinstance(a, Val) else a.ssa for a in args]
+        for value, wanted in zip(args, function.inputs, strict=True):
+            if isinstance(value, Val) and value.dtype.mlir != wanted:
+                raise Refused(f"{node.fn} is of {wanted}, not of {value.dtype.mlir}", node)
+        for text, numbers in function.steps:
+            values.append(self.fresh())
+            self.scalar_emit(text.format(*(values[n] for n in numbers)))
+        made = dtype_named(function.result) or dtype_named("s" + function.result)
+        if made is None:
+            raise Refused(f"{node.fn} gives {function.result}", node)
+        return Val(values[-1], made)
 
     def itemwise(self, fn: str, args: list[Any]) -> list[Any]:
         """``max`` or ``min`` of lists, item by item; what is not a list goes with every item."""

@@ -16,7 +16,7 @@ from mlirules.generator.lowering.values import (
 from mlirules.language.notation import ast
 from mlirules.language.operands import Refused
 from mlirules.language.unify import NoMatch
-from mlirules.language.values import DType, Dyn, Tensor
+from mlirules.language.values import DType, Dyn, Tensor, dtype_named
 
 
 @dataclass
@@ -343,13 +343,14 @@ class Structured(Loops):
             f"{dilations}> : tensor<2xi64>, strides = dense<{strides}> : tensor<2xi64>}}"
         )
 
-    @staticmethod
-    def is_product(value: ast.Expr) -> bool:
+    def is_product(self, value: ast.Expr) -> bool:
         """Whether an expression is a product of two reads, each perhaps cast."""
 
         def leaf(node: ast.Expr) -> bool:
             if isinstance(node, ast.Call) and (
-                (len(node.args) == 1 and "." not in node.fn) or node.fn == "cast"
+                node.fn == "cast"
+                or dtype_named(node.fn) is not None
+                or isinstance(self.low.names.get(node.fn), DType)
             ):
                 node = node.args[0]
             return isinstance(node, ast.Access)

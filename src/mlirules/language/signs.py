@@ -66,6 +66,11 @@ class Said:
                 return self.signs(*args) if simple and not simple.to_bool else None
         return None
 
+    def any_function(self, call: ast.Call) -> bool:
+        """Whether a call is of a function without a name: `F(x)`, where `F` is no type."""
+        named = call.fn[:1].isupper() and "." not in call.fn
+        return named and call.fn not in self.elements.values() and builtin(call.fn) is None
+
 
 NOTHING = Said()
 

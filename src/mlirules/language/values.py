@@ -167,6 +167,22 @@ class Opaque:
 
 
 @dataclass(frozen=True)
+class Arithmetic:
+    """What a structured op computes of one element of each of its operands: any such function.
+
+    ``steps`` are ops as MLIR text, ``{0}`` their result and ``{1}`` and so on their operands, each
+    with the numbers of the values that stand there. The first values are the inputs.
+    """
+
+    inputs: tuple[str, ...]  # builtin element types
+    steps: tuple[tuple[str, tuple[int, ...]], ...]
+    result: str
+
+    def __str__(self) -> str:
+        return f"a function of {len(self.inputs)} numbers"
+
+
+@dataclass(frozen=True)
 class Attribute:
     """An attribute of a new op, as MLIR text."""
 

@@ -271,9 +271,11 @@ def _targets(rule: Rule) -> Iterable[str]:
 
 
 def _open_symbols(equation: ast.IndexEquation) -> set[str]:
-    """Names that multiply a loop index in an equation to find: numbers of the op."""
+    """What an equation leaves to the op: numbers that multiply a loop index, and functions `F`."""
     out: set[str] = set()
     for node in ast.walk_expression(equation.value):
+        if isinstance(node, ast.Call) and node.fn[:1].isupper() and "." not in node.fn:
+            out.add(node.fn)
         if isinstance(node, ast.Access):
             for item in node.items:
                 for inner in ast.walk_expression(item):
