@@ -23,7 +23,7 @@ from mlirules.generator.names import identifier, place
 from mlirules.generator.render import Templates, shipped
 from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.notation import ast
-from mlirules.language.rule import BodyText, Rule, nested_calls
+from mlirules.language.rule import BodyText, OpPattern, Rule, nested_calls
 from mlirules.support import cache, children, files
 
 MAX_PERMUTATIONS = 8
@@ -176,17 +176,33 @@ class Skeleton:
         An op stands in it when a fixed operand of another one leads to it. What is reached through
         a list of any length, and further roots, the native constraint finds.
         """
-        text = self.call(self.rule.root.equation.call)
-        self.lines.append(f"let root = {text};")
+        *_, root = self.rule.match
+        wanted = self.reached(root)
+        for n, pattern in enumerate(self.rule.match):
+            if n not in wanted:
+                continue
+            named = [r for r in pattern.equation.results if r]
+            name = f"op_{identifier('_'.join(named) or str(n))}" if pattern is not root else "root"
+            text = self.call(pattern.equation.call)
+            self.lines.append(f"let {name} = {text};")
         return Pattern(ident, self.lines, "root")
 
-    def defined(self, op: str, name: str) -> None:
-        """Write the op of the match that makes ``name``, unless it stands already."""
-        if op in self.declared:
-            return
-        self.declared.add(op)
-        made = next(p for p in self.rule.match[:-1] if name in p.equation.results)
-        self.lines.append(f"let {op} = {self.call(made.equation.call)};")
+    def reached(self, root: OpPattern) -> set[int]:
+        """The places in the match of the ops that fixed operands lead to from the root."""
+        place = {r: n for n, p in enumerate(self.rule.match) for r in p.equation.results if r}
+        found = {len(self.rule.match) - 1}
+        pending: list[ast.Expr] = [root.equation.call]
+        while pending:
+            node = pending.pop()
+            inside = node.args if isinstance(node, ast.Call) else ()
+            inside = node.items if isinstance(node, ast.ListExpr) else inside
+            if any(isinstance(item, ast.Pack) for item in inside):
+                continue
+            pending += inside
+            if isinstance(node, ast.Name) and place.get(node.id, -1) not in (-1, *found):
+                found.add(place[node.id])
+                pending.append(self.rule.match[place[node.id]].equation.call)
+        return found
 
     def fresh(self, stem: str) -> str:
         """A name that the pattern does not have yet."""
@@ -215,7 +231,6 @@ class Skeleton:
             case ast.Name(id=name):
                 if name in self.results:
                     op, number = self.results[name]
-                    self.defined(op, name)
                     return f"{op}.{number}"
                 ident = f"v_{name}"
                 if ident not in self.declared:
