@@ -80,9 +80,9 @@ class Ops(Functions):
             if isinstance(value, (int, Dyn)) and not isinstance(value, bool):
                 return Raw(self.index(value), "index")
             if isinstance(value, Opaque) and value.type not in ("attribute", ""):
-                held = self.raw(value)
-                if not held.type.startswith("!torch."):
-                    return held
+                given = self.raw(value)
+                if not given.type.startswith("!torch."):
+                    return given
             raise Refused(f"{describe(value)} cannot be an operand of this op")
         return self.torch_constant(value)
 
