@@ -54,13 +54,21 @@ class Page:
     kind: str
     summary: str
     text: str
+    #: What is known of its equality; None: nothing that still holds.
+    proof: str | None = None
 
 
-def page(source: SourceFile, doc: Any, origin: str, example: Sequence[str] = ()) -> Page:
+def page(
+    source: SourceFile,
+    doc: Any,
+    origin: str,
+    example: Sequence[str] = (),
+    proof: str | None = None,
+) -> Page:
     """One rule's page, in Markdown.
 
     ``origin`` is the rule's path in the library; ``example`` a program's name, and it before and
-    after the rule.
+    after the rule; ``proof`` what is known of its equality.
     """
     folder, _, _ = origin.rpartition("/")
     text = render(
@@ -68,10 +76,11 @@ def page(source: SourceFile, doc: Any, origin: str, example: Sequence[str] = ())
         doc=doc,
         origin=origin,
         example=example,
+        proof=proof,
         definition=_definition(source),
         location=Path(source.path).name,
     )
-    return Page(doc.rule, folder or ".", f"{doc.rule}.md", doc.kind, doc.summary, text)
+    return Page(doc.rule, folder or ".", f"{doc.rule}.md", doc.kind, doc.summary, text, proof)
 
 
 #: What the page says in other places.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mlirules.drivers.prove import scalars
-from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, dim
+from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, dim, key_of
 from mlirules.drivers.prove.scalars import E
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Array
@@ -27,9 +27,33 @@ def array(
     dtype: DType,
     elem: Callable[[Sequence[Int]], E],
     base: Array | None = None,
+    world: World | None = None,
 ) -> Array:
     """A tensor of these sizes and elements."""
+    if world is not None:
+        elem = _remembered(world, elem)
     return Array(name, tuple(shape), dtype, True, elem, base)
+
+
+def _remembered(world: World, elem: Callable[[Sequence[Int]], E]) -> Callable[[Sequence[Int]], E]:
+    """Each element is worked out once, as long as nothing more becomes known of sizes and types."""
+    held: dict[str, E] = {}
+    stage = (-1, -1)
+
+    def once(index: Sequence[Int]) -> E:
+        nonlocal stage
+        if stage != world.stage():
+            held.clear()
+            stage = world.stage()
+        key = key_of(tuple(index))
+        found = held.get(key)
+        if found is None:
+            found = elem(index)
+            if stage == world.stage():
+                held[key] = found
+        return found
+
+    return once
 
 
 def operand(name: str, shape: Sequence[Int], dtype: DType) -> Array:
@@ -102,9 +126,13 @@ def reshaped(symbols: Symbols, x: Array, shape: Sequence[Any], *, assume: bool) 
             if assume:
                 raise Impossible("a size is inferred beside an empty one")
             raise Refused("cannot infer a dim beside an empty one")
-        if assume:
+        known = world.inferred.get(key_of((total, rest)))
+        if known is not None:
+            sizes[inferred[0]] = known
+        elif assume:
             sizes[inferred[0]] = dim(world.fresh("inferred"))
             world.assume(is_zero(sizes[inferred[0]] * rest - total))
+            world.inferred[key_of((total, rest))] = sizes[inferred[0]]
         else:
             sizes[inferred[0]] = world.idiv(total, rest)
     for s in sizes:

@@ -21,9 +21,11 @@ from mlirules.language.values import DType, Tensor, dtype_named
 class NoFit(Exception):
     """A conversion rule that does not say what this op means; ``sizes``: for its sizes alone."""
 
-    def __init__(self, why: str, *, sizes: bool = False) -> None:
+    def __init__(self, why: str, *, sizes: bool = False, refused: bool = False) -> None:
         super().__init__(why)
         self.sizes = sizes
+        #: Whether PyTorch refuses such operands, too.
+        self.refused = refused
 
 
 def op_key(call: ast.Call) -> str:
@@ -62,7 +64,7 @@ class Binder:
                     self.declared(name, declared[1], value)
             case ast.Literal(value=wanted):
                 if isinstance(value, Unknown):
-                    raise Undecided(f"whether {value.name} is {wanted}")
+                    value = self.flag(value, wanted)
                 if wanted is None or value is None:
                     if wanted is not value:
                         raise NoFit("none")
@@ -105,6 +107,12 @@ class Binder:
                 self.operand(ast.Literal(0, 0, -v), value)
             case _:
                 raise Undecided("an op inside an operand of a conversion rule")
+
+    def flag(self, value: Unknown, wanted: Any) -> Any:
+        """An operand that nothing says anything of, where a flag is asked for: either one."""
+        if not isinstance(wanted, bool) or value.name == "_" or value.settle is not None:
+            raise Undecided(f"whether {value.name} is {wanted}")
+        return self.world.choose(f"operand {value.name}", [False, True])
 
     def settled(self, value: Unknown, decl: ast.TypeDecl | None) -> Any:
         """What an operand that nothing says anything of turns out to be, as this rule asks."""
@@ -265,8 +273,7 @@ def given(
                 raise Undecided(f"{name} is a list of {decl.of.kind}")
             most = world.limits.rank
             world.limits.capped = True
-            count = world.choose(f"the length of {name}", range(most + 1))
-            world.ranks.append(count)
+            count = world.choose(f"the length of {name}", range(most + 1), range(most + 1))
             if decl.of.kind == "bool":
                 return [world.choose(f"{name}[{i}] holds", [False, True]) for i in range(count)]
             return [whole(f"{name}[{i}]") for i in range(count)]
@@ -300,8 +307,8 @@ def sizes_of(world: World, name: str, decl: ast.TypeDecl, env: dict[str, Any]) -
                 most = max(world.limits.rank - fixed, 0)
                 world.limits.capped = True
                 label = d.value if isinstance(d.value, str) else f"the dims of {name}"
-                count = world.choose(f"rank of {label}", range(most + 1))
-                world.ranks.append(count + fixed)
+                counts = range(most + 1)
+                count = world.choose(f"rank of {label}", counts, [n + fixed for n in counts])
                 stem = d.value if isinstance(d.value, str) else f"{name}."
                 known = [dim(f"{stem}{i}") for i in range(count)]
                 if isinstance(d.value, str):

@@ -12,7 +12,7 @@ from mlirules.drivers.prove.normal import Normal
 from mlirules.drivers.prove.scalars import E, to_type
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Array
-from mlirules.drivers.prove.world import World, is_zero
+from mlirules.drivers.prove.world import OutOfTime, World, at_least_zero, is_zero
 from mlirules.language.functions import TENSOR
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression as walk
@@ -335,6 +335,23 @@ class Equation:
                 break
             else:
                 raise Undecided(f"nothing says how far the index {name} runs")
+        if self.assume:
+            for value, d in windows:
+                self.in_bounds(value, d, marks)
+
+    def in_bounds(self, value: Poly, d: Int, marks: dict[str, Any]) -> None:
+        """A program reads where something stands: the last index is below the size."""
+        last: dict[Node, Int] = {}
+        for name, mark in marks.items():
+            if mark_in(value, mark):
+                (node,) = mark.vars
+                last[node] = self.sizes[name] - 1
+        most = Normal(self.world).replaced(value, last)
+        holds = at_least_zero(d - 1 - most)
+        empty = [at_least_zero(-self.sizes[n]) for n in self.loops]
+        if isinstance(holds, Node) and not any(e is True for e in empty):
+            # Nothing is read where any loop does not run.
+            self.world.assume(Node("or", *[e for e in empty if isinstance(e, Node)], holds))
 
     def demand(self, a: Int, b: Int, name: str) -> None:
         """Two sizes that one loop runs over."""
@@ -433,7 +450,20 @@ class Equation:
         if t is None:
             trial = [atom(Node("var", f"out:trial{i}", s)) for i, s in enumerate(shape)]
             t = elem(trial).dtype
-        return array(self.eq.target, shape, t, elem)
+        if self.checked:
+            self.check_once(shape, elem)
+        return array(self.eq.target, shape, t, elem, world=world)
+
+    def check_once(self, shape: Sequence[Int], elem: Callable[[Sequence[Int]], E]) -> None:
+        """See that every read of any element is in bounds: then none is asked for again."""
+        at = [atom(Node("var", self.world.fresh("at"), s)) for s in shape]
+        try:
+            elem(at)
+        except OutOfTime:
+            raise
+        except Undecided:
+            return  # of the elements that are read it may still hold
+        self.checked = False
 
     @staticmethod
     def typed(value: Any, t: DType | None) -> E:
@@ -463,8 +493,11 @@ class Rewrite:
         *,
         assume: bool,
         checked: bool = False,
+        body: Callable[..., dict[str, Any]] | None = None,
     ) -> None:
         self.world, self.rule, self.call = world, rule, call
+        #: What says what raw MLIR makes.
+        self.body = body
         self.env = env
         self.locals: dict[str, Any] = {}
         self.hints = hints
@@ -493,8 +526,10 @@ class Rewrite:
                 self.locals[target] = self.assigned(target, value)
             case ast.OpEquation():
                 self.op(statement)
-            case BodyText():
-                raise Undecided("raw MLIR (`body:`) is not modelled")
+            case BodyText(text=text):
+                if self.body is None:
+                    raise Undecided("raw MLIR (`body:`) is not modelled")
+                self.locals |= self.body(self.world, self.names(), self.hint, text)
             case _:
                 raise Undecided("a root that is erased")
 

@@ -49,28 +49,54 @@ BINDERS = frozenset(["sum", "reduce", "red", "argument"])
 class Node:
     """An operator ``op`` over ``args``; equal nodes have equal keys."""
 
-    __slots__ = ("args", "key", "op", "symbols", "vars")
+    __slots__ = ("_atom", "_key", "_occurring", "args", "op")
 
     def __init__(self, op: str, *args: Any) -> None:
         self.op = op
         self.args = args
-        text = op + "(" + ",".join(key_of(a) for a in args) + ")"
-        self.key = text if len(text) < 40 else hashlib.sha256(text.encode()).hexdigest()[:40]
-        found: frozenset[Node] = frozenset()
-        named: frozenset[Node] = frozenset()
-        for a in args:
-            f, s = occurring(a)
-            found, named = found | f, named | s
-        if op in BINDERS:
-            bound = {v for a in args if isinstance(a, tuple) for v in a if isinstance(v, Node)}
-            found = found - bound
-        #: The loop indices that occur in it free.
-        self.vars = found | {self} if op == "var" else found
-        #: The sizes and whole numbers that occur in it.
-        self.symbols = named | {self} if op in ("dim", "int") else named
+        self._key = ""
+        self._atom: Poly | None = None
+        self._occurring: tuple[frozenset[Node], frozenset[Node]] | None = None
+
+    @property
+    def key(self) -> str:
+        """What equal nodes share and others do not."""
+        if not self._key:
+            text = self.op + "(" + ",".join([key_of(a) for a in self.args]) + ")"
+            self._key = text if len(text) < 40 else digest(text)
+        return self._key
+
+    def _found(self) -> tuple[frozenset[Node], frozenset[Node]]:
+        if self._occurring is None:
+            found: frozenset[Node] = frozenset()
+            named: frozenset[Node] = frozenset()
+            for a in self.args:
+                if isinstance(a, (Node, Poly, tuple)):
+                    f, s = occurring(a)
+                    found, named = found | f, named | s
+            if self.op in BINDERS:
+                bound = {
+                    v for a in self.args if isinstance(a, tuple) for v in a if isinstance(v, Node)
+                }
+                found = found - bound
+            self._occurring = (
+                found | {self} if self.op == "var" else found,
+                named | {self} if self.op in ("dim", "int") else named,
+            )
+        return self._occurring
+
+    @property
+    def vars(self) -> frozenset[Node]:
+        """The loop indices that occur in it free."""
+        return self._found()[0]
+
+    @property
+    def symbols(self) -> frozenset[Node]:
+        """The sizes and whole numbers that occur in it."""
+        return self._found()[1]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Node) and self.key == other.key
+        return self is other or (isinstance(other, Node) and self.key == other.key)
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -112,27 +138,61 @@ def whole(name: str) -> Poly:
 class Poly:
     """A sum of products of nodes with number coefficients; never a plain number."""
 
-    __slots__ = ("key", "symbols", "terms", "vars")
+    __slots__ = ("_key", "_occurring", "_raw", "_sorted")
 
-    def __init__(self, terms: Mapping[Mono, Number]) -> None:
-        self.terms = dict(sorted(terms.items(), key=lambda t: [(n.key, p) for n, p in t[0]]))
-        text = "+".join(
-            f"{key_of(c)}*" + "*".join(f"{n.key}^{p}" for n, p in m) for m, c in self.terms.items()
-        )
-        self.key = "{" + text + "}"
-        if len(self.key) > 60:
-            self.key = "{" + hashlib.sha256(text.encode()).hexdigest()[:40] + "}"
-        found: set[Node] = set()
-        named: set[Node] = set()
-        for m in self.terms:
-            for n, _ in m:
-                found |= n.vars
-                named |= n.symbols
-        self.vars = frozenset(found)
-        self.symbols = frozenset(named)
+    def __init__(self, terms: dict[Mono, Number]) -> None:
+        self._raw = terms
+        self._sorted = len(terms) == 1
+        self._key = ""
+        self._occurring: tuple[frozenset[Node], frozenset[Node]] | None = None
+
+    @property
+    def terms(self) -> dict[Mono, Number]:
+        """The coefficient of each product, in an order that equal polynomials share."""
+        if not self._sorted:
+            self._raw = dict(sorted(self._raw.items(), key=_order))
+            self._sorted = True
+        return self._raw
+
+    @property
+    def key(self) -> str:
+        """What equal polynomials share and others do not."""
+        if not self._key:
+            text = "+".join(
+                [
+                    f"{key_of(c)}*" + "*".join([f"{n.key}^{p}" for n, p in m])
+                    for m, c in self.terms.items()
+                ]
+            )
+            self._key = "{" + text + "}" if len(text) < 58 else "{" + digest(text) + "}"
+        return self._key
+
+    def _found(self) -> tuple[frozenset[Node], frozenset[Node]]:
+        if self._occurring is None:
+            found: set[Node] = set()
+            named: set[Node] = set()
+            for m in self._raw:
+                for n, _ in m:
+                    f, s = n._found()
+                    found |= f
+                    named |= s
+            self._occurring = frozenset(found), frozenset(named)
+        return self._occurring
+
+    @property
+    def vars(self) -> frozenset[Node]:
+        """The loop indices that occur in it free."""
+        return self._found()[0]
+
+    @property
+    def symbols(self) -> frozenset[Node]:
+        """The sizes and whole numbers that occur in it."""
+        return self._found()[1]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Poly) and self.key == other.key
+        return self is other or (
+            isinstance(other, Poly) and len(self._raw) == len(other._raw) and self.key == other.key
+        )
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -148,15 +208,15 @@ class Poly:
         return " + ".join(one(m, c) for m, c in self.terms.items())
 
     def __add__(self, other: Any) -> Int:
-        terms = dict(self.terms)
-        for m, c in terms_of(other).items():
+        terms = dict(self._raw)
+        for m, c in _raw_of(other).items():
             terms[m] = terms.get(m, 0) + c
         return make(terms)
 
     __radd__ = __add__
 
     def __neg__(self) -> Int:
-        return make({m: -c for m, c in self.terms.items()})
+        return make({m: -c for m, c in self._raw.items()})
 
     def __sub__(self, other: Any) -> Int:
         return self + (-other)
@@ -166,8 +226,9 @@ class Poly:
 
     def __mul__(self, other: Any) -> Int:
         terms: dict[Mono, Number] = {}
-        for a, x in self.terms.items():
-            for b, y in terms_of(other).items():
+        others = _raw_of(other)
+        for a, x in self._raw.items():
+            for b, y in others.items():
                 m = times(a, b)
                 terms[m] = terms.get(m, 0) + x * y
         if len(terms) > 4000:
@@ -182,6 +243,21 @@ def terms_of(value: Int) -> Mapping[Mono, Number]:
     if isinstance(value, Poly):
         return value.terms
     return {(): value} if value else {}
+
+
+def _raw_of(value: Int) -> Mapping[Mono, Number]:
+    if isinstance(value, Poly):
+        return value._raw
+    return {(): value} if value else {}
+
+
+def _order(term: tuple[Mono, Number]) -> list[tuple[str, int]]:
+    return [(n.key, p) for n, p in term[0]]
+
+
+def digest(text: str) -> str:
+    """A short text that no two texts share."""
+    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
 def make(terms: Mapping[Mono, Number]) -> Int:
@@ -200,7 +276,13 @@ def make(terms: Mapping[Mono, Number]) -> Int:
 
 def atom(node: Node) -> Poly:
     """A node as a polynomial."""
-    return Poly({((node, 1),): 1})
+    found = node._atom
+    if found is None:
+        found = node._atom = Poly({((node, 1),): 1})
+    return found
+
+
+_PAIRS = frozenset(["inv", "exp"])
 
 
 def times(a: Mono, b: Mono) -> Mono:
@@ -209,11 +291,25 @@ def times(a: Mono, b: Mono) -> Mono:
         return b
     if not b:
         return a
+    if len(a) == len(b) == 1 and a[0][0] != b[0][0] and not {a[0][0].op, b[0][0].op} & _PAIRS:
+        return a + b if a[0][0].key < b[0][0].key else b + a
     powers = dict(a)
     for n, p in b:
         powers[n] = powers.get(n, 0) + p
+    for n in [n for n in powers if n.op == "inv"]:
+        # An exponential is never 0: it and its inverse cancel.
+        (of,) = n.args
+        if isinstance(of, Poly) and len(of._raw) == 1:
+            ((mono, _),) = of._raw.items()
+            if len(mono) == 1 and mono[0][0].op == "exp" and mono[0][0] in powers:
+                other = mono[0][0]
+                both = min(powers[n], powers[other])
+                powers[n] -= both
+                powers[other] -= both
     out: list[tuple[Node, int]] = []
     for n, p in powers.items():
+        if not p:
+            continue
         # A truth value as 0 or 1 is its own square.
         out.append((n, 1 if n.op == "holds" else p))
     return tuple(sorted(out, key=lambda t: t[0].key))

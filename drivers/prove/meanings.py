@@ -20,25 +20,28 @@ from mlirules.drivers.prove.expr import (
     dim,
     key_of,
     nodes_in,
+    whole,
 )
 from mlirules.drivers.prove.names import (
     COMBINING,
     CREATING,
     FLOATING,
     FLOATS_ONLY,
+    INTEGERS,
+    NO_BOOLS,
     RANDOM,
     REFUSALS,
     TO_BOOL,
     short_name,
 )
 from mlirules.drivers.prove.normal import Normal
-from mlirules.drivers.prove.scalars import E, LazyType
+from mlirules.drivers.prove.scalars import FLOATS, E, LazyType
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Applied, Array, Unknown
-from mlirules.drivers.prove.world import Impossible, World
+from mlirules.drivers.prove.world import Impossible, World, at_least_zero
 from mlirules.language.notation import ast
 from mlirules.language.operands import Refused
-from mlirules.language.rule import Rule
+from mlirules.language.rule import BodyText, Rule
 from mlirules.language.values import DType, dtype_named, dtype_of_code
 
 
@@ -88,8 +91,22 @@ class Meanings:
         """The results of an op equation in an environment."""
         symbols = Symbols(world, names)
         args = [self.argument(world, symbols, a, assume) for a in call.args]
-        attrs = {n: symbols.eval(v) for n, v in call.attrs if n != "name"}
+        attrs = {
+            n: self.attribute(world, symbols, names, n, v) if assume else symbols.eval(v)
+            for n, v in call.attrs
+            if n != "name"
+        }
         return self.results(world, op_key(call), args, attrs, hints, assume=assume)
+
+    @staticmethod
+    def attribute(
+        world: World, symbols: Symbols, names: dict[str, Any], name: str, value: ast.Expr
+    ) -> Any:
+        """An attribute of the match; one that the program gives is named by it."""
+        if isinstance(value, ast.Name) and value.id not in names and name in INTEGERS:
+            names[value.id] = whole(value.id)
+            world.assume(at_least_zero(names[value.id]))
+        return symbols.eval(value)
 
     def argument(self, world: World, symbols: Symbols, arg: ast.Expr, assume: bool) -> Any:
         """An operand's value."""
@@ -128,18 +145,23 @@ class Meanings:
         rules = [*self.definitions.get(op, ()), *rules]
         if rules and any(isinstance(v, Applied) for v in _flat(args)):
             raise Undecided("an operand of which nothing is known")
+        # What is written in raw MLIR says nothing here: then the op is a function.
+        written = [r for r in rules if not any(isinstance(s, BodyText) for _, s in r.rewrite)]
+        raw = len(written) < len(rules)
         why: list[str] = []
         sizes = False
-        for rule in rules:
+        for rule in written:
             try:
                 found = self.by(world, rule, args, attrs, hints, assume=assume)
             except NoFit as no:
                 why.append(f"{rule.name}: {no}")
                 sizes = sizes or no.sizes
+                if no.refused and assume:
+                    raise Impossible("a program that PyTorch refuses") from None
                 continue
             self.used.add(rule.name)
             return found
-        if not rules:
+        if not rules or raw:
             return self.applied(world, op, args, attrs, hints, assume=assume)
         if assume:
             if not sizes:
@@ -176,7 +198,11 @@ class Meanings:
         names = rule.root.equation.results
         if len(names) != len(hints):
             raise NoFit("another number of results")
-        tensors = [v for v in _flat(args) if isinstance(v, Array)]
+        bound = [
+            env.get(p.id, v) if isinstance(p, ast.Name) else v
+            for p, v in zip(call.args, args, strict=True)
+        ]
+        tensors = [v for v in _flat(bound) if isinstance(v, Array)]
         inner: dict[str, Hint] = {}
         for at, (name, (dims, t)) in enumerate(zip(names, hints, strict=True)):
             if name is None:
@@ -188,6 +214,9 @@ class Meanings:
                 t = self.type_of(world, rule, name, env, args, at)
             if declared is not None and declared[1].element is not None:
                 binder.element(declared[1].element, t)
+            if dims is None and assume and declared is not None:
+                # The program's own type says sizes that no operand says.
+                dims = self.sizes_of(world, declared[1])
             inner[name] = (dims, t)
             if dims is None:
                 rank = tensors[0].rank if tensors else 0
@@ -221,6 +250,14 @@ class Meanings:
             out.append(value)
         return out
 
+    @staticmethod
+    def sizes_of(world: World, decl: ast.TypeDecl) -> list[Int] | None:
+        """Sizes for a result of a fixed rank in the match."""
+        if decl.dims is None or any(d.pack or d.value is None for d in decl.dims):
+            return None
+        named = [d.value for d in decl.dims]
+        return [n if isinstance(n, int) else dim(world.fresh("size")) for n in named]
+
     def let_and_where(self, world: World, rule: Rule, env: dict[str, Any]) -> None:
         """A conversion rule's own names and conditions."""
         for bound, _, expr, value in rule.let:
@@ -238,7 +275,9 @@ class Meanings:
             if not found:
                 root = short_name(op_key(rule.root.equation.call))
                 floats = str(line).startswith("is_float(") and root in FLOATS_ONLY
-                raise NoFit(str(line), sizes=floats or rule.name in self.valid)
+                floats = floats or (str(line).startswith("not is_bool(") and root in NO_BOOLS)
+                valid = rule.name in self.valid
+                raise NoFit(str(line), sizes=floats or valid, refused=valid)
 
     def type_of(
         self, world: World, rule: Rule, name: str, env: dict[str, Any], args: list[Any], at: int
@@ -275,6 +314,8 @@ class Meanings:
                     code = dtype_of_code(args[2])
                     if code is not None:
                         return code
+                if isinstance(args[2], Unknown):
+                    return LazyType(world, f"type of {short} {args[2].name}", FLOATS)
                 raise Undecided(f"the element type of {name}")
             if short in COMBINING or found.is_float:
                 return found

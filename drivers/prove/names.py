@@ -124,6 +124,21 @@ ONE_TYPE = frozenset(
         "native_batch_norm",
         "scaled_dot_product_attention",
         "cat",
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "transpose",
+        "permute",
+        "t",
+        "unsqueeze",
+        "squeeze",
+        "expand",
+        "slice",
+        "select",
+        "clone",
+        "contiguous",
+        "tril",
+        "triu",
     }
 )
 #: Ops that PyTorch has for floats alone.
@@ -141,6 +156,10 @@ FLOATS_ONLY = frozenset(
         "var_mean",
     }
 )
+#: Attributes that are whole numbers of at least 0.
+INTEGERS = frozenset({"dimension"})
+#: Ops that PyTorch does not have for truth values.
+NO_BOOLS = frozenset({"arange"})
 #: Ops that make a tensor of the type that they are told.
 CREATING = frozenset(
     {

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from fractions import Fraction
-from math import isqrt
 from typing import Any
 
 from mlirules.drivers.prove.expr import (
@@ -27,6 +26,7 @@ from mlirules.drivers.prove.expr import (
     nodes_in,
     terms_of,
 )
+from mlirules.drivers.prove.laws import Laws
 from mlirules.drivers.prove.realness import finite, positive, special
 from mlirules.drivers.prove.replacing import (
     Replacement,
@@ -43,11 +43,11 @@ from mlirules.language.values import DType
 _ORDERS = 24
 
 
-class Normal:
+class Normal(Laws):
     """Normal forms under the assumptions of one world."""
 
     def __init__(self, world: World) -> None:
-        self.world = world
+        super().__init__(world)
         self.memo: dict[str, Int] = {}
 
     # -- elements
@@ -98,17 +98,18 @@ class Normal:
             case "cast":
                 return self.cast_to_real(e.args[2], e.dtype)
             case "select":
-                return self.select(
-                    self.boolean(e.args[1]), self.real(e.args[2]), self.real(e.args[3])
-                )
+                c = self.boolean(e.args[1])
+                # What is not chosen may be anything, a division by 0 too.
+                if not isinstance(c, Poly):
+                    return self.real(e.args[2 if c else 3])
+                return self.select(c, self.real(e.args[2]), self.real(e.args[3]))
             case "fn":
                 return self.real_function(e)
             case "red":
                 op, _, loops, body = e.args
-                value = self.real(body)
                 if op == "+":
-                    return self.summed(loops, value)
-                return self.reduced(op, loops, value)
+                    return self.summed(loops, self.real(body)) if self.some(loops) else 0
+                return self.reduced(op, loops, self.real(body))
         raise Undecided(f"{e.op} on {e.dtype}")
 
     def cast_to_real(self, x: E, to: DType) -> Int:
@@ -127,7 +128,7 @@ class Normal:
         value = self.integer(x)
         if isinstance(value, int):
             return exact(value, s)
-        return atom(Node("toreal", s.name, value))
+        return atom(Node("toreal", type_key(s), value))
 
     def real_function(self, e: E) -> Int:
         """A function of floats."""
@@ -166,7 +167,7 @@ class Normal:
                 a, b = self.integer(e.args[1]), self.integer(e.args[2])
                 if t is INDEX:
                     return self.world.idiv(a, b) if e.op == "floordiv" else self.world.imod(a, b)
-                return atom(Node("ifn", e.op, t.name, (a, b)))
+                return atom(Node("ifn", e.op, type_key(t), (a, b)))
             case "cast":
                 return self.cast_to_integer(e.args[2], t)
             case "select":
@@ -183,6 +184,8 @@ class Normal:
                 return atom(Node("ifn", name, type_key(args[0].dtype), tuple(values)))
             case "red":
                 op, _, loops, body = e.args
+                if op == "+" and not self.some(loops):
+                    return 0
                 value = self.integer(body)
                 if op == "+":
                     return self.summed(loops, value)
@@ -207,7 +210,7 @@ class Normal:
         if t is INDEX or t.width > s.width:
             if isinstance(value, int):
                 return exact(value, s)
-            return atom(Node("exact", s.name, value))
+            return atom(Node("exact", type_key(s), value))
         return value
 
     @staticmethod
@@ -343,141 +346,14 @@ class Normal:
             return int(self.world.known[condition.key])
         return atom(Node("holds", condition))
 
-    # -- arithmetic over the reals
-
-    def added(self, a: Int, b: Int) -> Int:
-        """A sum. What may be infinite is never cancelled."""
-        out = a + b
-        if len(terms_of(out)) < len(terms_of(a).keys() | terms_of(b).keys()):
-            gone = [m for m in terms_of(a).keys() & terms_of(b).keys() if m not in terms_of(out)]
-            if any(self.unbounded(n) for m in gone for n, _ in m):
-                raise Undecided("a difference of what may be infinite")
-        return out
-
-    def product(self, a: Int, b: Int) -> Int:
-        """A product. 0 times what may be infinite is not 0."""
-        for zero, other in ((a, b), (b, a)):
-            if zero == 0 and any(self.unbounded(n) for m in terms_of(other) for n, _ in m):
-                raise Undecided("0 times what may be infinite")
-        return a * b
-
-    def unbounded(self, node: Node) -> bool:
-        """Whether a program's own infinity or NaN occurs in a term."""
-        return any(n.op == "special" for n in nodes_in(node))
-
-    def inverse(self, value: Int) -> Int:
-        """``1 / value``: of a product that of inverses; of a sum, scaled to its first term."""
-        if not isinstance(value, Poly):
-            if value == 0:
-                raise Undecided("a division by zero")
-            return 1 / Fraction(value)
-        if len(value.terms) == 1:
-            ((mono, c),) = value.terms.items()
-            out: Int = 1 / Fraction(c)
-            for node, power in mono:
-                if node.op == "holds":
-                    one: Int = atom(Node("inv", atom(node)))
-                elif node.op == "inv":
-                    # 1 / (1 / x) is x where x is not 0, which the program divides by.
-                    one = node.args[0]
-                else:
-                    one = atom(Node("inv", atom(node)))
-                for _ in range(power):
-                    out = out * one
-            return out
-        lead = Fraction(next(iter(value.terms.values())))
-        scaled = value * (1 / lead)
-        return atom(Node("inv", scaled)) * (1 / lead)
-
-    def select(self, c: Int, a: Int, b: Int) -> Int:
-        """``a`` where ``c`` is 1, ``b`` where it is 0."""
-        if c == 1:
-            return a
-        if c == 0:
-            return b
-        if key_of(a) == key_of(b):
-            return a
-        if any(n.op == "special" for n in nodes_in((a, b))):
-            return atom(Node("ite", c, a, b))
-        return b + c * (a - b)
-
-    def function(self, name: str, args: tuple[Int, ...]) -> Int:
-        """A function of reals, after the laws that are listed for it."""
-        a = args[0]
-        if name == "rsqrt":
-            return self.inverse(self.function("sqrt", args))
-        if name in ("exp", "log", "sqrt", "tanh", "erf", "abs") and isinstance(a, Poly):
-            found = self._through_select(name, a)
-            if found is not None:
-                return found
-        if name == "exp":
-            if a == 0:
-                return 1
-            if special(a) == "-inf":
-                return 0
-        if name == "log" and a == 1:
-            return 0
-        if name == "sqrt" and not isinstance(a, Poly):
-            f = Fraction(a)
-            if f >= 0:
-                n, d = isqrt(f.numerator), isqrt(f.denominator)
-                if n * n == f.numerator and d * d == f.denominator:
-                    return Fraction(n, d)
-        if name == "abs" and not isinstance(a, Poly):
-            return abs(a)
-        whole = not isinstance(a, Poly) and Fraction(a).denominator == 1
-        if name in ("floor", "ceil", "trunc", "round") and whole:
-            return a
-        if name == "pow":
-            power = args[1]
-            if not isinstance(power, Poly):
-                p = Fraction(power)
-                if p == Fraction(1, 2):
-                    return self.function("sqrt", (a,))
-                if p.denominator == 1 and 0 < abs(p.numerator) <= 8:
-                    out: Int = 1
-                    for _ in range(abs(p.numerator)):
-                        out = self.product(out, a)
-                    return out if p > 0 else self.inverse(out)
-        if name in ("max", "min"):
-            first, second = sorted(args, key=key_of)
-            if key_of(first) == key_of(second):
-                return first
-            if not isinstance(first, Poly) and not isinstance(second, Poly):
-                return max(first, second) if name == "max" else min(first, second)
-            answer = self._ordered(first, second)
-            if answer is not None:
-                return (
-                    (second if answer else first)
-                    if name == "max"
-                    else (first if answer else second)
-                )
-            args = (first, second)
-        return atom(Node("f", name, args))
-
-    def _ordered(self, a: Int, b: Int) -> bool | None:
-        """Whether a <= b (True) or b <= a (False) is certain, for sizes and indices."""
-        d = b - a
-        if all(n.op in ("dim", "var", "int", "fdiv", "min") for n in nodes_in(d)) and all(
-            isinstance(c, int) for c in terms_of(d).values()
-        ):
-            if self.world.follows(at_least_zero(d)):
-                return True
-            if self.world.follows(at_least_zero(-d)):
-                return False
-        return None
-
-    def _through_select(self, name: str, a: Poly) -> Int | None:
-        """A function of a choice is the choice of the function's values."""
-        if len(a.terms) != 1:
-            return None
-        ((mono, c),) = a.terms.items()
-        if c != 1 or len(mono) != 1 or mono[0][1] != 1 or mono[0][0].op != "ite":
-            return None
-        condition, x, y = mono[0][0].args
-        return self.select(condition, self.function(name, (x,)), self.function(name, (y,)))
-
     # -- reductions
+
+    def some(self, loops: Iterable[Node]) -> bool:
+        """Whether indices may take any value: not where a size is known to be 0."""
+        return not any(
+            v.args[1] == 0 or self.world.known.get(getattr(is_zero(v.args[1]), "key", ""))
+            for v in loops
+        )
 
     def reduced(self, op: str, loops: Iterable[Node], value: Int) -> Int:
         """A reduction that no law but the renaming of its indices is used on."""

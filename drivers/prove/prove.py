@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mlirules.drivers.prove.binding import op_key
-from mlirules.drivers.prove.expr import Node, Poly, Undecided, atom, key_of, nodes_in
+from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, atom, key_of, nodes_in
 from mlirules.drivers.prove.meanings import Meanings
 from mlirules.drivers.prove.normal import Normal
 from mlirules.drivers.prove.scalars import E
@@ -21,6 +20,7 @@ from mlirules.drivers.prove.world import (
     World,
     at_least_zero,
     bound_in,
+    is_zero,
     paths,
 )
 from mlirules.language.notation import ast
@@ -30,8 +30,6 @@ from mlirules.support import files
 
 #: The highest rank for which a rule over any rank is proven.
 RANKS = 6
-#: The ranks to which a proof goes in turn: where time runs out, the last one is the bound.
-CAPS = (2, 4, RANKS)
 
 Word = Literal["proven", "bounded", "refuted", "undecided"]
 
@@ -53,7 +51,12 @@ class Verdict:
     used: tuple[str, ...] = ()
     #: Conditions without which both sides are equal, too.
     unneeded: tuple[str, ...] = ()
-    method: str = ""
+    #: Both sides were worked out and their forms differ: not only out of the model's reach.
+    different: bool = False
+    #: A program and inputs that were run with and without the rule, and what differed.
+    refutation: dict[str, Any] | None = None
+    #: What NaN, infinities and signed zeros do: "equal", "not decided" or what differs.
+    special: str = ""
 
     def data(self) -> dict[str, Any]:
         """The verdict for ``--json``."""
@@ -62,7 +65,7 @@ class Verdict:
             "verdict": self.verdict,
             "reason": self.reason,
             "arithmetic": "bit for bit" if self.exact else "over the reals",
-            "special_values": "equal" if self.exact else "not decided",
+            "special_values": self.special or ("equal" if self.exact else "not decided"),
             "cases": self.cases,
             "seconds": round(self.seconds, 3),
         }
@@ -71,6 +74,8 @@ class Verdict:
             out["line"] = str(replace(span, path=files.shown(span.path)))
         if self.unneeded:
             out["unneeded"] = list(self.unneeded)
+        if self.refutation is not None:
+            out["refutation"] = self.refutation
         return out
 
 
@@ -86,8 +91,6 @@ class _Round:
     used: set[str] = field(default_factory=set)
     #: The highest rank of any case.
     reached: int = 0
-    #: The highest rank of any case of the rounds that ended.
-    before: int = 0
     #: Sizes are at least this.
     least: int = 0
     left_out: dict[str, str] = field(default_factory=dict)
@@ -96,8 +99,11 @@ class _Round:
 def prove(
     rule: Rule, meanings: Meanings, *, timeout: float = 30.0, dropped: int | None = None
 ) -> Verdict:
-    """The verdict on a rule. ``dropped``: without that line of ``where``."""
-    started = time.monotonic()
+    """The verdict on a rule. ``dropped``: without that line of ``where``.
+
+    ``timeout``: seconds of the processor's time.
+    """
+    started = time.process_time()
     deadline = started + timeout
     best = _Round()
     for least, opaque in [(n, w) for n in (0, 1) for w in _ways(rule, meanings)]:
@@ -108,18 +114,18 @@ def prove(
             break
         if found.rank > best.rank or (found.rank == best.rank and least == 0):
             best = found
-        if found.rank >= RANKS or time.monotonic() > deadline:
+        if found.rank >= RANKS or time.process_time() > deadline:
             break
-    seconds = time.monotonic() - started
+    seconds = time.process_time() - started
     used = tuple(sorted(best.used))
     verdict: Word
     limits = []
     if best.rank < RANKS:
-        limits.append(f"ranks to {max(best.rank, best.before)}; beyond: {best.reason}")
+        limits.append(f"ranks to {best.rank}; beyond: {best.reason}")
     if best.least:
         limits.append("sizes of at least 1")
     limits += [f"where {op} has a meaning ({why})" for op, why in best.left_out.items()]
-    if best.rank < 0 or not best.cases:
+    if best.rank < 1 or not best.cases:
         verdict, reason = "undecided", best.reason or "no case of the rule was found"
     elif limits:
         verdict, reason = "bounded", "; ".join(limits)
@@ -135,7 +141,51 @@ def prove(
         seconds,
         best.cases,
         used,
+        unneeded=for_cost(rule) if verdict == "proven" and dropped is None else (),
+        different=verdict == "undecided" and best.reason.startswith(DIFFERENT),
     )
+
+
+#: What a difference between two forms is told as.
+DIFFERENT = "not shown to be equal"
+
+
+def for_cost(rule: Rule) -> tuple[str, ...]:
+    """Conditions that a proof does not use: they only say where the rewrite pays."""
+    return tuple(
+        f"`{line}` is for cost"
+        for line, expr in rule.where
+        if isinstance(expr, ast.Call) and expr.fn in ("one_use", "inside", "static")
+    )
+
+
+def unneeded(rule: Rule, meanings: Meanings, *, timeout: float) -> tuple[str, ...]:
+    """Conditions without which a proven rule is proven, too."""
+    found = list(for_cost(rule))
+    for at, (line, expr) in enumerate(rule.where):
+        if isinstance(expr, ast.Call) and expr.fn in ("one_use", "inside", "static", "unused"):
+            continue
+        if prove(rule, meanings, timeout=timeout, dropped=at).verdict == "proven":
+            found.append(f"`{line}` is not needed for equality")
+    return tuple(found)
+
+
+def refuted(rule: Rule, verdict: Verdict) -> Verdict:
+    """The verdict where running the rule's programs shows a difference; else as it is.
+
+    Nothing is refuted but by two programs that were run and whose results differ.
+    """
+    from mlirules.drivers.prove.refuting import tried
+
+    found = tried(rule)
+    if found.refuted is not None:
+        verdict.verdict = "refuted"
+        verdict.reason = f"a program differs: {found.refuted['difference']}"
+        verdict.refutation = found.refuted
+        verdict.exact = False
+    elif found.special is not None and not verdict.exact:
+        verdict.special = found.special
+    return verdict
 
 
 def _ways(rule: Rule, meanings: Meanings) -> list[frozenset[str]]:
@@ -180,43 +230,44 @@ def _round(
         for n, p in enumerate(rule.match)
         if p.op in rule.doc.commutative and not _symmetric(p.equation.call)
     ]
-    for before, rank in itertools.pairwise((-1, *CAPS)):
-        limits = Limits(deadline, rank, least=least, left_out=out.left_out)
+    for at, swapped in enumerate(variants):
+        limits = Limits(deadline, RANKS, least=least, left_out=out.left_out)
+
+        def run(world: World, swapped: int | None = swapped) -> bool:
+            case = Case(world, rule, meanings, swapped=swapped, dropped=dropped)
+            sides = case.run()
+            exact = True
+            for name, value in sides.before.items():
+                case.line = case.line or (rule.rewrite[0][0] if rule.rewrite else None)
+                try:
+                    exact = compare(world, name, value, sides.after[name]) and exact
+                except OutOfTime:
+                    raise
+                except Undecided as undecided:
+                    raise At(case.line, undecided.reason) from None
+                except Refused as refused:
+                    raise At(case.line, str(refused)) from None
+            return exact
+
+        reached = RANKS
         try:
-            for swapped in variants:
-
-                def run(world: World, swapped: int | None = swapped, before: int = before) -> bool:
-                    case = Case(world, rule, meanings, swapped=swapped, dropped=dropped)
-                    sides = case.run(before + 1)
-                    exact = True
-                    for name, value in sides.before.items():
-                        case.line = case.line or (rule.rewrite[0][0] if rule.rewrite else None)
-                        try:
-                            exact = compare(world, name, value, sides.after[name]) and exact
-                        except OutOfTime:
-                            raise
-                        except Undecided as undecided:
-                            raise At(case.line, undecided.reason) from None
-                        except Refused as refused:
-                            raise At(case.line, str(refused)) from None
-                    return exact
-
-                found: list[tuple[bool]] = []
-                for world, exact in paths(lambda w: (run(w),), limits):
-                    out.cases += 1
-                    out.reached = max([out.reached, *world.ranks])
-                    out.exact = out.exact and exact[0]
-                    found.append(exact)
-        except At as at:
-            out.line, out.reason = at.line, at.reason
-            return out
+            for world, exact in paths(lambda w: (run(w),), limits):
+                out.cases += 1
+                out.reached = max(out.reached, world.rank)
+                out.exact = out.exact and exact[0]
+        except OutOfTime as stopped:
+            out.reason = stopped.reason
+            reached = limits.rank_at_work - 1
+        except At as stopped:
+            out.line, out.reason = stopped.line, stopped.reason
+            # A difference that is found is no bound.
+            reached = limits.rank_at_work - 1 if stopped.time else -1
         except Undecided as undecided:
             out.reason = undecided.reason
+            reached = -1
+        out.rank = reached if at == 0 else min(out.rank, reached)
+        if out.rank < 1:
             return out
-        out.rank, out.before = rank, out.reached
-        if not limits.capped:
-            out.rank = RANKS
-            break
     if not out.cases:
         out.rank, out.reason = -1, "no case of the rule was found"
     return out
@@ -242,7 +293,7 @@ def compare(world: World, name: str, before: Any, after: Any) -> bool:
             (node,) = v.vars
             world.assume(at_least_zero(node.args[1] - 1))
             world.assume(at_least_zero(node.args[1] - 1 - v))
-    left, right = before.elem(index), after.elem(index)
+    left, right = elements(world, before, after, index)
     if left.key == right.key:
         return True
     normal = Normal(world)
@@ -258,14 +309,29 @@ def compare(world: World, name: str, before: Any, after: Any) -> bool:
             not isinstance(a, Poly) and not isinstance(b, Poly) and a == b
         ):
             return False
-        split = _free_condition(a, b) or _emptiness(world, a, b)
-        if split is None:
+        split = _free_condition(a, b)
+        empty = None if split is not None else _emptiness(world, a, b)
+        if split is not None:
+            world.decide(split)
+        elif empty is not None:
+            # No size is below 0: one that is not at least 1 is 0.
+            if not world.decide(at_least_zero(empty - 1)):
+                world.assume(is_zero(empty))
+        else:
             only = a - b if isinstance(a, Poly) or isinstance(b, Poly) else a
-            raise Undecided(f"not shown to be equal: {name}, whose difference is {shown(only)}")
-        world.decide(split)
+            raise Undecided(f"{DIFFERENT}: {name}, whose difference is {shown(only)}")
         normal = Normal(world)
-        left, right = before.elem(index), after.elem(index)
+        left, right = elements(world, before, after, index)
     raise Undecided("too many conditions on indices")
+
+
+def elements(world: World, before: Array, after: Array, index: list[Any]) -> tuple[E, E]:
+    """One element of both sides, under the names of types that are left when both are known."""
+    while True:
+        stage = world.stage()
+        left, right = before.elem(index), after.elem(index)
+        if stage == world.stage():
+            return left, right
 
 
 def shown(value: Any) -> str:
@@ -285,14 +351,14 @@ def _free_condition(a: Any, b: Any) -> Node | None:
     return None
 
 
-def _emptiness(world: World, a: Any, b: Any) -> Node | None:
-    """Whether a reduction runs over anything, where that is open."""
+def _emptiness(world: World, a: Any, b: Any) -> Int | None:
+    """The size of a reduction of which it is open whether it runs over anything."""
     for node in nodes_in((a, b)):
         if node.op in ("sum", "reduce"):
             for v in node.args[0]:
                 some = at_least_zero(v.args[1] - 1)
                 if isinstance(some, Node) and not some.vars and world.answer(some) is None:
-                    return some
+                    return v.args[1]
     return None
 
 

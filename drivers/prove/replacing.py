@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mlirules.drivers.prove.expr import Int, Node, Number, Poly, Undecided, atom, terms_of
-from mlirules.drivers.prove.scalars import INDEX, NUMBER
+from mlirules.drivers.prove.scalars import INDEX, NUMBER, type_key
 from mlirules.drivers.prove.world import at_least_zero, is_zero, negated
 from mlirules.language.values import DType
 
@@ -110,6 +110,8 @@ class Replacement:
                 return n.indicator(args[0])
             case "f":
                 return n.function(args[0], args[1])
+            case "exp":
+                return n.function("exp", args)
             case "inv":
                 return n.inverse(args[0])
             case "ite":
@@ -142,4 +144,4 @@ def type_name_for_order(t: DType) -> str:
     """What tells orders apart: the type of integers, and that of floats as one."""
     if t is NUMBER or t.is_float:
         return "real"
-    return t.name
+    return type_key(t)

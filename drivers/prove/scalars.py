@@ -23,19 +23,43 @@ TYPES = (
     *(DType(n) for n in ("si64", "si32", "si16", "si8", "ui8", "ui16", "ui32", "ui64", "i1")),
     *(DType(n) for n in ("complex64", "complex128")),
 )
+#: Those of softmax and its like.
+FLOATS = TYPES[:4]
 
 
 class LazyType(DType):
-    """An element type that a symbol stands for: what is asked of it is chosen when it is asked."""
+    """An element type that a symbol stands for: what is asked of it is chosen when it is asked.
 
-    def __init__(self, world: World, symbol: str, among: tuple[DType, ...] = TYPES) -> None:
+    Two of them that turn out to be one type share what is chosen of it.
+    """
+
+    def __init__(self, world: World, symbol: str, among: tuple[DType, ...] | None = None) -> None:
         object.__setattr__(self, "world", world)
-        object.__setattr__(self, "symbol", symbol)
-        object.__setattr__(self, "among", among)
+        object.__setattr__(self, "own", symbol)
+        object.__setattr__(self, "possible", among or world.limits.types or TYPES)
+        object.__setattr__(self, "one", None)
 
     world: World
-    symbol: str
-    among: tuple[DType, ...]
+    own: str
+    possible: tuple[DType, ...]
+    one: LazyType | None
+
+    def root(self) -> LazyType:
+        """What stands for all symbols that are this type."""
+        at = self
+        while at.one is not None:
+            at = at.one
+        return at
+
+    @property
+    def symbol(self) -> str:
+        """The symbol that names it."""
+        return self.root().own
+
+    @property
+    def among(self) -> tuple[DType, ...]:
+        """The types that it may be."""
+        return self.root().possible
 
     def _ask(self, what: str, answer: Any) -> Any:
         options: list[Any] = []
@@ -46,8 +70,27 @@ class LazyType(DType):
         if len(options) > 1:
             names = ",".join(t.name for t in self.among)
             found = self.world.choose(f"{self.symbol} in {names}: {what}", options)
-        object.__setattr__(self, "among", tuple(t for t in self.among if answer(t) == found))
+            object.__setattr__(
+                self.root(), "possible", tuple(t for t in self.among if answer(t) == found)
+            )
         return found
+
+    def _same(self, other: LazyType) -> bool:
+        """Whether two symbols stand for one type: both ways where both are possible."""
+        a, b = self.root(), other.root()
+        if a is b:
+            return True
+        common = tuple(t for t in a.possible if t in b.possible)
+        if not common:
+            return False
+        if len(a.possible) == len(b.possible) == 1:
+            return True
+        first, second = sorted((a.own, b.own))
+        if not self.world.choose(f"{first} is {second}", [True, False]):
+            return False
+        object.__setattr__(b, "one", a)
+        object.__setattr__(a, "possible", common)
+        return True
 
     @property
     def name(self) -> str:
@@ -98,9 +141,7 @@ class LazyType(DType):
         if self is other:
             return True
         if isinstance(other, LazyType):
-            if not set(self.among) & set(other.among):
-                return False
-            return self.name == other.name
+            return self._same(other)
         if isinstance(other, DType):
             if other not in self.among:
                 return False

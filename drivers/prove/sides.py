@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlirules.drivers.prove.binding import Binder, NoFit, element_of, given, sizes_of
+from mlirules.drivers.prove.bodies import run as run_body
 from mlirules.drivers.prove.equations import Equation, Hint, Rewrite, declared_type
-from mlirules.drivers.prove.expr import Int, Undecided
+from mlirules.drivers.prove.expr import Int, Node, Undecided, atom
 from mlirules.drivers.prove.meanings import Meanings
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Array, Unknown
-from mlirules.drivers.prove.world import Covered, Impossible, World, is_zero
+from mlirules.drivers.prove.world import Impossible, OutOfTime, World, is_zero
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression as walk
 from mlirules.language.operands import Refused
@@ -23,9 +24,11 @@ from mlirules.language.values import dtype_named
 class At(Exception):
     """Something undecided at a line of the rule."""
 
-    def __init__(self, line: Line | None, reason: str) -> None:
+    def __init__(self, line: Line | None, reason: str, *, time: bool = False) -> None:
         super().__init__(reason)
         self.line, self.reason = line, reason
+        #: Whether only the time was over.
+        self.time = time
 
 
 @dataclass
@@ -67,17 +70,16 @@ class Case:
             if isinstance(n, ast.Literal) and isinstance(n.value, str)
         ]
 
-    def run(self, rank: int) -> Sides:
+    def run(self) -> Sides:
         """Both sides. Raises :class:`At` where the model does not reach."""
         try:
             self.find()
-            if rank > 0 and (not self.world.ranks or max(self.world.ranks) < rank):
-                raise Covered
             roots = self.roots()
             before = {r: self.env[r] for r in roots}
             after = self.rewritten(before)
         except Undecided as undecided:
-            raise At(self.line, undecided.reason) from None
+            over = isinstance(undecided, OutOfTime)
+            raise At(self.line, undecided.reason, time=over) from None
         except Refused as refused:
             if "outside a list" in refused.message or "empty list" in refused.message:
                 # The rule itself refuses such a match.
@@ -298,6 +300,8 @@ class Case:
                 dims = self.target_sizes(eq, decl)
             try:
                 made = Equation(self.world, eq, self.env, (dims, t), assume=True).made()
+                # What the equation computes must be defined on the element types.
+                made.elem([atom(Node("var", f"at {i}", n)) for i, n in enumerate(made.shape)])
             except Refused as refused:
                 raise Impossible(str(refused)) from None
             self.env[eq.target] = made
@@ -352,7 +356,14 @@ class Case:
                 hints[name] = (value.shape, value.dtype)
         env = dict(self.env)
         rewrite = Rewrite(
-            self.world, self.rule, env, hints, self.meanings.call, assume=False, checked=True
+            self.world,
+            self.rule,
+            env,
+            hints,
+            self.meanings.call,
+            assume=False,
+            checked=True,
+            body=run_body,
         )
         try:
             made = rewrite.run()

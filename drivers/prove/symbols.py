@@ -9,12 +9,11 @@ from typing import Any
 
 from mlirules.drivers.prove import scalars
 from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, nodes_in
+from mlirules.drivers.prove.lists import Lists
 from mlirules.drivers.prove.normal import Normal
 from mlirules.drivers.prove.scalars import NUMBER, E
 from mlirules.drivers.prove.tensors import Applied, Unknown
 from mlirules.drivers.prove.world import World, at_least_zero, compared, is_zero
-from mlirules.language.builtins.lists import replaced, without
-from mlirules.language.evaluate import Evaluator
 from mlirules.language.functions import SIMPLE, SPECIAL, TENSOR
 from mlirules.language.notation import ast
 from mlirules.language.operands import Refused, dtype, sequence, tensor
@@ -69,12 +68,11 @@ def symbolic(value: Any) -> bool:
     return isinstance(value, (Poly, E, Unknown))
 
 
-class Symbols(Evaluator):
+class Symbols(Lists):
     """Walks an expression; what a rule asks of sizes and constants is decided in its world."""
 
     def __init__(self, world: World, names: Mapping[str, Any], *, matching: bool = False) -> None:
-        super().__init__(names)
-        self.world = world
+        super().__init__(world, names)
         #: Whether this is the rule to be proven, whose own conditions on the IR hold.
         self.matching = matching
         #: Inside the body of an equation conditions may depend on indices.
@@ -317,26 +315,6 @@ class Symbols(Evaluator):
         except TypeError as error:
             raise Undecided(f"{fn}: {error}") from None
 
-    def whole(self, value: Any, what: str) -> Int:
-        """A whole number, perhaps a symbol."""
-        if isinstance(value, bool):
-            return int(value)
-        if isinstance(value, (int, Poly)):
-            return value
-        if isinstance(value, (E, float)):
-            raise Refused(f"{what} is not a whole number")
-        raise Refused(f"{what} is not a number")
-
-    def concrete(self, value: Any, low: int, high: int) -> int:
-        """A whole number as one of ``low`` .. ``high`` - 1, each a case of its own."""
-        value = self.whole(value, "the axis")
-        if isinstance(value, int):
-            return value
-        for v in range(low, high):
-            if self.world.decide(is_zero(value - v)):
-                return v
-        raise Refused("the axis is out of range")
-
     def do_sqrt(self, a: Any) -> Any:
         """The square root of a number."""
         return super().call(ast.Call(0, 0, "sqrt", (ast.Literal(0, 0, a),)))
@@ -434,19 +412,20 @@ class Symbols(Evaluator):
             return [self.do_axis(v, x) for v in d]
         rank = x if isinstance(x, int) else len(x) if isinstance(x, list) else tensor(x).rank
         most = max(1, rank)
-        found = self.concrete(d, -most, most)
-        if not -most <= found < most:
-            raise Refused(f"axis {found} is outside a rank-{rank} tensor")
-        return found + most if found < 0 else found
+        d = self.whole(d, "the axis")
+        if not (self.decided(">=", d, -most) and self.decided("<", d, most)):
+            raise Refused(f"axis {d} is outside a rank-{rank} tensor")
+        # Which one it is counts only where something stands on it.
+        return 0 if most == 1 else self.world.imod(d, most)
 
-    def do_axes(self, dims: Any, x: Any) -> list[int]:
+    def do_axes(self, dims: Any, x: Any) -> list[Any]:
         """The axes of a reduction."""
         rank = tensor(x).rank
         named = [] if dims is None else dims if isinstance(dims, (list, tuple)) else [dims]
         found = [self.do_axis(d, rank) for d in named]
         if rank == 0:
             return []
-        if len(set(found)) != len(found):
+        if not self.do_distinct(found):
             raise Refused("an axis stands twice")
         return found or list(range(rank))
 
@@ -530,13 +509,12 @@ class Symbols(Evaluator):
         if self.matching:
             # A size that is a fixed unknown number: what the rule does with it is the same.
             return bool(self.world.choose("static", [True, False]))
-        if any(
+        # What a program's types say of a result is what its op computes. Otherwise what an op
+        # means does not depend on whether its sizes are known when it is compiled.
+        return not any(
             "result:" in n.key or str(n.args[0]).startswith("result:")
             for n in nodes_in(tuple(x) if isinstance(x, list) else x)
-        ):
-            # What a program's types say of a result is what its op computes.
-            return False
-        return bool(self.world.choose(f"static {x}", [True, False]))
+        )
 
     def do_constant(self, x: Any) -> bool:
         """Whether a scalar is known at compile time."""
@@ -602,93 +580,3 @@ class Symbols(Evaluator):
         assert impl is not None
         found: DType = impl(*plain)
         return found
-
-    # -- lists
-
-    def access(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Any:
-        """An item of a list, or an element of a tensor."""
-        if isinstance(base, (list, tuple)):
-            where = self.items(items)
-            if len(where) != 1:
-                raise Refused("a list takes one index", node)
-            if not base:
-                raise Refused("an index into an empty list", node)
-            at = self.concrete(where[0], -len(base), len(base))
-            if not -len(base) <= at < len(base):
-                raise Refused(f"index {at} is outside a list of {len(base)}", node)
-            return base[at]
-        return super().access(node, base, items)
-
-    def do_set(self, items: Any, where: Any, value: Any) -> list[Any]:
-        """A list with items replaced."""
-        return list(replaced(items, self._axes(items, where), value))
-
-    def do_drop(self, items: Any, where: Any) -> list[Any]:
-        """A list without some items."""
-        return list(without(items, self._axes(items, where)))
-
-    def do_swap(self, items: Any, a: Any, b: Any) -> list[Any]:
-        """A list with two items exchanged."""
-        out = sequence(items)
-        i, j = self._axes(out, [a, b])
-        out[i], out[j] = out[j], out[i]
-        return out
-
-    def do_permute(self, items: Any, perm: Any) -> list[Any]:
-        """Item p[i] of a list at place i."""
-        values = sequence(items)
-        return [values[i] for i in self._axes(values, perm)]
-
-    def do_inverse(self, items: Any) -> list[int]:
-        """The inverse of a permutation."""
-        n = len(sequence(items))
-        perm = [self.concrete(v, 0, n) for v in sequence(items)]
-        if sorted(perm) != list(range(n)):
-            raise Refused("not a permutation")
-        return [perm.index(i) for i in range(n)]
-
-    def do_is_permutation(self, items: Any) -> bool:
-        """Whether a list holds 0 .. n-1 once each."""
-        n = len(sequence(items))
-        try:
-            perm = [self.concrete(v, 0, n) for v in sequence(items)]
-        except Refused:
-            return False
-        return sorted(perm) == list(range(n))
-
-    def do_insert(self, items: Any, where: Any, value: Any) -> list[Any]:
-        """A list with an item put in."""
-        out = sequence(items)
-        n = len(out)
-        a = self.concrete(where, -n - 1, n + 1)
-        if a < 0:
-            a += n + 1
-        if not 0 <= a <= n:
-            raise Refused(f"axis {a} is outside a list of {n + 1}")
-        return [*out[:a], value, *out[a:]]
-
-    def do_restore(self, items: Any, where: Any, value: Any) -> list[Any]:
-        """A value put in to stand at some axes."""
-        values = sequence(items)
-        places = where if isinstance(where, (list, tuple)) else [where]
-        at = set(self._axes([*values, *places], places))
-        if len(at) != len(places):
-            raise Refused("an axis stands twice")
-        rest = iter(values)
-        return [value if i in at else next(rest) for i in range(len(values) + len(places))]
-
-    def do_reduced(self, items: Any, where: Any, keep: Any) -> list[Any]:
-        """The indices of a reduction's result."""
-        if not isinstance(keep, bool):
-            raise Undecided("whether axes are kept is not known")
-        return self.do_set(items, where, 0) if keep else self.do_drop(items, where)
-
-    def _axes(self, items: Any, where: Any) -> list[int]:
-        n = len(sequence(items))
-        out = []
-        for v in where if isinstance(where, (list, tuple)) else [where]:
-            a = self.concrete(v, -n, n)
-            if not -n <= a < n:
-                raise Refused(f"axis {a} is outside a list of {n}")
-            out.append(a % n)
-        return out

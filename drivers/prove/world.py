@@ -8,10 +8,10 @@ solver knows nothing is a fork too, so what it cannot tell never makes a proof.
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
 from mlirules.drivers.prove.expr import (
@@ -24,17 +24,12 @@ from mlirules.drivers.prove.expr import (
     make,
     terms_of,
 )
-
-#: Milliseconds for one question to the solver.
-QUESTION = 250
+from mlirules.drivers.prove.solver import Solver, Witness
+from mlirules.language.values import DType
 
 
 class Impossible(Exception):
     """A path that cannot occur, or that is no case of the rule."""
-
-
-class Covered(Exception):
-    """A path that an earlier round of the same proof has run."""
 
 
 class OutOfTime(Undecided):
@@ -95,101 +90,32 @@ def negated(condition: Node | bool) -> Node | bool:
 class Limits:
     """How long a proof may take, and how far it goes; shared by all its paths."""
 
+    #: By the processor's time of this process: what else runs on the machine changes no verdict.
     deadline: float
     rank: int = 6
-    paths: int = 20000
+    paths: int = 50000
     #: Whether the rank that is allowed kept any choice from going further.
     capped: bool = False
     #: Sizes are at least this.
     least: int = 0
     #: Cases that no conversion rule lowers: the op, and the first reason.
     left_out: dict[str, str] = field(default_factory=dict)
-    _context: Any = None
+    #: Every path of a lower rank has been run.
+    rank_at_work: int = 0
+    #: The element types that a symbol may stand for; all where none is given.
+    types: tuple[DType, ...] = ()
+    _solver: Solver | None = None
 
-    def context(self) -> Any:
-        """The solver's, shared by all paths."""
-        if self._context is None:
-            import z3
-
-            self._context = z3.Context()
-        return self._context
+    def solver(self) -> Solver:
+        """The solver, shared by all paths."""
+        if self._solver is None:
+            self._solver = Solver(self.least)
+        return self._solver
 
     def check(self) -> None:
         """Raise :class:`OutOfTime` when the time is over."""
-        if time.monotonic() > self.deadline:
+        if time.process_time() > self.deadline:
             raise OutOfTime("out of time")
-
-
-class Witness:
-    """Numbers for sizes and indices; what they leave open gets a number when it is asked for."""
-
-    def __init__(self, numbers: dict[str, int], seed: int, least: int) -> None:
-        self.least = least
-        self.numbers = numbers
-        self.count = seed
-
-    def node(self, node: Node) -> int | None:
-        """A node's number; None where it has none."""
-        if node.op not in ("dim", "int", "var", "fdiv", "min", "holds"):
-            return None
-        if node.op == "fdiv":
-            a, b = self.number(node.args[0]), self.number(node.args[1])
-            return None if a is None or not b else a // b
-        if node.op == "min":
-            a, b = self.number(node.args[0]), self.number(node.args[1])
-            return None if a is None or b is None else min(a, b)
-        if node.op == "holds":
-            held = self.holds(node.args[0])
-            return None if held is None else int(held)
-        found = self.numbers.get(node.key)
-        if found is None:
-            self.count += 1
-            if node.op == "dim" and self.count % 9 == 5 and not self.least:
-                found = 0
-                self.numbers[node.key] = found
-                return found
-            found = (2, 3, 5, 7, 11, 4, 1, 6)[self.count % 8]
-            if node.op == "var":
-                size = self.number(node.args[1])
-                if size is None or size < 1:
-                    return None
-                found = (self.count * 7 + 3) % size
-            self.numbers[node.key] = found
-        return found
-
-    def number(self, value: Int) -> int | None:
-        """A polynomial's number."""
-        total = 0
-        for mono, c in terms_of(value).items():
-            if not isinstance(c, int):
-                return None
-            product = c
-            for node, power in mono:
-                one = self.node(node)
-                if one is None:
-                    return None
-                product *= one**power
-            total += product
-        return total
-
-    def holds(self, condition: Node | bool) -> bool | None:
-        """Whether a condition holds; None where that is not known."""
-        if isinstance(condition, bool):
-            return condition
-        match condition.op:
-            case "eq0":
-                value = self.number(condition.args[0])
-                return None if value is None else value == 0
-            case "ge0":
-                value = self.number(condition.args[0])
-                return None if value is None else value >= 0
-            case "not":
-                held = self.holds(condition.args[0])
-                return None if held is None else not held
-            case "and":
-                parts = [self.holds(c) for c in condition.args]
-                return False if False in parts else None if None in parts else True
-        return None
 
 
 @dataclass
@@ -198,53 +124,58 @@ class World:
 
     limits: Limits
     script: Sequence[int] = ()
-    taken: list[tuple[int, int]] = field(default_factory=list)
+    #: For each choice the way taken, and the highest rank of the path for each way.
+    taken: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     known: dict[str, bool] = field(default_factory=dict)
     chosen: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     fresh_count: int = 0
-    ranks: list[int] = field(default_factory=list)
+    rank: int = 0
     #: What the paths need to hold beyond the rule's own lines.
     facts: list[Node] = field(default_factory=list)
+    #: Sizes that a reshape infers, by how many elements there are and how many beside it.
+    inferred: dict[str, Int] = field(default_factory=dict)
     #: Sizes that equations write by others.
     equal: dict[Node, Int] = field(default_factory=dict)
+    #: Numbers for which all that is assumed holds; how many facts they were held against.
     _witnesses: list[Witness] = field(default_factory=list)
-    _solver: Any = None
-    _declared: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        import z3
-
-        self._z3 = z3
-        self._context = self.limits.context()
-        self._solver = z3.Solver(ctx=self._context)
-        self._solver.set("timeout", QUESTION)
-        self._witnesses = [Witness({}, n, self.limits.least) for n in range(4)]
+    _seen: list[Witness] | None = None
+    _checked: int = 0
 
     # -- choices
+
+    def stage(self) -> tuple[int, int]:
+        """What changes whenever more is assumed or chosen."""
+        return len(self.facts), len(self.chosen)
 
     def fresh(self, stem: str) -> str:
         """A name that nothing else on this path has."""
         self.fresh_count += 1
         return f"{stem}'{self.fresh_count}"
 
-    def choose(self, what: str, options: Sequence[Any]) -> Any:
-        """One of some ways, all of which are run; the same one for the same ``what``."""
+    def choose(self, what: str, options: Sequence[Any], ranks: Sequence[int] = ()) -> Any:
+        """One of some ways, all of which are run; the same one for the same ``what``.
+
+        ``ranks``: the rank that each way stands for; paths of lower ranks are run first.
+        """
         if what in self.chosen:
             return self.chosen[what]
         if not options:
             raise Impossible(what)
-        found = options[self._branch(len(options))]
-        self.chosen[what] = found
-        return found
+        at = self._branch(len(options), ranks)
+        if ranks:
+            self.rank = max(self.rank, ranks[at])
+        self.chosen[what] = options[at]
+        return options[at]
 
-    def _branch(self, count: int) -> int:
+    def _branch(self, count: int, ranks: Sequence[int] = ()) -> int:
         self.limits.check()
         if count == 1:
             return 0
         at = len(self.taken)
         way = self.script[at] if at < len(self.script) else 0
-        self.taken.append((way, count))
+        reached = tuple(max(self.rank, r) for r in ranks) if ranks else (self.rank,) * count
+        self.taken.append((way, reached))
         return way
 
     def decide(self, condition: Node | bool) -> bool:
@@ -291,56 +222,61 @@ class World:
         if self.known.get(condition.key):
             return
         self._hold(condition)
-        if not self._witnesses and not self._witnessed():
+        if not self.possible():
             raise Impossible(str(condition))
 
     def _hold(self, condition: Node | bool) -> None:
         assert isinstance(condition, Node)
         self.known[condition.key] = True
         self.facts.append(condition)
-        self._solver.add(self.encoded(condition))
-        self._witnesses = [w for w in self._witnesses if w.holds(condition)]
         if condition.op == "eq0":
             self._equate(condition.args[0])
 
     def _equate(self, value: Int) -> None:
-        """Remember an equation as a way to write one size by others."""
+        """Remember an equation as a way to write one size by others, by a single one if it can."""
         for mono, c in terms_of(value).items():
             if len(mono) != 1 or mono[0][1] != 1 or abs(c) != 1:
                 continue
             node = mono[0][0]
-            if node.op not in ("dim", "int") or node in self.equal:
+            if node.op not in ("dim", "int"):
                 continue
             rest = value - c * atom(node)
-            if isinstance(rest, Poly) and (node in rest.symbols or rest.vars):
+            rest = -rest if c == 1 else rest
+            if isinstance(rest, Poly) and (rest.vars or node in self._written_by(rest)):
                 continue
-            self.equal[node] = -rest if c == 1 else rest
+            if node in self.equal and (_single(self.equal[node]) or not _single(rest)):
+                continue
+            self.equal[node] = rest
             return
 
-    def _witnessed(self) -> bool:
-        """Find numbers for which all that is assumed holds; False: there are none."""
-        found = self._solver.check()
-        if found == self._z3.unsat:
-            return False
-        if found == self._z3.sat:
-            self._witness()
-        return True
+    def _written_by(self, value: Poly) -> set[Node]:
+        """The sizes that a value is written by in the end."""
+        found: set[Node] = set()
+        waiting = list(value.symbols)
+        while waiting:
+            node = waiting.pop()
+            if node not in found:
+                found.add(node)
+                by = self.equal.get(node)
+                if isinstance(by, Poly):
+                    waiting.extend(by.symbols)
+        return found
 
-    def _witness(self) -> None:
-        model = self._solver.model()
-        numbers: dict[str, int] = {}
-        for d in model.decls():
-            name = d.name()
-            value = model[d]
-            if ":" in name and self._z3.is_int_value(value):
-                numbers[name.split(":", 1)[1]] = value.as_long()
-        made = Witness(numbers, len(self._witnesses), self.limits.least)
-        if all(made.holds(f) for f in self.facts):
-            self._witnesses = [*self._witnesses[-7:], made]
+    def witnesses(self) -> list[Witness]:
+        """Numbers for which all that is assumed holds."""
+        solver = self.limits.solver()
+        if self._seen is not solver.witnesses:
+            self._seen, self._checked = solver.witnesses, 0
+            self._witnesses = list(solver.witnesses)
+        if self._checked < len(self.facts):
+            new = self.facts[self._checked :]
+            self._witnesses = [w for w in self._witnesses if all(w.holds(f) for f in new)]
+            self._checked = len(self.facts)
+        return self._witnesses
 
     def possible(self) -> bool:
         """Whether the assumptions may hold together, as far as the solver can tell."""
-        return bool(self._witnesses) or self._witnessed()
+        return bool(self.witnesses()) or self.limits.solver().consistent(self.facts)
 
     # -- proofs of conditions
 
@@ -353,22 +289,10 @@ class World:
         if condition.op == "ge0" and self._plainly(condition.args[0]):
             return True
         # Numbers for which it does not hold are an answer without the solver.
-        if any(w.holds(condition) is False for w in self._witnesses):
+        if any(w.holds(condition) is False for w in self.witnesses()):
             return False
         self.limits.check()
-        self._solver.push()
-        try:
-            # Declarations of what occurs are assertions too: encode before the question.
-            question = self.encoded(condition)
-            self._solver.add(self._z3.Not(question))
-            answer = self._solver.check()
-            found = answer == self._z3.unsat
-            if answer == self._z3.sat:
-                self._witness()
-        finally:
-            self._solver.pop()
-            self._declared.clear()
-        return bool(found)
+        return self.limits.solver().follows(condition, self.facts)
 
     @staticmethod
     def _plainly(value: Int) -> bool:
@@ -389,7 +313,42 @@ class World:
         """Whether 0 <= value < size for certain."""
         if self._radix(value, size):
             return True
-        return self.follows(at_least_zero(value)) and self.follows(at_least_zero(size - value - 1))
+        if self.follows(at_least_zero(value)) and self.follows(at_least_zero(size - value - 1)):
+            return True
+        return self._between(value, size)
+
+    def _between(self, value: Int, size: Int) -> bool:
+        """Bounds by the first and the last index, where no index counts backwards."""
+        if not isinstance(value, Poly):
+            return False
+        low, high, runs = value, value, list[Node]()
+        for v in value.vars:
+            weight: Int = 0
+            for mono, c in value.terms.items():
+                if (v, 1) in mono:
+                    weight = weight + make({tuple(t for t in mono if t[0] != v): c})
+                elif any(v in n.vars for n, _ in mono):
+                    return False
+            if isinstance(weight, Poly) and weight.vars:
+                return False
+            if not self.follows(at_least_zero(weight)):
+                return False
+            if isinstance(v.args[1], Poly) and v.args[1].vars:
+                return False
+            low = low - weight * atom(v)
+            high = high + weight * (v.args[1] - 1 - atom(v))
+            some = at_least_zero(v.args[1] - 1)
+            if isinstance(some, Node):
+                runs.append(some)
+        return self._given(at_least_zero(low), runs) and self._given(
+            at_least_zero(size - high - 1), runs
+        )
+
+    def _given(self, condition: Node | bool, more: Sequence[Node]) -> bool:
+        """Whether a condition follows where some more hold."""
+        if isinstance(condition, bool):
+            return condition
+        return self.limits.solver().follows(condition, [*self.facts, *more])
 
     def _radix(self, value: Int, size: Int) -> bool:
         """Digits below their bases: j + N*i below N*M where j is below N and i below M."""
@@ -478,87 +437,13 @@ class World:
         assert isinstance(condition, Node)
         return b + atom(Node("holds", condition)) * (a - b)
 
-    # -- the solver's language
 
-    def encoded(self, condition: Node | bool) -> Any:
-        """A condition as the solver's formula; what occurs is declared with its range."""
-        z3 = self._z3
-        if isinstance(condition, bool):
-            return z3.BoolVal(condition, ctx=self._context)
-        match condition.op:
-            case "not":
-                return z3.Not(self.encoded(condition.args[0]))
-            case "and":
-                return z3.And(*[self.encoded(c) for c in condition.args])
-            case "or":
-                return z3.Or(*[self.encoded(c) for c in condition.args])
-            case "eq0":
-                return self.number(condition.args[0]) == 0
-            case "ge0":
-                return self.number(condition.args[0]) >= 0
-            case "req0":
-                return self.number(condition.args[0], real=True) == 0
-            case "rge0":
-                return self.number(condition.args[0], real=True) >= 0
-            case "rgt0":
-                return self.number(condition.args[0], real=True) > 0
-        return z3.Bool("b:" + condition.key, ctx=self._context)
-
-    def number(self, value: Int, *, real: bool = False) -> Any:
-        """A polynomial in the solver's arithmetic."""
-        z3 = self._z3
-
-        def constant(c: Number) -> Any:
-            if real:
-                return z3.RealVal(str(Fraction(c)), ctx=self._context)
-            if isinstance(c, Fraction):
-                raise Undecided("a fraction among whole numbers")
-            return z3.IntVal(c, ctx=self._context)
-
-        total = constant(0)
-        for mono, c in terms_of(value).items():
-            product = constant(c)
-            for node, power in mono:
-                one = self._symbol(node, real)
-                for _ in range(power):
-                    product = product * one
-            total = total + product
-        return total
-
-    def _symbol(self, node: Node, real: bool) -> Any:
-        z3 = self._z3
-        whole = node.op in ("var", "dim", "int", "fdiv", "min")
-        name = f"{node.op}:{node.key}"
-        if whole:
-            symbol = z3.Int(name, ctx=self._context)
-            if name not in self._declared:
-                self._declared[name] = symbol
-                self._ranged(node, symbol)
-            return z3.ToReal(symbol) if real else symbol
-        if node.op == "holds":
-            one, zero = (
-                (z3.RealVal(1, ctx=self._context), z3.RealVal(0, ctx=self._context))
-                if real
-                else (z3.IntVal(1, ctx=self._context), z3.IntVal(0, ctx=self._context))
-            )
-            return z3.If(self.encoded(node.args[0]), one, zero)
-        return (z3.Real if real else z3.Int)(f"{name}:{real}", ctx=self._context)
-
-    def _ranged(self, node: Node, symbol: Any) -> None:
-        z3 = self._z3
-        match node.op:
-            case "dim":
-                self._solver.add(symbol >= self.limits.least)
-            case "var":
-                self._solver.add(symbol >= 0, symbol < self.number(node.args[1]))
-            case "fdiv":
-                a, b = self.number(node.args[0]), self.number(node.args[1])
-                self._solver.add(
-                    z3.Implies(b > 0, z3.And(symbol * b <= a, a < symbol * b + b)),
-                )
-            case "min":
-                a, b = self.number(node.args[0]), self.number(node.args[1])
-                self._solver.add(symbol == z3.If(a <= b, a, b))
+def _single(value: Int) -> bool:
+    """Whether a value is a number or one size."""
+    if not isinstance(value, Poly):
+        return True
+    ((mono, c), *more) = value.terms.items()
+    return not more and c == 1 and len(mono) == 1 and mono[0][1] == 1
 
 
 def divided(a: Int, b: Int) -> tuple[Int, Int]:
@@ -597,11 +482,12 @@ def divided(a: Int, b: Int) -> tuple[Int, Int]:
 
 
 def paths(run: Callable[[World], Any], limits: Limits) -> Iterator[tuple[World, Any]]:
-    """Run every way that the conditions can turn out; each with its world."""
-    waiting: list[tuple[int, ...]] = [()]
+    """Run every way that the conditions can turn out, lower ranks first; each with its world."""
+    waiting: list[tuple[int, int, tuple[int, ...]]] = [(0, 0, ())]
     count = 0
     while waiting:
-        script = waiting.pop()
+        rank, _, script = heapq.heappop(waiting)
+        limits.rank_at_work = rank
         limits.check()
         count += 1
         if count > limits.paths:
@@ -609,14 +495,15 @@ def paths(run: Callable[[World], Any], limits: Limits) -> Iterator[tuple[World, 
         world = World(limits, script)
         try:
             found = run(world)
-        except (Impossible, Covered):
+        except Impossible:
             found = None
         ways = [w for w, _ in world.taken]
-        waiting.extend(
-            (*ways[:at], way)
-            for at in range(len(script), len(world.taken))
-            for way in range(1, world.taken[at][1])
-        )
+        for at in range(len(script), len(world.taken)):
+            for way, reached in enumerate(world.taken[at][1]):
+                if way:
+                    # Of one rank the latest first: few wait.
+                    order = -count * 1000 - at
+                    heapq.heappush(waiting, (reached, order, (*ways[:at], way)))
         if found is not None:
             yield world, found
 

@@ -36,6 +36,9 @@ def command(
     strict: Annotated[
         bool, Option("--strict", help="Exit with 1 when there is a warning.")
     ] = False,
+    prove: Annotated[
+        bool, Option("--prove", help="Prove the rules, too (see `mlirules prove`).")
+    ] = False,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
@@ -44,7 +47,8 @@ def command(
     Rules that stand without a fault are looked at together: shadowed ones, overlaps of equal
     benefit, loops, conditions that can never hold, attributes that the compiler does not have.
     Those are warnings, each with a program. Sizes that coincide in all tests, and tests that
-    compare no numbers, are remarks. Exits with 2 when there is a fault.
+    compare no numbers, are remarks. With --prove a rule that is refuted is a fault, one that is not
+    proven a remark. Exits with 2 when there is a fault.
     """
     name = None if against else verdicts.key(paths or [], alone=alone)
     known = None if name is None else verdicts.kept(name)
@@ -53,6 +57,11 @@ def command(
         verdicts.keep(name, faults, files)
     if against and not any(fault.severity == "error" for fault in faults):
         faults += _against(paths or [], split(against))
+    if prove and not any(fault.severity == "error" for fault in faults):
+        from mlirules.commands import prove as proofs
+        from mlirules.language.loader import LIBRARY
+
+        faults += proofs.faults(paths or [str(LIBRARY)])
     found = [fault for fault in faults if fault.severity != "note"]
     remarks = len(faults) - len(found)
     if as_json:

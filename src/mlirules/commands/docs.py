@@ -74,6 +74,7 @@ def _pages(paths: list[str], output: Path) -> dict[str, bool]:
 
 def rule_page(rule: Any) -> Any:
     """The page of a rule of any kind, with what it really does to its first example."""
+    from mlirules.drivers.prove.verdicts import badge
     from mlirules.drivers.quality.ruletest import example
     from mlirules.generator import pages
     from mlirules.language.rule import Rule
@@ -82,4 +83,5 @@ def rule_page(rule: Any) -> Any:
     if isinstance(rule, Rule) and (found := example(rule)) is not None:
         test, after = found
         shown = (test.name, (test.input or "").rstrip(), after.rstrip())
-    return pages.page(rule.source, rule.doc, rule.origin, shown)
+    proof = badge(rule) if isinstance(rule, Rule) else None
+    return pages.page(rule.source, rule.doc, rule.origin, shown, proof)

@@ -36,6 +36,7 @@ def command(
     """
     from mlirules.drivers.apply.programs import parsed, read_program
     from mlirules.drivers.pipelines.transform import engine_for
+    from mlirules.drivers.prove.verdicts import badge
     from mlirules.drivers.quality.explain import diagnoses
 
     config = _config(rule)
@@ -60,6 +61,9 @@ def command(
     if not found:
         warn(f"{model} holds no op at {at}")
         return
+    proof = badge(chosen)
+    if proof is not None:
+        out.print(Text(f"{chosen.name}: {proof}", style="dim"), soft_wrap=True)
     groups = grouped(found)
     lines = text.split("\n")
     for group in groups[:limit]:

@@ -1,0 +1,196 @@
+"""Laws of the reals that normal forms are made by. They are listed in docs/proving.md."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import isqrt
+
+from mlirules.drivers.prove.expr import (
+    Int,
+    Node,
+    Poly,
+    Undecided,
+    atom,
+    key_of,
+    make,
+    nodes_in,
+    terms_of,
+)
+from mlirules.drivers.prove.realness import finite, positive, special
+from mlirules.drivers.prove.world import World, at_least_zero
+
+
+class Laws:
+    """Arithmetic and functions over the reals, under the assumptions of one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    # -- arithmetic over the reals
+
+    def added(self, a: Int, b: Int) -> Int:
+        """A sum. What may be infinite is never cancelled; an infinity takes in real numbers."""
+        for x, y in ((a, b), (b, a)):
+            if special(x) in ("inf", "-inf") and finite(self.world, y):
+                return x
+        out = a + b
+        if len(terms_of(out)) < len(terms_of(a).keys() | terms_of(b).keys()):
+            gone = [m for m in terms_of(a).keys() & terms_of(b).keys() if m not in terms_of(out)]
+            if any(self.unbounded(n) for m in gone for n, _ in m):
+                raise Undecided("a difference of what may be infinite")
+        return out
+
+    def product(self, a: Int, b: Int) -> Int:
+        """A product. 0 times what may be infinite is not 0."""
+        for zero, other in ((a, b), (b, a)):
+            if zero == 0 and any(self.unbounded(n) for m in terms_of(other) for n, _ in m):
+                raise Undecided("0 times what may be infinite")
+        return a * b
+
+    def unbounded(self, node: Node) -> bool:
+        """Whether a program's own infinity or NaN occurs in a term."""
+        return any(n.op == "special" for n in nodes_in(node))
+
+    def inverse(self, value: Int) -> Int:
+        """``1 / value``: of a product that of inverses; of a sum, scaled to its first term."""
+        if not isinstance(value, Poly):
+            if value == 0:
+                raise Undecided("a division by zero")
+            return 1 / Fraction(value)
+        if len(value.terms) == 1:
+            ((mono, c),) = value.terms.items()
+            out: Int = 1 / Fraction(c)
+            for node, power in mono:
+                if node.op == "holds":
+                    one: Int = atom(Node("inv", atom(node)))
+                elif node.op == "inv":
+                    # 1 / (1 / x) is x where x is not 0, which the program divides by.
+                    one = node.args[0]
+                else:
+                    one = atom(Node("inv", atom(node)))
+                for _ in range(power):
+                    out = out * one
+            return out
+        lead = Fraction(next(iter(value.terms.values())))
+        scaled = value * (1 / lead)
+        return atom(Node("inv", scaled)) * (1 / lead)
+
+    def select(self, c: Int, a: Int, b: Int) -> Int:
+        """``a`` where ``c`` is 1, ``b`` where it is 0."""
+        if c == 1:
+            return a
+        if c == 0:
+            return b
+        if key_of(a) == key_of(b):
+            return a
+        if any(n.op == "special" for n in nodes_in((a, b))):
+            return atom(Node("ite", c, a, b))
+        return b + c * (a - b)
+
+    def function(self, name: str, args: tuple[Int, ...]) -> Int:
+        """A function of reals, after the laws that are listed for it."""
+        a = args[0]
+        if name == "rsqrt":
+            return self.inverse(self.function("sqrt", args))
+        if name in ("exp", "log", "sqrt", "tanh", "erf", "abs") and isinstance(a, Poly):
+            found = self._through_select(name, a)
+            if found is not None:
+                return found
+        if name == "exp":
+            if special(a) == "-inf":
+                return 0
+            if finite(self.world, a):
+                return self._exponential(a)
+        if name == "log":
+            found = self._logarithm(a)
+            if found is not None:
+                return found
+        if name == "sqrt" and not isinstance(a, Poly):
+            f = Fraction(a)
+            if f >= 0:
+                n, d = isqrt(f.numerator), isqrt(f.denominator)
+                if n * n == f.numerator and d * d == f.denominator:
+                    return Fraction(n, d)
+        if name == "abs" and not isinstance(a, Poly):
+            return abs(a)
+        whole = not isinstance(a, Poly) and Fraction(a).denominator == 1
+        if name in ("floor", "ceil", "trunc", "round") and whole:
+            return a
+        if name == "pow":
+            power = args[1]
+            if not isinstance(power, Poly):
+                p = Fraction(power)
+                if p == Fraction(1, 2):
+                    return self.function("sqrt", (a,))
+                if p.denominator == 1 and 0 < abs(p.numerator) <= 8:
+                    out: Int = 1
+                    for _ in range(abs(p.numerator)):
+                        out = self.product(out, a)
+                    return out if p > 0 else self.inverse(out)
+        if name in ("max", "min"):
+            first, second = sorted(args, key=key_of)
+            if key_of(first) == key_of(second):
+                return first
+            if not isinstance(first, Poly) and not isinstance(second, Poly):
+                return max(first, second) if name == "max" else min(first, second)
+            answer = self._ordered(first, second)
+            if answer is not None:
+                return (
+                    (second if answer else first)
+                    if name == "max"
+                    else (first if answer else second)
+                )
+            args = (first, second)
+        return atom(Node("f", name, args))
+
+    def _exponential(self, a: Int) -> Int:
+        """``exp`` of a real sum: the product of those of its terms; of -x the inverse."""
+        out: Int = 1
+        for mono, c in terms_of(a).items():
+            times = abs(c) if isinstance(c, int) and mono and abs(c) <= 8 else 1
+            one = atom(Node("exp", make({mono: abs(Fraction(c)) / times})))
+            for _ in range(times):
+                out = out * (one if c > 0 else atom(Node("inv", one)))
+        return out
+
+    def _logarithm(self, a: Int) -> Int | None:
+        """``log`` of a product of what is above 0: the sum of those of its factors."""
+        if a == 1:
+            return 0
+        if not isinstance(a, Poly) or len(a.terms) != 1 or not positive(self.world, a):
+            return None
+        ((mono, c),) = a.terms.items()
+        if len(mono) == 1 and c == 1 and mono[0][1] == 1 and mono[0][0].op not in ("exp", "inv"):
+            return None
+        out: Int = 0 if c == 1 else atom(Node("f", "log", (c,)))
+        for node, power in mono:
+            if node.op == "exp":
+                one: Int = node.args[0]
+            elif node.op == "inv":
+                one = -self.function("log", (node.args[0],))
+            else:
+                one = self.function("log", (atom(node),))
+            out = out + power * one
+        return out
+
+    def _ordered(self, a: Int, b: Int) -> bool | None:
+        """Whether a <= b (True) or b <= a (False) is certain, for sizes and indices."""
+        d = b - a
+        if all(n.op in ("dim", "var", "int", "fdiv", "min") for n in nodes_in(d)) and all(
+            isinstance(c, int) for c in terms_of(d).values()
+        ):
+            if self.world.follows(at_least_zero(d)):
+                return True
+            if self.world.follows(at_least_zero(-d)):
+                return False
+        return None
+
+    def _through_select(self, name: str, a: Poly) -> Int | None:
+        """A function of a choice is the choice of the function's values."""
+        for mono, c in a.terms.items():
+            if len(mono) == 1 and mono[0][1] == 1 and mono[0][0].op == "ite":
+                condition, x, y = mono[0][0].args
+                rest = a - make({mono: c})
+                x, y = (self.added(rest, self.product(c, v)) for v in (x, y))
+                return self.select(condition, self.function(name, (x,)), self.function(name, (y,)))
+        return None
