@@ -34,12 +34,11 @@ def command(
         bool, Option("--store", help="Write the verdicts to those that ship with the rules.")
     ] = False,
     run: Annotated[
-        bool | None,
-        Option(
-            "--run/--no-run",
-            help="Run all that is not bit for bit equal, or nothing; default: where forms differ.",
-        ),
-    ] = None,
+        bool, Option("--run", help="Run all that is not bit for bit equal: special values, too.")
+    ] = False,
+    no_run: Annotated[
+        bool, Option("--no-run", help="Compile nothing, not even where the forms differ.")
+    ] = False,
     conditions: Annotated[
         bool, Option("--conditions", help="Prove without each condition: which is needed?")
     ] = False,
@@ -54,7 +53,9 @@ def command(
     nor what says what its ops mean has changed. Exits with 1 where a rule is undecided.
     """
     found: list[dict[str, Any]] = []
-    for verdict in verdicts(paths, timeout, fresh=fresh, run=run, conditions=conditions):
+    for verdict in verdicts(
+        paths, timeout, fresh=fresh, run=run, no_run=no_run, conditions=conditions
+    ):
         found.append(verdict)
         if not as_json:
             _show(verdict)
@@ -79,7 +80,8 @@ def verdicts(
     timeout: float,
     *,
     fresh: bool = False,
-    run: bool | None = None,
+    run: bool = False,
+    no_run: bool = False,
     conditions: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """The verdict on each rule, as data with its hashes, one after the other."""
@@ -103,7 +105,7 @@ def verdicts(
                 data = kept.recalled(full, timeout)
             if data is None:
                 verdict = proof.prove(rule, meanings, timeout=timeout)
-                if (run is None and verdict.different) or (run and not verdict.exact):
+                if not no_run and (verdict.different or (run and not verdict.exact)):
                     verdict = proof.refuted(rule, verdict)
                 if conditions and verdict.verdict == "proven":
                     verdict.unneeded = proof.unneeded(rule, meanings, timeout=timeout)
