@@ -76,6 +76,7 @@ def test_a_part_of_an_image_is_no_whole_one() -> None:
     assert prove(right, known(), timeout=60, dropped=at).verdict == "undecided"
 
 
+@pytest.mark.slow
 def test_a_mistake_is_refuted_by_a_program_that_differs() -> None:
     right = rule(f"{FUSIONS}/torch-mm-t-fuse")
     (wrong, *_) = mutants(right)
