@@ -118,7 +118,9 @@ def test_a_verdict_is_kept_until_the_rule_changes(
     name = "linalg/matmul/linalg-transpose-a-into-matmul"
     text = Path(rule(name).path).read_text(encoding="utf-8")
     file = tmp_path / "mine.yaml"
-    file.write_text(text.replace("rule: linalg-transpose-a-into-matmul", "rule: mine"), encoding="utf-8")
+    file.write_text(
+        text.replace("rule: linalg-transpose-a-into-matmul", "rule: mine"), encoding="utf-8"
+    )
     (first,) = verdicts([str(file)], 20)
     assert first["verdict"] == "proven"
     asked: list[str] = []
