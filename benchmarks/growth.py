@@ -189,15 +189,15 @@ def runner(what: str) -> Callable[[str], Callable[[], object]]:
 
 
 def cost(ready: Callable[[str], Callable[[], object]], text: str, *, steps: bool) -> float:
-    """Seconds that one run takes, or the calls that it makes."""
+    """CPU seconds that one run takes in this process, or the calls that it makes."""
     run = ready(text)
     if steps:
         with counting() as counted:
             run()
         return counted.calls
-    started = time.perf_counter()
+    started = time.process_time()
     run()
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 def growth(what: str, program: str, sizes: tuple[int, ...], *, steps: bool = False) -> list[Cost]:
@@ -227,7 +227,7 @@ def main() -> int:
     parser.add_argument("--steps", action="store_true", help="count calls instead of time")
     arguments = parser.parse_args()
     sizes = tuple(int(n) for n in arguments.sizes.split(","))
-    print(f"{'calls' if arguments.steps else 'microseconds'} for each further op")
+    print(f"{'calls' if arguments.steps else 'CPU microseconds'} for each further op")
     print(f"{'':18} {'':9}", *(f"{n:>9,}" for n in sizes[1:]), "  largest / smallest")
     bad = 0
     for what in arguments.what:
