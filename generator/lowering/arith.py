@@ -188,6 +188,8 @@ class Arith(Builder):
             return Val(out, value.dtype)
         if value.dtype.is_float:
             self.scalar_emit(f"{out} = arith.negf {value.ssa} : {value.dtype.mlir}")
+        elif value.dtype.is_complex:
+            self.scalar_emit(f"{out} = complex.neg {value.ssa} : {value.dtype.mlir}")
         else:
             zero = self.const(0, value.dtype)
             self.scalar_emit(f"{out} = arith.subi {zero}, {value.ssa} : {value.dtype.mlir}")

@@ -54,6 +54,13 @@ class Structured(Loops):
                 drop.append(at)
                 changed = True
                 continue
+            whole = self.single_window(item)
+            if whole is not None and isinstance(dim, int) and whole < dim:
+                # IREE 3.13 drops the loops of one step, and then wants no more than is read.
+                take(0, whole, 1)
+                items.append(item)
+                changed = True
+                continue
             if len(item.terms) == 1 and item.plain is None:
                 name, step = item.terms[0]
                 take(item.offset, self.ranges[name], step)
@@ -107,6 +114,16 @@ class Structured(Loops):
         ssa = low.cast_shape(source, refined)
         tensor = Tensor(source.tensor.name, tuple(refined), source.tensor.dtype, False)
         return Local(tensor, ssa), items
+
+    def single_window(self, item: Affine) -> int | None:
+        """How far one loop reads where the other loops of the access take a single step."""
+        if len(item.terms) < 2 or item.offset != 0:
+            return None
+        moving = [(name, step) for name, step in item.terms if self.ranges[name] != 1]
+        if len(moving) != 1 or moving[0][1] != 1:
+            return None
+        size = self.ranges[moving[0][0]]
+        return size if isinstance(size, int) else None
 
     def emit(
         self,
