@@ -1,7 +1,8 @@
 """The drivers: how a rule set is applied to a module.
 
 ``greedy`` is MLIR's own driver running PDL that was generated from the rules; ``walk`` looks at
-every op once; ``conversion`` is MLIR's dialect conversion with a torch-to-builtin type converter.
+every op once; ``conversion`` is MLIR's dialect conversion with a torch-to-builtin type converter;
+``saturate`` takes rules for equalities and then the cheapest program.
 All of them share one matcher and one set of rewrites, so that a rule means the same everywhere.
 """
 
@@ -15,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mlirules.drivers.apply import conversion, kernels
+from mlirules.drivers.apply import conversion, kernels, saturating
 from mlirules.drivers.apply import leftovers as unconverted
 from mlirules.drivers.apply import walk as walking
 from mlirules.drivers.apply.run import CONSTANTS, LARGE, Options, Outcome, Run
@@ -238,7 +239,9 @@ class Engine:
         if options.max_rewrites is not None and options.max_rewrites <= 0:
             outcome.stopped = True
             return outcome
-        if any(r.doc.kind == "fusion" or self.matchers[r.name].structural for r in rules):
+        if options.driver != "saturate" and any(
+            r.doc.kind == "fusion" or self.matchers[r.name].structural for r in rules
+        ):
             run.marks = Marks(module)
             run.around = Around(options.target, run.marks.dead)
         if options.record and options.texts:
@@ -257,6 +260,8 @@ class Engine:
                 conversion.apply(run, module, rules)
             elif options.driver == "walk":
                 walking.apply(run, module, rules)
+            elif options.driver == "saturate":
+                saturating.apply(run, module, rules, self._replay)
             else:
                 self._greedy(module, rules, options, run)
         except ir.MLIRError as error:
@@ -298,6 +303,10 @@ class Engine:
                 raise MlirulesError.at(
                     "greedy", f"the driver failed: {error}", code="driver"
                 ) from None
+
+    def _replay(self, rule: Rule, module: Any) -> int:
+        """Apply one rule once, as the greedy driver does."""
+        return Engine([rule], self.context).run(module, Options(max_rewrites=1)).total
 
     def explain(self, rule: Rule, op: Any, around: Around = ANYWHERE) -> Refusal | None:
         """Why ``rule`` does not apply at ``op``; None when it does."""

@@ -20,7 +20,7 @@ from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.operands import describe
 from mlirules.language.rule import Rule
 
-DriverName = Literal["greedy", "walk", "conversion", "cost"]
+DriverName = Literal["greedy", "walk", "conversion", "cost", "saturate"]
 Order = Literal["top-down", "bottom-up"]
 
 
@@ -49,6 +49,15 @@ class Options:
     first: int = 0
     #: Cost: asked with each match whether to go ahead.
     accept: Callable[[Match, Around], bool] | None = None
+    #: Saturate: the seconds that an op takes by itself.
+    weigh: Callable[[Any], float] | None = None
+    #: Saturate: end with the best so far at so many ops (None: chosen by the program's size), after
+    #: so many seconds for a block, so many rounds over the rules, or when the process
+    #: has grown by so many 10^6 bytes.
+    nodes: int | None = None
+    seconds: float = 10.0
+    rounds: int = 12
+    megabytes: float = 2000.0
 
 
 @dataclass
@@ -88,6 +97,8 @@ class Outcome:
     stopped: bool = False
     #: Where cost stages applied rules, and where not: ``pipeline.cost.Decision``.
     decisions: list[Any] = field(default_factory=list)
+    #: What is to be told besides: rules left out, limits that were hit.
+    notes: list[str] = field(default_factory=list)
 
     @property
     def total(self) -> int:
@@ -99,6 +110,7 @@ class Outcome:
         self.counts.update(other.counts)
         self.applications.extend(other.applications)
         self.decisions.extend(other.decisions)
+        self.notes.extend(other.notes)
         self.seconds += other.seconds
         for rule, seconds in other.seconds_by_rule.items():
             self.seconds_by_rule[rule] += seconds

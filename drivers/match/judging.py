@@ -293,7 +293,7 @@ class Judging:
             return True, said
 
         def ask(fn: str, names: list[str]) -> bool:
-            return uses(fn, names)[0]
+            return not state.around.uses or uses(fn, names)[0]
 
         depth = state.depth + PATTERN_HOLDS + progress(self.rule, line)
         try:

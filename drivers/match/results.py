@@ -97,6 +97,9 @@ class Around:
     target: str = "cpu"
     #: Whether an op is dead: uses by such ops do not count.
     dead: Callable[[Any], bool] = is_dead
+    #: Whether conditions on uses are asked: they say where a rule pays, not what it computes, and
+    #: where alternatives stand beside each other they would speak of those.
+    uses: bool = True
 
 
 ANYWHERE = Around()

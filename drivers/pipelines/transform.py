@@ -24,6 +24,7 @@ from mlirules.drivers.apply.run import Options, Outcome
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import Program, ir
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.measure import opcost, roofline
 from mlirules.drivers.pipelines import cost
 from mlirules.language.faults import CheckFailed, Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.library import Entry, RuleSet, reachable
@@ -227,6 +228,11 @@ def _run_stage(
     options = _options(stage, record, left, bound, outcome.total, texts)
     options.target = kind
     engine = _stage_engine(stage, module)
+    if stage.driver == "saturate":
+        known = roofline.parameters(costs.target.kind if costs is not None else kind)
+        options.weigh = functools.partial(opcost.seconds, known=known)
+        options.nodes, options.seconds = stage.nodes, stage.seconds
+        options.rounds, options.megabytes = stage.rounds, stage.megabytes
     if stage.driver == "cost":
         options.accept = judge = _judge(stage, engine, rest, costs)
     done = engine.run(module, options)
@@ -400,7 +406,7 @@ def transform(
         for application in outcome.applications:
             application.made = made.get(application.number, [])
     counts = leftovers(module)
-    return Transformed(given, outcome, sorted(counts), counts)
+    return Transformed(given, outcome, sorted(counts), counts, notes=list(outcome.notes))
 
 
 def compile_program(

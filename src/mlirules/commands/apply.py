@@ -43,6 +43,7 @@ class Driver(StrEnum):
     WALK = "walk"
     CONVERSION = "conversion"
     COST = "cost"
+    SATURATE = "saturate"
 
 
 class Order(StrEnum):
@@ -126,6 +127,8 @@ def command(
     if trace is not None:
         write_trace(trace, done.outcome.applications, done.outcome.decisions)
     show_decisions(done.outcome.decisions)
+    for said in done.notes:
+        note(said)
     if output is not None:
         write_bytes(output, done.text.encode())
     reasons = _why_not(text, done, stages, model) if why_not else None
@@ -246,6 +249,7 @@ def _report(done: Any) -> dict[str, object]:
         "seconds": done.outcome.seconds,
         "stopped": done.outcome.stopped,
         "leftovers": dict(done.leftover_counts),
+        **({"notes": done.notes} if done.notes else {}),
         **decisions_as_json(done.outcome.decisions),
     }
 

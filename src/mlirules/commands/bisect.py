@@ -35,7 +35,7 @@ def command(
     extra: Flags = None,
     rules: Rules = None,
     pipeline: Line = None,
-    driver: Annotated[str, Option(help="--rules: greedy, walk or conversion.")] = "greedy",
+    driver: Annotated[str, Option(help="--rules: greedy, walk, conversion, saturate.")] = "greedy",
     only: Only = None,
     skip: Skip = None,
     check: Annotated[

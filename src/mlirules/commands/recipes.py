@@ -76,12 +76,12 @@ def line_for(
         configuring = [s for s in line.stages if s.phase == "configuration"]
         stages = [*_filtered(rewriting, only, skip), *configuring]
         return line.model_copy(update={"stages": stages})
-    if driver not in ("greedy", "walk", "conversion"):
+    if driver not in ("greedy", "walk", "conversion", "saturate"):
         raise MlirulesError.at(
             "--driver",
             f"unknown driver {driver!r}",
             code="driver",
-            suggestion="greedy, walk or conversion",
+            suggestion="greedy, walk, conversion or saturate",
         )
     named: Any = driver
     return Pipeline(

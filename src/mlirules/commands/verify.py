@@ -46,7 +46,7 @@ def command(
     extra: Flags = None,
     rules: Rules = None,
     pipeline: Line = None,
-    driver: Annotated[str, Option(help="--rules: greedy, walk or conversion.")] = "greedy",
+    driver: Annotated[str, Option(help="--rules: greedy, walk, conversion, saturate.")] = "greedy",
     only: Only = None,
     skip: Skip = None,
     targets: Annotated[

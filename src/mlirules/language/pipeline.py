@@ -47,8 +47,28 @@ class Stage(_Strict):
         min_length=1,
         description="Rule sets: paths beside the pipeline file, shipped names, or other paths.",
     )
-    driver: Literal["greedy", "walk", "conversion", "cost"] = Field(
-        default="greedy", description="cost: greedy, where a cost model says that a rule pays."
+    driver: Literal["greedy", "walk", "conversion", "cost", "saturate"] = Field(
+        default="greedy",
+        description="cost: greedy, where a cost model says that a rule pays. saturate: rules as "
+        "equalities, of all equal programs the cheapest.",
+    )
+    nodes: int | None = Field(
+        default=None,
+        ge=1,
+        description="Saturate: end with the best so far at so many ops; default: by the size.",
+    )
+    seconds: float = Field(
+        default=10.0, gt=0, description="Saturate: end with the best so far after so many seconds."
+    )
+    rounds: int = Field(
+        default=12,
+        ge=1,
+        description="Saturate: end with the best so far when all rules were tried so often.",
+    )
+    megabytes: float = Field(
+        default=2000.0,
+        gt=0,
+        description="Saturate: end with the best so far when the process has grown by so much.",
     )
     margin: float | None = Field(
         default=None,

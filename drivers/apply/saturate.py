@@ -1,0 +1,648 @@
+"""The ``saturate`` driver: rules as equalities, in an e-graph of each block's pure ops.
+
+Where a rule matches, what it makes is put beside the matched op, and the two are taken for equal;
+nothing is replaced until no rule says anything new, or a limit is reached. Then the cheapest
+program is taken (:mod:`mlirules.drivers.apply.extraction`). So the order of rules and their
+``benefit`` do not matter, and rules that undo each other end.
+
+The alternatives are ops of the program, which matcher and rewrites of the other drivers work on as
+they are. Every op reads, for each class, the value that stands for it; to match other members of a
+class the ops of a pattern are let read those for as long as the matcher looks
+(:mod:`mlirules.drivers.apply.alternatives`).
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlirules.drivers.apply import pieces, tracking
+from mlirules.drivers.apply.alternatives import Skeleton, unsaid, unsuitable
+from mlirules.drivers.apply.egraph import Application as Said
+from mlirules.drivers.apply.egraph import EGraph
+from mlirules.drivers.apply.extraction import Choice, Weight, extract, original
+from mlirules.drivers.apply.placing import Instantiator
+from mlirules.drivers.apply.run import Options
+from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.match.results import Around, Match
+from mlirules.drivers.match.rewrites import Rewrite
+from mlirules.drivers.match.values import constant_of
+from mlirules.language.faults import MlirulesError
+from mlirules.language.operands import describe
+from mlirules.language.rule import Rule
+
+__all__ = ["Found", "Limits", "Saturation", "Step", "blocks", "sort_out"]
+
+_PURE = (
+    "torch.aten.",
+    "torch.constant.",
+    "torch.prim.ListConstruct",
+    "torch.vtensor.literal",
+)
+#: Ops whose results are not determined by what they read.
+_RANDOM = (
+    *("rand", "bernoulli", "dropout", "normal", "uniform", "multinomial", "exponential", "rrelu"),
+    *("native_dropout", "poisson", "geometric", "cauchy", "log_normal", "empty", "new_empty"),
+)
+#: So many choices of ops are tried for one rule at one op, each time that it is looked at.
+WAYS = 64
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to end, with the best so far."""
+
+    #: Ops, the program's own among them.
+    nodes: int
+    seconds: float
+    #: How often all rules are looked for.
+    rounds: int
+    #: By how many 10^6 bytes the process may grow.
+    megabytes: float
+
+
+@dataclass
+class Step:
+    """One application: the rule, the ops it matched with what they read, what it made."""
+
+    rule: Rule
+    root: int
+    #: The matched nodes, each with the values that it read then.
+    cone: dict[int, list[int]]
+    #: What must be equal for the match, and the clock of then: two values each.
+    needs: list[tuple[int, int]]
+    clock: int
+    #: Values of the root and those made for them.
+    equal: list[tuple[int, int]]
+    #: The nodes it made, or found made.
+    made: list[int]
+    bindings: dict[str, str]
+
+
+@dataclass
+class Found:
+    """What became of one block."""
+
+    #: The steps from the program to what was chosen, in an order in which they can be taken.
+    chain: list[int] = field(default_factory=list)
+    #: Why it ended early, or what was left alone.
+    notes: list[str] = field(default_factory=list)
+    before: int = 0
+    after: int = 0
+
+
+def sort_out(rules: Sequence[Rule]) -> tuple[list[Rule], list[str]]:
+    """The rules that an e-graph can hold, and the others with the line that says why not."""
+    kept, left = [], []
+    for rule in rules:
+        why = unsuitable(rule)
+        if why is None:
+            kept.append(rule)
+        else:
+            left.append(f"{why[0]}: {rule.name} is left out: {why[1]}")
+    return kept, left
+
+
+def blocks(module: Any) -> list[Any]:
+    """The blocks whose ops are looked at, inner ones before those around them."""
+    found = [
+        block
+        for op in (module.operation, *ops_below(module.operation, _enters))
+        if op.name != "builtin.module" and _enters(op)
+        for region in op.regions
+        for block in region.blocks
+    ]
+    return found[::-1]
+
+
+def _enters(op: Any) -> bool:
+    return not op.name.startswith(SCALAR_BODIES)
+
+
+def _pure(op: Any) -> bool:
+    name = op.name
+    if not name.startswith(_PURE) or len(op.regions) or not len(op.results):
+        return False
+    stem = name.removeprefix("torch.aten.").split(".")[0]
+    if name.startswith("torch.aten.") and stem.endswith("_"):
+        return False
+    # Outside training a dropout gives what it reads.
+    still = "dropout" in stem and len(op.operands) > 2 and constant_of(op.operands[2]) is False
+    if name.startswith("torch.aten.") and stem.startswith(_RANDOM) and not still:
+        return False
+    if stem.startswith("scaled_dot_product") and constant_of(op.operands[4]) != 0.0:
+        return False
+    values = (*op.operands, *op.results)
+    return not any(str(v.type).startswith(("!torch.tensor", "!torch.list<tensor")) for v in values)
+
+
+def _changes_list(op: Any) -> bool:
+    stem = op.name.removeprefix("torch.aten.").split(".")[0]
+    return (
+        stem in ("append", "extend", "insert", "pop", "clear", "reverse", "_set_item", "sort")
+        and len(op.operands) > 0
+        and str(op.operands[0].type).startswith("!torch.list")
+    )
+
+
+def _plain(rewrite: Rewrite) -> bool:
+    """Whether a rewrite makes torch ops of torch values alone."""
+    return all(not cast for _, cast, _, _ in rewrite.reads) and all(
+        step.op.name.startswith(_PURE) and not len(step.op.regions) and step.attribute is None
+        for step in rewrite.steps
+    )
+
+
+class Saturation:
+    """One block's e-graph: :meth:`grow` it, :meth:`choose`, then put the choice in place."""
+
+    def __init__(
+        self,
+        block: Any,
+        rules: Sequence[Rule],
+        matchers: dict[str, Matcher],
+        context: Any,
+        options: Options,
+    ) -> None:
+        self.block = block
+        self.matchers = matchers
+        self.options = options
+        self.graph = EGraph()
+        self.ops: list[Any] = []  # by node
+        self.names: list[str] = []
+        self.values: list[Any] = []  # by value
+        self.givers: list[int | None] = []  # by value: the node that gives it
+        self.steps: list[Step] = []
+        self.leaves: list[int] = []
+        self.wanted: list[int] = []
+        self.told: Counter[str] = Counter()
+        self._ids: dict[Any, int] = {}
+        self._shown: dict[int, int] = {}
+        self._weights: dict[int, Weight] = {}
+        self._done: set[Hashable] = set()
+        self._instantiator = Instantiator(context)
+        self._around = Around(options.target, uses=False)
+        self._skeletons: dict[str, list[Skeleton]] = {}
+        self._unsaid = {rule.name: unsaid(rule) for rule in rules}
+        for rule in rules:
+            self._skeletons.setdefault(rule.root.op, []).append(Skeleton(rule))
+        depths = [s.depth for found in self._skeletons.values() for s in found]
+        self._depth = max(depths, default=0)
+        self._original = [op.operation for op in block.operations]
+        self._pinned: list[Any] = []
+        #: Whether there is an op that changes a list: then lists are not values.
+        self.mutable = any(_changes_list(op) for op in self._original)
+        for op in self._original:
+            self._enter(op)
+
+    # -- the program as an e-graph
+
+    def _value(self, value: Any) -> int:
+        """The number of a value; one that is new comes from elsewhere."""
+        found = self._ids.get(value)
+        if found is None:
+            found = self._new(value)
+            self.leaves.append(found)
+        return found
+
+    def _new(self, value: Any) -> int:
+        number = self._ids[value] = self.graph.value()
+        self.values.append(value)
+        self.givers.append(None)
+        self._shown[number] = number
+        return number
+
+    def _enter(self, op: Any) -> None:
+        if _pure(op):
+            self._add(op, [self._value(v) for v in op.operands], None)
+            return
+        self._pinned.append(op)
+        own = {v for inner in ops_below(op) for v in inner.results} if len(op.regions) else set()
+        for value in pieces.read_by(op):
+            if value not in own:
+                self.wanted.append(self._value(value))
+        for value in op.results:
+            self._value(value)
+
+    def _label(self, op: Any) -> Hashable:
+        kept = tuple(sorted(((a.name, a.attr) for a in _named(op)), key=lambda a: a[0]))
+        return (op.name, kept, *(v.type for v in op.results))
+
+    def _add(self, op: Any, operands: Sequence[int], maker: int | None) -> int:
+        results = [self._new(v) for v in op.results]
+        number = self.graph.node(self._label(op), operands, results, maker)
+        for result in results:
+            self.givers[result] = number
+        self.ops.append(op)
+        self.names.append(op.name)
+        return number
+
+    def _show(self, touched: Iterable[int]) -> None:
+        """Let ops read the value that stands for each class: a constant where there is one."""
+        for number in touched:
+            node = self.graph.nodes[number]
+            if not node.merged:
+                operands = self.ops[number].operands
+                for at, value in enumerate(node.operands):
+                    operands[at] = self.values[self._standing(value)]
+
+    def _standing(self, value: int) -> int:
+        root = self.graph.find(value)
+        found = self._shown.get(root)
+        if found is None:
+            found = self._shown[root] = min(self.graph.values(root), key=self._rank)
+        return found
+
+    def _rank(self, value: int) -> tuple[int, int]:
+        owner = pieces.owner(self.values[value])
+        name = "" if owner is None else owner.name
+        kind = 0 if name.startswith("torch.constant.") else 1 if "ListConstruct" in name else 2
+        return kind, value
+
+    def _rebuild(self) -> set[int]:
+        """Close the graph under congruence. Returns the classes that changed."""
+        touched = self.graph.rebuild()
+        changed, self.graph.changed = self.graph.changed, set()
+        changed = {self.graph.find(c) for c in changed}
+        for root in changed:
+            self._shown.pop(root, None)
+        again = [n for root in changed for n in self.graph.users(root)]
+        self._show(dict.fromkeys([*touched, *again]))
+        return changed
+
+    # -- growing
+
+    def grow(self, limits: Limits) -> str:
+        """Apply rules until they say nothing new. Why it ended before that, if it did."""
+        started, size = time.monotonic(), _megabytes()
+        self._rebuild()
+        waiting = dict.fromkeys(range(len(self.graph.nodes)), 0)
+        for _ in range(limits.rounds):
+            # All that holds now is found before any of it is said: in any order it is the same.
+            found: list[tuple[Match, Step]] = []
+            for number, distance in waiting.items():
+                skeletons = self._skeletons.get(self.names[number], ())
+                if not skeletons or self.graph.nodes[number].merged:
+                    continue
+                for skeleton in skeletons:
+                    if distance <= skeleton.depth:
+                        found += self._matches(skeleton, number)
+                if time.monotonic() - started > limits.seconds:
+                    return f"after {limits.seconds:g} s"
+            for match, step in found:
+                self._apply(match, step)
+                if len(self.ops) > limits.nodes:
+                    return f"after {len(self.ops)} ops (the limit is {limits.nodes})"
+            if time.monotonic() - started > limits.seconds:
+                return f"after {limits.seconds:g} s"
+            if _megabytes() - size > limits.megabytes:
+                return f"after {limits.megabytes:g} MB"
+            waiting = self._above(self._rebuild())
+            if not waiting:
+                return ""
+        return f"after {limits.rounds} rounds"
+
+    def _above(self, classes: Iterable[int]) -> dict[int, int]:
+        """The nodes at which a change in these classes can make a difference, and how far above."""
+        level = list(dict.fromkeys(classes))
+        found = {n: 0 for root in level for n, _ in self.graph.members(root)}
+        seen = set(level)
+        for distance in range(1, self._depth + 1):
+            users = dict.fromkeys(n for root in level for n in self.graph.users(root))
+            level = []
+            for number in users:
+                # What is new itself is looked at with all rules in any case.
+                found.setdefault(number, distance)
+                for value in self.graph.nodes[number].results:
+                    root = self.graph.find(value)
+                    if root not in seen:
+                        seen.add(root)
+                        level.append(root)
+        return dict(sorted(found.items()))
+
+    def _matches(self, skeleton: Skeleton, number: int) -> list[tuple[Match, Step]]:
+        """A rule's matches at a node, in every way that holds and was not taken yet."""
+        rule = skeleton.rule
+        found = []
+        for count, (way, nodes) in enumerate(skeleton.ways(self.graph, number, self._name)):
+            if count == WAYS:
+                self.told[f"{rule.name}: more than {WAYS} choices of ops at one place"] += 1
+                break
+            key = (rule.name, tuple(sorted(nodes)))
+            if key in self._done:
+                continue
+            changed = self._read(nodes, way)
+            try:
+                match = self.matchers[rule.name].match(self.ops[number], self._around)
+                if isinstance(match, Match):
+                    self._done.add(key)
+                    found.append((match, self._step(match, number)))
+                elif match.error is not None:
+                    raise match.error
+            finally:
+                for op, at, value in changed:
+                    op.operands[at] = value
+        return found
+
+    def _step(self, match: Match, number: int) -> Step:
+        """What a match rests on, taken down while the program reads as it was matched."""
+        step = Step(match.rule, number, {}, [], self.graph.clock, [], [], {})
+        for op in dict.fromkeys((self.ops[number], *(o.operation for o in match.inner))):
+            if len(op.results) and (given := self._ids.get(op.results[0])) is not None:
+                self._note(step, given)
+        step.bindings = {name: describe(value) for name, value in match.env.items()}
+        return step
+
+    def _name(self, number: int) -> str:
+        return self.names[number]
+
+    def _read(self, nodes: Iterable[int], chosen: dict[int, int]) -> list[tuple[Any, int, Any]]:
+        """Let nodes read the chosen members of classes; returns what they read before."""
+        changed = []
+        for number in nodes:
+            op = self.ops[number]
+            for at, value in enumerate(self.graph.nodes[number].operands):
+                member = chosen.get(self.graph.find(value))
+                if member is not None:
+                    before = op.operands[at]
+                    if self.values[member] != before:
+                        changed.append((op, at, before))
+                        op.operands[at] = self.values[member]
+        return changed
+
+    def _apply(self, match: Match, step: Step) -> None:
+        rule, number = match.rule, step.root
+        if not _plain(match.rewrite):
+            self.told[f"{rule.made_by.span}: {rule.name} makes more than torch ops here"] += 1
+            return
+        at = len(self.steps)
+        root = self.ops[number]
+        self._instantiator.mark = tracking.place(root)
+        made = self._instantiator.instantiate(match.rewrite, match.values, root)
+        same: dict[Any, Any] = {}
+        gone: list[Any] = []
+        for view in self._instantiator.last_created:
+            op = view.operation
+            for n, value in enumerate(op.operands):
+                if value in same:
+                    op.operands[n] = same[value]
+            self._take(op, step, at, same, gone)
+        made = [same.get(value, value) for value in made]
+        for op in reversed(gone):
+            op.erase()
+        for name, result, value in zip(
+            self.matchers[rule.name].structure.names_of_results(root),
+            root.results,
+            made,
+            strict=True,
+        ):
+            if name in self._unsaid[rule.name]:
+                continue
+            if result.type != value.type:
+                text = f"{rule.made_by.span}: {rule.name} gives {value.type} for {result.type}"
+                raise MlirulesError.at("saturate", text, code="types")
+            step.equal.append((self._ids[result], self._value(value)))
+        self.steps.append(step)
+        step.clock = self.graph.clock
+        for one, two in step.equal:
+            self.graph.union(one, two, Said(at))
+
+    def _note(self, step: Step, given: int) -> None:
+        """Write down that the node which gives this value was matched, and what it read."""
+        member = self.givers[given]
+        if member is None:
+            return
+        node = self.graph.nodes[member]
+        read = [self._ids[v] for v in self.ops[member].operands]
+        step.cone[member] = read
+        step.needs += [
+            (made, now) for made, now in zip(node.operands, read, strict=True) if made != now
+        ]
+
+    def _take(self, op: Any, step: Step, at: int, same: dict[Any, Any], gone: list[Any]) -> None:
+        """Enter an op that a rewrite made, or the equal one that is there instead of it."""
+        operands = [self._value(v) for v in op.operands]
+        known = self.graph.known(self._label(op), operands)
+        if known is None:
+            step.made.append(self._add(op, operands, at))
+            return
+        node = self.graph.nodes[known]
+        step.made.append(known)
+        step.needs += [(a, b) for a, b in zip(operands, node.operands, strict=True) if a != b]
+        for value, result in zip(op.results, node.results, strict=True):
+            same[value] = self.values[result]
+            # Also for what was made after it, which reads it.
+            value.replace_all_uses_with(self.values[result])
+        gone.append(op)
+
+    # -- choosing
+
+    def _weight(self, number: int) -> Weight:
+        found = self._weights.get(number)
+        if found is None:
+            op, node = self.ops[number], self.graph.nodes[number]
+            constant = not node.operands and op.name.startswith(_PURE[1:])
+            assert self.options.weigh is not None
+            # A little for every op: of two programs that take as long the shorter one.
+            cost = round(1e15 * self.options.weigh(op)) + 1_000_000
+            text = f"{number}" if node.maker is None else f"{op.name}{sorted(map(str, _named(op)))}"
+            text += "".join(str(v.type) for v in op.results)
+            found = self._weights[number] = Weight(cost, constant, text)
+        return found
+
+    def choose(self, upto: int | None = None) -> tuple[Choice | None, Found]:
+        """The cheapest program and the steps to it, or to the first ``upto`` of these.
+
+        No choice: the program as it stands is no dearer.
+        """
+        found = Found()
+        choice = extract(self.graph, self._weight, self.leaves, self.wanted)
+        found.before = original(self.graph, self._weight, self.wanted)
+        found.after = choice.cost
+        if found.after < found.before:
+            found.chain = self._chain(choice)
+        if not found.chain:
+            found.after = found.before
+            return None, found
+        if upto is not None and upto < len(found.chain):
+            found.chain = found.chain[:upto]
+            if not found.chain:
+                return None, found
+            steps = [self.steps[n] for n in found.chain]
+            own = [n for n, node in enumerate(self.graph.nodes) if node.maker is None]
+            nodes = [*own, *(n for step in steps for n in step.made)]
+            equal = [(a, b, Said(n)) for n in found.chain for a, b in self.steps[n].equal]
+            self.graph.reset(nodes, equal)
+            choice = extract(self.graph, self._weight, self.leaves, self.wanted)
+            found.after = choice.cost
+        return choice, found
+
+    def _chain(self, choice: Choice) -> list[int]:
+        """The steps that the chosen program rests on, in the order in which they were taken."""
+        end = self.graph.clock
+        taken: set[int] = set()
+        pairs: list[tuple[int, int, int]] = []
+        nodes: set[int] = set()
+        leaf_of = {self.graph.find(v): v for v in reversed(self.leaves)}
+        left = list(self.wanted)
+        while left:
+            value = left.pop()
+            picked = choice.nodes.get(self.graph.find(value))
+            if picked is None:
+                # From elsewhere: an argument may stand for what was computed.
+                pairs.append((value, leaf_of[self.graph.find(value)], end))
+                continue
+            number, at = picked
+            node = self.graph.nodes[number]
+            pairs.append((value, node.results[at], end))
+            if number not in nodes:
+                nodes.add(number)
+                left += node.operands
+                if node.maker is not None:
+                    taken.add(node.maker)
+        todo = list(taken | self.graph.grounds(pairs))
+        taken = set(todo)
+        while todo:
+            step = self.steps[todo.pop()]
+            more = self.graph.grounds((a, b, step.clock) for a, b in step.needs)
+            for member in step.cone:
+                maker = self.graph.nodes[member].maker
+                if maker is not None:
+                    more.add(maker)
+            todo += more - taken
+            taken |= more
+        return sorted(taken)
+
+    # -- putting it in place
+
+    def restore(self) -> None:
+        """Put the program back as it was."""
+        for number, node in enumerate(self.graph.nodes):
+            if node.maker is None:
+                for at, value in enumerate(node.operands):
+                    self.ops[number].operands[at] = self.values[value]
+        self._erase(n for n, node in enumerate(self.graph.nodes) if node.maker is not None)
+
+    def put(self, choice: Choice) -> str:
+        """Make the chosen program of the block. Why that cannot be, and nothing was done."""
+        order, why = self._order(choice)
+        if why:
+            self.restore()
+            return why
+        value_of = {
+            root: self.values[self.graph.nodes[n].results[at]]
+            for root, (n, at) in choice.nodes.items()
+        }
+        leaf_of = {self.graph.find(v): self.values[v] for v in reversed(self.leaves)}
+
+        def now(value: int) -> Any:
+            root = self.graph.find(value)
+            return leaf_of[root] if root in leaf_of else value_of[root]
+
+        for anchor, number in order:
+            op = self.ops[number]
+            for at, value in enumerate(self.graph.nodes[number].operands):
+                op.operands[at] = now(value)
+            if anchor is not None:
+                op.move_before(anchor)
+        mapped = {self.values[v]: now(v) for v in self.wanted}
+        for op in self._pinned:
+            pieces.remap(op, mapped)
+        kept = {number for _, number in order}
+        self._erase(n for n in range(len(self.ops)) if n not in kept)
+        return ""
+
+    def _order(self, choice: Choice) -> tuple[list[tuple[Any, int]], str]:
+        """The chosen nodes, each after what it reads, with the op of the program it goes before."""
+        placed: set[int] = set()
+        order: list[tuple[Any, int]] = []
+        passed = {self._ids[v] for v in self._outside()}
+        own = {self.ops[n]: n for n, node in enumerate(self.graph.nodes) if node.maker is None}
+        live: set[int] = set()
+        left = [self.graph.find(v) for v in self.wanted]
+        while left:
+            picked = choice.nodes.get(left.pop())
+            if picked is not None and picked[0] not in live:
+                live.add(picked[0])
+                left += [self.graph.find(v) for v in self.graph.nodes[picked[0]].operands]
+        leaves: dict[int, list[int]] = {}
+        for leaf in self.leaves:
+            leaves.setdefault(self.graph.find(leaf), []).append(leaf)
+
+        def place(root: int, anchor: Any) -> bool:
+            stack = [root]
+            while stack:
+                top = self.graph.find(stack[-1])
+                if top in leaves:
+                    stack.pop()
+                    if leaves[top][0] not in passed:
+                        return False
+                    continue
+                number = choice.nodes[top][0]
+                if number in placed:
+                    stack.pop()
+                    continue
+                waiting = []
+                for value in self.graph.nodes[number].operands:
+                    below = self.graph.find(value)
+                    if below in leaves:
+                        if leaves[below][0] not in passed:
+                            return False
+                    elif choice.nodes[below][0] not in placed:
+                        waiting.append(value)
+                if waiting:
+                    stack += waiting
+                    continue
+                placed.add(number)
+                order.append((None if self.ops[number] == anchor else anchor, number))
+                stack.pop()
+            return True
+
+        late = "the cheapest program would need a value before the op that gives it"
+        for op in self._original:
+            number = own.get(op)
+            if number is not None:
+                if number in live and not place(self.graph.nodes[number].results[0], op):
+                    return [], late
+                continue
+            read = [self._ids[v] for v in pieces.read_by(op) if v in self._ids]
+            if not all(place(value, op) for value in read):
+                return [], late
+            passed.update(self._ids[v] for v in op.results)
+        return order, ""
+
+    def _outside(self) -> list[Any]:
+        pinned = set(self._pinned)
+        return [
+            v
+            for v in (self.values[n] for n in self.leaves)
+            if (owner := pieces.owner(v)) is None or owner not in pinned
+        ]
+
+    def _erase(self, nodes: Iterable[int]) -> None:
+        """Erase ops that nothing of the program reads; they may read each other, in circles."""
+        gone = [self.ops[n] for n in nodes]
+        inside = set(gone)
+        other = next((v for v in self.values if pieces.owner(v) not in inside), None)
+        for op in gone:
+            operands = op.operands
+            for at in range(len(operands)):
+                operands[at] = other
+        for op in gone:
+            op.erase()
+
+
+def _named(op: Any) -> list[Any]:
+    return [op.attributes[n] for n in range(len(op.attributes))]
+
+
+def _megabytes() -> float:
+    """The most memory that the process has had so far, 10^6 bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
