@@ -3,6 +3,7 @@
 import ast
 import gc
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,17 @@ def test_a_rule_file_that_is_edited_is_read_again(tmp_path: Path) -> None:
     for new in ("tanh", "sigmoid", "exp2"):
         file.write_text(text_of("edited", "relu", f"y = torch.aten.{new}(x)"), encoding="utf-8")
         assert f"torch.aten.{new}" in transform(program("relu"), stages=[stage]).text
+
+
+def test_a_rule_that_was_changed_in_memory_is_another_rule() -> None:
+    first = rule("changed", "relu", "y = torch.aten.tanh(x)")
+    changed = replace(first, rewrite=rule("changed", "relu", "y = torch.aten.exp2(x)").rewrite)
+    with Session() as session:
+        for given, op in ((first, "tanh"), (changed, "exp2"), (first, "tanh")):
+            module = compiler.parse(program("relu"), "<program>", session.context)
+            session.engine_for([given]).run(module, Options(driver="greedy"))
+            assert f"torch.aten.{op}" in str(module)
+        assert session.engine_for([first]) is session.engine_for([first])
 
 
 @pytest.mark.parametrize("driver", ["greedy", "walk", "conversion"])

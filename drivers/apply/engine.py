@@ -111,6 +111,11 @@ class Engine:
             self.matchers |= {r.name: Matcher(r, self.context) for r in new}
             self.rules = sorted([*self.rules, *new], key=lambda r: r.order)
 
+    def rule(self, rule: Rule) -> Rule | None:
+        """The rule of the same name that this engine applies."""
+        found = self.matchers.get(rule.name)
+        return found.rule if found is not None else None
+
     # -- patterns
 
     def relevant(self, present: Collection[str]) -> list[Rule]:

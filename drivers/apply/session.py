@@ -95,8 +95,16 @@ class Session:
         return found if found is not None else self._engines.put(key, Engine(rules, self.context))
 
     def engine_for(self, rules: Sequence[Rule]) -> Engine:
-        """An engine for these rules; what it has decided is kept between programs."""
-        return self.engine(tuple(_digest(rule) for rule in rules), rules)
+        """An engine for these rules; what it has decided is kept between programs.
+
+        A rule that was changed in memory has the text of the one that it was made from: it is given
+        an engine of its own.
+        """
+        key = tuple(_digest(rule) for rule in rules)
+        found = self._engines.get(key)
+        if found is None or not all(map(_same, rules, map(found.rule, rules))):
+            found = self._engines.put(key, Engine(rules, self.context))
+        return found
 
     def __enter__(self) -> Session:
         self._tokens.append(_CURRENT.set(self))
@@ -128,6 +136,20 @@ def _stamp(file: Path) -> tuple[str, int, int, int]:
     """Changes with the content of a file, without reading it."""
     state = file.stat()
     return str(file), state.st_mtime_ns, state.st_size, state.st_ino
+
+
+def _same(one: Rule, other: Rule | None) -> bool:
+    """Whether two rules of one text still say the same."""
+    return one is other or (
+        other is not None
+        and one.match == other.match
+        and one.index_match == other.index_match
+        and one.types == other.types
+        and one.let == other.let
+        and one.where == other.where
+        and one.rewrite == other.rewrite
+        and one.variants == other.variants
+    )
 
 
 def _digest(rule: Rule) -> str:

@@ -93,7 +93,7 @@ def _bound(name: str) -> tuple[str, ...] | None:
     return None
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def _verified(name: str) -> int | None:
     """How many operands an op's verifier asks for, where it says so."""
     context = ops.shared_context()
