@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mlirules.generator import names
-from mlirules.generator.emit import pdll, transform_spec
+from mlirules.generator.emit import inductor, pdll, transform_spec
 from mlirules.generator.emit import tuning_spec as tuning
 from mlirules.generator.emit.standalone import standalone_pdll
 from mlirules.generator.render import Templates
@@ -23,6 +23,7 @@ FORMS = {
     "pdl": pdll.TEMPLATE,
     "transform": transform_spec.TEMPLATE,
     "tuning-spec": tuning.TEMPLATE,
+    "inductor": inductor.TEMPLATE,
 }
 
 
@@ -78,6 +79,10 @@ def artefacts(
     made = Artefacts()
     groups = [(f"{name}/{rule.name}", [rule]) for rule in rules] if per_rule else [(name, rules)]
     for stem, group in groups:
+        if "inductor" in forms:
+            _inductor(group, stem, made, f"the rule set {name}", templates)
+        if not {"pdll", "pdl"} & set(forms):
+            continue
         text = pdll.pdll(group, origin=f"the rule set {name}", templates=templates)
         if "pdll" in forms:
             made.files[f"{stem}.pdll"] = text
@@ -86,6 +91,17 @@ def artefacts(
     if "pdl" in forms:
         _standalone(rules, name, made, folder, templates)
     return made
+
+
+def _inductor(
+    rules: Sequence[Rule], stem: str, made: Artefacts, origin: str, templates: Templates | None
+) -> None:
+    text, said, faults = inductor.inductor(rules, origin=origin, templates=templates)
+    made.refused += [("inductor", fault) for fault in faults]
+    if said:
+        folder, _, file = stem.rpartition("/")
+        module = re.sub(r"\W", "_", file)
+        made.files[f"{folder}/{module}_inductor.py" if folder else f"{module}_inductor.py"] = text
 
 
 def tuning_specs(

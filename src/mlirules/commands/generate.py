@@ -27,7 +27,7 @@ def command(
     rules: Annotated[list[str], Argument(help="Rule sets: shipped names, files or folders.")],
     to: Annotated[
         list[str] | None,
-        Option("--to", help="Forms: pdll, pdl, transform, tuning-spec. [pdll,pdl]"),
+        Option("--to", help="Forms: pdll, pdl, transform, tuning-spec, inductor. [pdll,pdl]"),
     ] = None,
     output: Annotated[Path, Option("--output", "-o", help="The folder.")] = Path("generated"),
     per_rule: Annotated[
@@ -53,7 +53,7 @@ def command(
         Path | None,
         Option(
             help="A folder of Jinja templates that take the place of shipped ones: rules.pdll.j2, "
-            "transform-spec.mlir.j2, tuning-spec.mlir.j2."
+            "transform-spec.mlir.j2, tuning-spec.mlir.j2, inductor.py.j2."
         ),
     ] = None,
     only: Only = None,
