@@ -372,8 +372,8 @@ class _Writer:
             made |= {t: None for t in targets if t is not None}
         if any(name is not None and name not in made for name in ends):
             raise _refusal(self.rule.root.line, "a result is not defined by an op")
-        shown = ["None" if name is None else f"n_{name}" for name in ends]
-        return lines, shown[0] if len(shown) == 1 else f"[{', '.join(shown)}]"
+        given = ["None" if name is None else f"n_{name}" for name in ends]
+        return lines, given[0] if len(given) == 1 else f"[{', '.join(given)}]"
 
     def _made(self, line: Line, call: ast.Call, made: dict[str, None]) -> str:
         args = [_op(line, call), *(self._argument(line, a, made) for a in call.args)]
