@@ -10,6 +10,7 @@ import pytest
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.quality.check import check_rule
 from mlirules.drivers.quality.ruletest import run_test
+from mlirules.language import consent
 from mlirules.language.loader import rules_of
 from mlirules.language.source import load_yaml
 
@@ -28,6 +29,7 @@ PASTED = {
 def test_what_the_page_shows_works(name: str, tmp_path: Path) -> None:
     file = tmp_path / f"{name.replace('-*', '')}.yaml"
     file.write_text(PASTED[name])
+    consent.grant(native=True)  # one brings a kernel; taken back after the test by own_consent
     assert not check_rule(file)
     for rule in rules_of(load_yaml(file), ops=compiler.op_oracle):
         for test in rule.tests:
