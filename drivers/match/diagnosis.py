@@ -15,7 +15,8 @@ from mlirules.drivers.match.structure import Structure
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression
 from mlirules.language.rule import Line, Rule, nested_calls
-from mlirules.language.unify import NoMatch, bind
+from mlirules.language.nomatch import NoMatch
+from mlirules.language.unify import bind
 from mlirules.language.values import dtype_named
 from mlirules.language.words import source
 

@@ -37,7 +37,8 @@ from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression
 from mlirules.language.operands import Refused, truth
 from mlirules.language.rule import Line, Rule
-from mlirules.language.unify import NoMatch, bind
+from mlirules.language.nomatch import NoMatch
+from mlirules.language.unify import bind
 
 
 class Judging:

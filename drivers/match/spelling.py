@@ -20,7 +20,7 @@ from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression
 from mlirules.language.rule import STRUCTURED_OPS, Line, Rule
-from mlirules.language.unify import NoMatch
+from mlirules.language.nomatch import NoMatch
 from mlirules.language.values import DType, Dyn, Tensor, dtype_named
 
 __all__ = [

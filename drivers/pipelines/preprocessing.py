@@ -216,6 +216,9 @@ def _guards(
     rule: Rule, where: list[tuple[Line, ast.Expr]]
 ) -> tuple[list[_Guard], list[tuple[Line, ast.Expr]]]:
     """The conditions on sizes that match ops can ask, and those that must hold for any size."""
+    for line, decl in rule.types.values():
+        if any(d.expr is not None for d in decl.dims or ()):
+            raise _refuse(line, rule, "no match op computes with sizes")
     dims = {
         d.value
         for _, decl in rule.types.values()

@@ -215,6 +215,8 @@ class Binder:
             sizes = sizes[:pack] + sizes[pack + count :]
             decls = decls[:pack] + decls[pack + 1 :]
         for d, size in zip(decls, sizes, strict=True):
+            if d.expr is not None:
+                raise Undecided(f"a computed size in the type of {name}")
             if d.value is None:
                 continue
             if isinstance(d.value, int):
@@ -314,6 +316,8 @@ def sizes_of(world: World, name: str, decl: ast.TypeDecl, env: dict[str, Any]) -
                 if isinstance(d.value, str):
                     env[d.value] = known
             out += known
+        elif d.expr is not None:
+            raise Undecided(f"a computed size in the type of {name}")
         elif d.value is None:
             out.append(dim(f"{name}.{len(out)}"))
         elif isinstance(d.value, int):

@@ -9,7 +9,9 @@ from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.values import type_info
 from mlirules.generator.programs import Leaf, Program, constant, list_of
 from mlirules.language.notation import ast
+from mlirules.language.operands import Refused
 from mlirules.language.rule import Rule
+from mlirules.language.sizes import size as computed_size
 
 ELEMENTS = ("f32", "f64", "f16", "bf16", "si64", "si32", "si8", "ui8", "i1", "complex<f32>")
 
@@ -36,6 +38,13 @@ def initial(rule: Rule, by_result: dict[str, tuple[int, int]]) -> Program:
             for d in decl.dims if decl.dims is not None else ():
                 if d.pack:
                     shape += [2]
+                elif d.expr is not None:
+                    for symbol in d.asked():
+                        size(symbol.id)
+                    try:
+                        shape.append(computed_size(d.expr, dims))
+                    except Refused as refused:
+                        raise ValueError(refused.message) from None
                 else:
                     shape.append(size(d.value) if isinstance(d.value, str) else d.value or 4)
             if decl.dims is None:

@@ -23,7 +23,8 @@ from mlirules.language.evaluate import Evaluator
 from mlirules.language.notation import ast
 from mlirules.language.operands import Refused, describe, sequence
 from mlirules.language.rule import Line, Rule
-from mlirules.language.unify import NoMatch
+from mlirules.language.sizes import size
+from mlirules.language.nomatch import NoMatch
 from mlirules.language.values import DType, Dyn, Opaque, Scalar, Tensor, dtype_named
 
 
@@ -285,6 +286,8 @@ class Builder(Evaluator):
         for dim in decl.dims:
             if isinstance(dim.value, int):
                 dims.append(dim.value)
+            elif dim.expr is not None:
+                dims.append(size(dim.expr, self.env))
             elif dim.value is None:
                 dims.append(Dyn("?", ()))
             elif dim.pack:
@@ -315,6 +318,8 @@ class Builder(Evaluator):
         spread: list[Any] = []
         for d in decls:
             value = self.env.get(d.value) if isinstance(d.value, str) else d.value
+            if d.expr is not None:
+                value = size(d.expr, self.env)
             if d.pack:
                 size = len(dims) - (len(decls) - 1)
                 spread.extend(value if isinstance(value, list) else [None] * size)

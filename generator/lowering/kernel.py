@@ -20,7 +20,7 @@ from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
 from mlirules.language.operands import Refused, describe, truth
 from mlirules.language.rule import Line, Rule, Variant
-from mlirules.language.unify import NoMatch
+from mlirules.language.nomatch import NoMatch
 from mlirules.language.values import DType, Tensor
 
 _CPU = f'#hal.executable.target<"llvm-cpu", "embedded-elf-{platform.machine()}">'

@@ -15,7 +15,7 @@ from mlirules.generator.lowering.values import (
 )
 from mlirules.language.notation import ast
 from mlirules.language.operands import Refused
-from mlirules.language.unify import NoMatch
+from mlirules.language.nomatch import NoMatch
 from mlirules.language.values import DType, Dyn, Tensor, dtype_named
 
 

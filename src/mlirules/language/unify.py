@@ -6,32 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from mlirules.language.evaluate import Evaluator
+from mlirules.language.nomatch import NoMatch
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression
 from mlirules.language.operands import Refused, describe
 from mlirules.language.rule import Line, Rule
 from mlirules.language.signs import builtin
+from mlirules.language.sizes import Computed, solve
 from mlirules.language.values import Dyn, Opaque, Scalar, Tensor, dtype_named
-
-
-class NoMatch(Exception):
-    """A match that a rule's line refused: which line, and what it expected and found."""
-
-    def __init__(
-        self,
-        line: Line | None,
-        message: str,
-        *,
-        expected: str = "",
-        found: str = "",
-        node: ast.Node | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.line = line
-        self.message = message
-        self.expected = expected
-        self.found = found
-        self.node = node
 
 
 def bind(rule: Rule, values: dict[str, Any], misses: list[NoMatch] | None = None) -> dict[str, Any]:
@@ -44,15 +26,22 @@ def bind(rule: Rule, values: dict[str, Any], misses: list[NoMatch] | None = None
     env: dict[str, Any] = dict(values)
     unfit: set[str] = set()
     order = [n for n in values if n in rule.types]
+    computed: list[Computed] = []
     for name in order:
         line, decl = rule.types[name]
         try:
-            _unify(line, decl, name, values[name], env)
+            _unify(line, decl, name, values[name], env, computed)
         except NoMatch as no:
             if misses is None:
                 raise
             misses.append(no)
             unfit.add(name)
+    # When all others are known: what they read may stand in a later type.
+    for no in solve(computed, env, frozenset(values)):
+        if misses is None:
+            raise no
+        if not unfit:  # else what is missing may be the other line's
+            misses.append(no)
     for name, let_line, expr, value in rule.let:
         if expr is None:
             env[name] = value
@@ -69,7 +58,14 @@ def bind(rule: Rule, values: dict[str, Any], misses: list[NoMatch] | None = None
     return env
 
 
-def _unify(line: Line, decl: ast.TypeDecl, name: str, value: Any, env: dict[str, Any]) -> None:
+def _unify(
+    line: Line,
+    decl: ast.TypeDecl,
+    name: str,
+    value: Any,
+    env: dict[str, Any],
+    computed: list[Computed],
+) -> None:
     def refuse(message: str, expected: str = "") -> NoMatch:
         return NoMatch(line, message, expected=expected or str(line), found=describe(value))
 
@@ -93,7 +89,7 @@ def _unify(line: Line, decl: ast.TypeDecl, name: str, value: Any, env: dict[str,
         if decl.dims is not None:
             if value.dims is None:
                 raise refuse(f"the rank of {name} is not known")
-            _dims(line, decl.dims, name, value, env)
+            _dims(line, decl.dims, name, value, env, computed)
         return
     if decl.kind == "list":
         if not isinstance(value, list):
@@ -105,7 +101,7 @@ def _unify(line: Line, decl: ast.TypeDecl, name: str, value: Any, env: dict[str,
                 of = ast.TypeDecl(
                     of.pos, of.end, of.kind, of.dims, of.element, True, of.optional, of.of
                 )
-            _unify(line, of, f"{name}[{i}]", item, env)
+            _unify(line, of, f"{name}[{i}]", item, env, computed)
         return
     if decl.kind == "any":
         if decl.constant and isinstance(value, (Dyn, Scalar, Tensor, Opaque)):
@@ -137,7 +133,8 @@ def _scalar_is(kind: str, value: Any) -> bool:
 
 
 def _symbols(decl: ast.TypeDecl) -> list[str]:
-    return [d.value for d in decl.dims or () if isinstance(d.value, str)]
+    plain = [d.value for d in decl.dims or () if isinstance(d.value, str)]
+    return plain + [n.id for d in decl.dims or () for n in d.asked()]
 
 
 def _element(line: Line, element: str, name: str, value: Tensor, env: dict[str, Any]) -> Tensor:
@@ -171,7 +168,12 @@ def _element(line: Line, element: str, name: str, value: Tensor, env: dict[str, 
 
 
 def _dims(
-    line: Line, decls: tuple[ast.DimDecl, ...], name: str, value: Tensor, env: dict[str, Any]
+    line: Line,
+    decls: tuple[ast.DimDecl, ...],
+    name: str,
+    value: Tensor,
+    env: dict[str, Any],
+    computed: list[Computed],
 ) -> None:
     dims = list(value.dims or ())
     pack = next((i for i, d in enumerate(decls) if d.pack), None)
@@ -206,6 +208,8 @@ def _dims(
         dims = dims[:pack] + dims[pack + size :]
         decls = decls[:pack] + decls[pack + 1 :]
     for decl, dim in zip(decls, dims, strict=True):
+        if decl.expr is not None:
+            computed.append(Computed(line, name, decl.expr, dim))
         if decl.value is None:
             continue
         if isinstance(decl.value, int):

@@ -18,6 +18,7 @@ from mlirules.language.rule import (
     Rule,
     defined_names,
 )
+from mlirules.language.sizes import names, order
 
 
 class Rewrites(Expressions):
@@ -107,6 +108,50 @@ class Rewrites(Expressions):
                 "unbound-name",
                 f"{symbol!r} stands nowhere in the match, nor in `let:`",
                 self.near(symbol, scope),
+            )
+
+    def calls(self, line: Line, expr: ast.Expr, scope: set[str]) -> None:
+        """Check the functions of a computed dim; its names are checked with those of the types."""
+        self.expression(line, expr, scope | set(names(expr)), runtime=False)
+
+    def computed_dims(self, rule: Rule, bound: dict[str, Line], local: set[str]) -> None:
+        """Check that what the dims of a match compute can be told from a program."""
+        lines: dict[ast.Expr, Line] = {}
+        known = set(bound)
+        other: dict[str, str] = {}
+        for name, (line, declared) in rule.types.items():
+            decl = declared
+            if decl.kind not in ("int", "number", "any"):
+                other[name] = f"a {decl.kind}"
+            while decl.of is not None:
+                decl = decl.of
+            if decl.element:
+                other.setdefault(decl.element, "an element type")
+            for dim in decl.dims or ():
+                if isinstance(dim.value, str) and dim.pack:
+                    other.setdefault(dim.value, "a list of dims")
+                if name in local:
+                    continue
+                if isinstance(dim.value, str):
+                    known.add(dim.value)
+                if dim.expr is not None:
+                    lines[dim.expr] = line
+        for expr, line in lines.items():
+            for node in ast.walk_expression(expr):
+                if not isinstance(node, ast.Name):
+                    continue
+                if node.id in other and not _inside_call(expr, node):
+                    what = f"{node.id!r} is {other[node.id]}, not a number"
+                    self.fault(line, node, "wrong-type", what, "a dim is computed from numbers")
+        for expr in order(lines, known):
+            unknown = " and ".join(n for n in names(expr) if n not in known)
+            self.fault(
+                lines[expr],
+                expr,
+                "unsolvable",
+                f"a program does not say what {unknown} is: nothing else names it",
+                "name it as the dim of another type, or write a sum of one symbol and numbers: "
+                "2*N + 1",
             )
 
     def rewrite(self, rule: Rule, scope: set[str]) -> None:
@@ -246,6 +291,13 @@ class Rewrites(Expressions):
                 for item in statement.indices:
                     self.expression(line, item, scope | loops, runtime=True)
                 self.expression(line, statement.value, scope | loops, runtime=True)
+
+
+def _inside_call(expr: ast.Expr, name: ast.Name) -> bool:
+    return any(
+        isinstance(node, (ast.Call, ast.Access)) and node.pos <= name.pos < node.end
+        for node in ast.walk_expression(expr)
+    )
 
 
 def _index_names(item: ast.Expr) -> set[str]:

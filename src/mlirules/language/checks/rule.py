@@ -121,6 +121,7 @@ class RuleChecker(Rewrites):
             if name not in local:
                 for symbol in decl.symbols():
                     symbols.setdefault(symbol, line)
+        self.computed_dims(rule, bound, local)
         scope = set(symbols)
         if "match" in self.unread_sections:
             scope |= set(rule.types)
@@ -159,6 +160,9 @@ class RuleChecker(Rewrites):
         for name, (line, decl) in rule.types.items():
             if name in local and "match" not in self.unread_sections:
                 self.local_type(line, decl, scope)
+            for dim in decl.dims or ():
+                if dim.expr is not None:
+                    self.calls(line, dim.expr, scope)
         self.rewrite(rule, scope)
         for n, op in enumerate(rule.doc.commutative):
             if op not in rule.op_names and not self.unread & set(op.split(".")):

@@ -150,10 +150,19 @@ Statement = OpEquation | IndexEquation | Assignment | Erase
 
 @dataclass(frozen=True)
 class DimDecl(Node):
-    """A dim of a declared type: a number, a symbol, ``?`` (any) or a pack (``S...``)."""
+    """A dim of a declared type: a number, a symbol, ``?`` (any), a pack (``S...``) or computed.
+
+    ``value`` is None where ``expr`` computes the dim (``2*N``).
+    """
 
     value: int | str | None
     pack: bool = False
+    expr: Expr | None = None
+
+    def asked(self) -> Iterator[Name]:
+        """The names that a computed dim reads."""
+        if self.expr is not None:
+            yield from (n for n in walk_expression(self.expr) if isinstance(n, Name))
 
 
 @dataclass(frozen=True)
@@ -176,6 +185,7 @@ class TypeDecl(Node):
         for dim in self.dims or ():
             if isinstance(dim.value, str):
                 yield dim.value
+            yield from (name.id for name in dim.asked())
         if self.element:
             yield self.element
         if self.of is not None:

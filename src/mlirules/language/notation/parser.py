@@ -476,6 +476,12 @@ class _Parser:
         """``M x 3 x S... x T``: dims, then the element type."""
         parts: list[_Token | ast.DimDecl] = []
         while True:
+            computed = self.computed_dim()
+            if computed is not None:
+                parts.append(computed)
+                if self.accept("x"):
+                    continue
+                break
             token = self.take()
             if token.kind == "punct" and token.text == "?":
                 parts.append(ast.DimDecl(token.pos, token.end, None))
@@ -534,6 +540,30 @@ class _Parser:
                 "name the dims of one of them",
             )
         return tuple(dims), None if last.text == "_" else last.text
+
+
+    def computed_dim(self) -> ast.DimDecl | None:
+        """``2*N``, ``(H + 2*p) // s``, ``ceildiv(N, 4)``: a dim that is an expression, else None."""
+        start, after = self.tok, self.peek()
+        opens = start.kind == "punct" and start.text in ("(", "-")
+        if not opens and not (
+            start.kind in ("name", "number")
+            and after.kind == "punct"
+            and after.text in ("+", "-", "*", "/", "//", "%", "(", "[")
+        ):
+            return None
+        value = self.level(3)
+        for node in ast.walk_expression(value):
+            token = _Token("", self.text[node.pos : node.end], node.pos)
+            if isinstance(node, ast.Name) and _GLUED.match(node.id):
+                hint = "put spaces around the x: " + node.id.replace("x", " x ")
+                raise self.error(f"{node.id!r} is one name", token, hint)
+            if isinstance(node, ast.Binary) and node.op == "/":
+                raise self.error("a dim is a whole number", token, "divide with //")
+            if isinstance(node, ast.Literal) and type(node.value) is not int:
+                raise self.error("a dim is computed from whole numbers and names", token)
+        end = self.tokens[self.at - 1].end
+        return ast.DimDecl(start.pos, end, None, expr=value)
 
 
 def _number(token: _Token) -> int | float:
