@@ -12,10 +12,10 @@ from mlirules.drivers.match.equations import Equations
 from mlirules.drivers.match.judging import Judging, asks_structure
 from mlirules.drivers.match.results import Around, Diagnosis, Refusal
 from mlirules.drivers.match.structure import Structure
+from mlirules.language.nomatch import NoMatch
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression
 from mlirules.language.rule import Line, Rule, nested_calls
-from mlirules.language.nomatch import NoMatch
 from mlirules.language.unify import bind
 from mlirules.language.values import dtype_named
 from mlirules.language.words import source

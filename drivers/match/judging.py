@@ -33,11 +33,11 @@ from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.native import native
+from mlirules.language.nomatch import NoMatch
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression
 from mlirules.language.operands import Refused, truth
 from mlirules.language.rule import Line, Rule
-from mlirules.language.nomatch import NoMatch
 from mlirules.language.unify import bind
 
 

@@ -17,10 +17,10 @@ from mlirules.drivers.iree.traversal import ops_below
 from mlirules.generator.lowering.lower import lower
 from mlirules.generator.lowering.values import LoweringError
 from mlirules.language.faults import Fault, MlirulesError
+from mlirules.language.nomatch import NoMatch
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression
 from mlirules.language.rule import STRUCTURED_OPS, Line, Rule
-from mlirules.language.nomatch import NoMatch
 from mlirules.language.values import DType, Dyn, Tensor, dtype_named
 
 __all__ = [

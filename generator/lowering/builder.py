@@ -20,11 +20,11 @@ from mlirules.generator.lowering.values import (
     tensor_of_type,
 )
 from mlirules.language.evaluate import Evaluator
+from mlirules.language.nomatch import NoMatch
 from mlirules.language.notation import ast
 from mlirules.language.operands import Refused, describe, sequence
 from mlirules.language.rule import Line, Rule
 from mlirules.language.sizes import size
-from mlirules.language.nomatch import NoMatch
 from mlirules.language.values import DType, Dyn, Opaque, Scalar, Tensor, dtype_named
 
 
@@ -321,8 +321,8 @@ class Builder(Evaluator):
             if d.expr is not None:
                 value = size(d.expr, self.env)
             if d.pack:
-                size = len(dims) - (len(decls) - 1)
-                spread.extend(value if isinstance(value, list) else [None] * size)
+                count = len(dims) - (len(decls) - 1)
+                spread.extend(value if isinstance(value, list) else [None] * count)
             else:
                 spread.append(value)
         if len(spread) != len(dims):

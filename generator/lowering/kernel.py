@@ -16,11 +16,11 @@ from mlirules.generator.names import identifier
 from mlirules.generator.objects import ObjectError, object_of
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.kernel import MAX_GRID, MAX_THREADS, PLACES, TARGET, KernelDoc
+from mlirules.language.nomatch import NoMatch
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
 from mlirules.language.operands import Refused, describe, truth
 from mlirules.language.rule import Line, Rule, Variant
-from mlirules.language.nomatch import NoMatch
 from mlirules.language.values import DType, Tensor
 
 _CPU = f'#hal.executable.target<"llvm-cpu", "embedded-elf-{platform.machine()}">'

@@ -21,10 +21,10 @@ from mlirules.generator.lowering.values import (
     Val,
 )
 from mlirules.language.functions import TENSOR
+from mlirules.language.nomatch import NoMatch
 from mlirules.language.notation import ast
 from mlirules.language.operands import Refused, sequence
 from mlirules.language.rule import BodyText, Rule
-from mlirules.language.nomatch import NoMatch
 from mlirules.language.values import DType, Dyn, Opaque, Scalar, Tensor
 
 

@@ -13,9 +13,9 @@ from mlirules.generator.lowering.values import (
     LoweringError,
     Val,
 )
+from mlirules.language.nomatch import NoMatch
 from mlirules.language.notation import ast
 from mlirules.language.operands import Refused
-from mlirules.language.nomatch import NoMatch
 from mlirules.language.values import DType, Dyn, Tensor, dtype_named
 
 

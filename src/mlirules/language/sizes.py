@@ -127,7 +127,8 @@ def _solution(one: Computed, unknown: str, env: Mapping[str, Any]) -> int:
     text = shown(one.line, one.expr)
     if not isinstance(one.dim, int):
         raise one.refusal(
-            f"a dim of {one.name} is known only at run time, so {unknown} cannot be told from {text}"
+            f"a dim of {one.name} is known only at run time, "
+            f"so {unknown} cannot be told from {text}"
         )
     at_zero, at_one = (size_at(one.expr, unknown, n, env) for n in (0, 1))
     if not isinstance(at_zero, int) or not isinstance(at_one, int) or at_zero == at_one:

@@ -541,9 +541,8 @@ class _Parser:
             )
         return tuple(dims), None if last.text == "_" else last.text
 
-
     def computed_dim(self) -> ast.DimDecl | None:
-        """``2*N``, ``(H + 2*p) // s``, ``ceildiv(N, 4)``: a dim that is an expression, else None."""
+        """A dim that is an expression (``2*N``, ``(H + 2*p) // s``, ``ceildiv(N, 4)``), or None."""
         start, after = self.tok, self.peek()
         opens = start.kind == "punct" and start.text in ("(", "-")
         if not opens and not (
