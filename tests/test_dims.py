@@ -80,8 +80,8 @@ def test_a_rule_with_computed_dims() -> None:
         # A size that a later type, or a later computed dim, gives.
         ("N*P x K x T", "K x P x T", (10, 3, 5), {"N": 2, "P": 5}),
         ("N + P x K x T", "K x 2*P x T", (10, 3, 4), {"N": 8, "P": 2}),
-        # Not solved, only compared.
-        ("P // 2 x K x T", "K x P x T", (2, 3, 5), {"P": 5}),
+        # A part that is not linear in what is known.
+        ("N + P // 2 x K x T", "K x P x T", (4, 3, 5), {"N": 2, "P": 5}),
     ],
 )
 def test_what_a_program_says_of_a_symbol(
