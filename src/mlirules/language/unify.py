@@ -37,11 +37,11 @@ def bind(rule: Rule, values: dict[str, Any], misses: list[NoMatch] | None = None
             misses.append(no)
             unfit.add(name)
     # When all others are known: what they read may stand in a later type.
-    for no in solve(computed, env, frozenset(values)):
+    for unsolved in solve(computed, env, frozenset(values)):
         if misses is None:
-            raise no
+            raise unsolved
         if not unfit:  # else what is missing may be the other line's
-            misses.append(no)
+            misses.append(unsolved)
     for name, let_line, expr, value in rule.let:
         if expr is None:
             env[name] = value
