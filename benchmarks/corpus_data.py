@@ -145,7 +145,11 @@ def unpacked(source: Path) -> Path:
             fresh = Path(made) / "corpus"
             try:
                 with tarfile.open(archive) as tar:
-                    tar.extractall(fresh, filter="data")
+                    # Python before 3.11.4 has no filters: nothing is written outside either.
+                    if hasattr(tarfile, "data_filter"):
+                        tar.extractall(fresh, filter="data")
+                    else:
+                        tar.extractall(fresh, members=_inside(tar))
             except (tarfile.TarError, lzma.LZMAError) as error:
                 raise MlirulesError.at(str(archive), f"cannot unpack: {error}") from error
             fresh.rename(target)
@@ -153,6 +157,17 @@ def unpacked(source: Path) -> Path:
     if not indexes:
         raise MlirulesError.at(str(archive), "the archive holds no index.json")
     return indexes[0].parent
+
+
+def _inside(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
+    """Files and folders of an archive whose names stay in the folder that it is unpacked to."""
+    return [
+        entry
+        for entry in tar
+        if (entry.isfile() or entry.isdir())
+        and not Path(entry.name).is_absolute()
+        and ".." not in Path(entry.name).parts
+    ]
 
 
 def load(folder: Path) -> list[Program]:

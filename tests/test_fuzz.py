@@ -16,7 +16,7 @@ from mlirules.drivers.quality.check import check_rule
 from mlirules.language.config.op import ConfigRule
 from mlirules.language.config_loader import config_of
 from mlirules.language.faults import MlirulesError
-from mlirules.language.loader import LIBRARY, holds_config, kind_of, rule_of
+from mlirules.language.loader import LIBRARY, holds_config, kind_of, rules_of
 from mlirules.language.rule import Rule
 from mlirules.language.source import load_yaml
 
@@ -98,7 +98,7 @@ def _load(path: Path) -> Rule | ConfigRule:
     source = load_yaml(path)
     if kind_of(source) == "config":
         return config_of(source, facts=facts)
-    return rule_of(source, ops=op_oracle)
+    return rules_of(source, ops=op_oracle)[0]  # a file may hold a family of them
 
 
 def only_faults(text: str | bytes, path: Path) -> Rule | ConfigRule | MlirulesError:
