@@ -66,9 +66,10 @@ class SourceFile:
 
     path: str
     text: str = field(repr=False)
-    data: Any = field(default=None, repr=False)
-    marks: dict[Path_, Text] = field(default_factory=dict, repr=False)
-    key_marks: dict[Path_, Text] = field(default_factory=dict, repr=False)
+    # Of the text, and its marks hold this file again: files are compared by path and text.
+    data: Any = field(default=None, repr=False, compare=False)
+    marks: dict[Path_, Text] = field(default_factory=dict, repr=False, compare=False)
+    key_marks: dict[Path_, Text] = field(default_factory=dict, repr=False, compare=False)
     #: Of a rule that stands in one file with others: the file's own name for them, and which of
     #: its alternatives this one takes. Empty for a file that holds one rule.
     family: str = ""
