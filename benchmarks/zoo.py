@@ -17,7 +17,7 @@ JSON lines: Ctrl-C loses nothing, and a run goes on where the last one ended.
     python benchmarks/zoo.py --sample 40 --seed 1 --target vulkan
     python benchmarks/zoo.py --mode export,convert                 # which ops are left, quickly
     python benchmarks/zoo.py --keep --failed                       # what failed, after a change
-    python benchmarks/zoo.py --keep --report docs/coverage.md      # the table, from finished work
+    python benchmarks/zoo.py --finished --report docs/coverage.md  # the table, from finished work
 """
 
 import argparse
@@ -273,6 +273,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--failed", action="store_true", help="do again what was not right")
     parser.add_argument("--list", action="store_true", help="only name the models")
     parser.add_argument(
+        "--finished", action="store_true", help="run nothing: only what is finished"
+    )
+    parser.add_argument(
         "--report", type=Path, metavar="FILE", help="write the table into this document's section"
     )
     parser.add_argument(
@@ -329,11 +332,11 @@ def _measure(options: argparse.Namespace, console: Console) -> int:
     started = time.perf_counter()
     interrupted = False
     try:
-        if "export" in options.mode:
+        if "export" in options.mode and not options.finished:
             jobs = [(model, ["export"]) for model in models if finished(model, "export") is None]
             Crew(store, keys, folder, options, console).run(jobs)
         jobs = []
-        for model in models:
+        for model in () if options.finished else models:
             exported = store.get(model, "export", "", keys.of(model, "export"))
             if exported is not None and exported.outcome == "right":
                 modes = [m for m in MODES[1:] if m in options.mode and finished(model, m) is None]

@@ -251,7 +251,7 @@ def test_completion_in_pipelines(tmp_path: Path) -> None:
     assert "cost" in labels(text, "driver: ", file)
     assert "mine" in labels(text, "rules: [m", file)
     text = "pipeline: x\nstages:\n  - phase: torch\n    r"
-    assert list(labels(text, "torch\n    r", file)) == ["rules"]
+    assert list(labels(text, "torch\n    r", file)) == ["rules", "rounds"]
     assert labels("jobs:\n  a", "  a", "ci.yaml") == {}
 
 

@@ -552,6 +552,9 @@ class _Parser:
         ):
             return None
         value = self.level(3)
+        negative = isinstance(value, ast.Literal) and type(value.value) is int and value.value < 0
+        if negative or isinstance(value, ast.Unary):
+            raise self.error("a dim is at least 0", start)
         for node in ast.walk_expression(value):
             token = _Token("", self.text[node.pos : node.end], node.pos)
             if isinstance(node, ast.Name) and _GLUED.match(node.id):
