@@ -363,8 +363,10 @@ class _Writer:
                 assert isinstance(statement, ast.OpEquation)
                 if statement.pack:
                     raise _refusal(line, "the number of results is not fixed")
-                text = self._made(line, statement.call, made)
                 targets = statement.results
+                declared = self.rule.types.get(targets[0] or "") if len(targets) == 1 else None
+                element = declared[1].element if declared is not None else None
+                text = self._made(line, statement.call, made, element)
             shown = ", ".join(
                 "_" if t is None else f"n_{_text(line, t, quoted=False)}" for t in targets
             )
@@ -375,8 +377,12 @@ class _Writer:
         given = ["None" if name is None else f"n_{name}" for name in ends]
         return lines, given[0] if len(given) == 1 else f"[{', '.join(given)}]"
 
-    def _made(self, line: Line, call: ast.Call, made: dict[str, None]) -> str:
+    def _made(
+        self, line: Line, call: ast.Call, made: dict[str, None], element: str | None = None
+    ) -> str:
         args = [_op(line, call), *(self._argument(line, a, made) for a in call.args)]
+        if element is not None:
+            args.append(f"element={_element(line, element)!r}")
         return f"call({', '.join(args)})"
 
     def _argument(self, line: Line, arg: ast.Expr, made: dict[str, None]) -> str:
