@@ -108,3 +108,24 @@ def told(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
         return code, found.out + found.err
 
     return run
+
+
+Pasted = Callable[[str, Path], "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def pasted() -> Pasted:
+    """Run the shell blocks of a page in a folder, as a reader who pastes them would."""
+
+    def run(blocks: str, folder: Path) -> subprocess.CompletedProcess[str]:
+        program = f'mlirules() {{ "{sys.executable}" -m mlirules "$@"; }}\nset -euo pipefail\n'
+        return subprocess.run(
+            ["bash", "-c", program + blocks],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
+        )
+
+    return run

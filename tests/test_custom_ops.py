@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -172,7 +170,9 @@ def test_a_file_elsewhere_is_not_trusted_by_the_rules_folder(
 
 
 @pytest.mark.slow
-def test_the_page_about_custom_ops(tmp_path: Path) -> None:
+def test_the_page_about_custom_ops(
+    tmp_path: Path, pasted: Callable[[str, Path], CompletedProcess[str]]
+) -> None:
     pytest.importorskip("torch")
     text = (ROOT / "docs" / "custom-ops.md").read_text(encoding="utf-8")
     example = ROOT / "examples" / "custom-op"
@@ -184,17 +184,9 @@ def test_the_page_about_custom_ops(tmp_path: Path) -> None:
     assert shown in rule
     blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
     assert blocks.count("mlirules ") == 7
-    program = f'mlirules() {{ "{sys.executable}" -m mlirules "$@"; }}\nset -euo pipefail\n'
     blocks = blocks.replace("examples/custom-op", str(example))
     blocks = re.sub(r"(?<= )model\.", f"{tmp_path}/model.", blocks)
-    done = subprocess.run(
-        ["bash", "-c", program + blocks],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
-    )
+    done = pasted(blocks, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "held against: torch.mylib.soft_clip by model.py:soft_clip\n" in done.stdout
     assert "3 results agree" in done.stdout

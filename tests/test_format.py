@@ -11,32 +11,6 @@ from mlirules.language.format import _meaning as meaning
 from mlirules.language.format import formatted
 from mlirules.language.loader import LIBRARY, load_rule
 
-BEFORE = """\
-# a comment at the top
-rule: my-mm
-kind: fusion
-summary: A product.
-reason: It shows how rules are written.
-types: {a: vtensor<M x K x T>, b: vtensor<K x N x T>, cc: vtensor<M x N x T>, s: vtensor<M x N x T>}
-match: ['(cc)  =  torch.aten.mm(a,b)', 's = torch.operator{name="my.op"}( cc )']
-where:
-  # why it must be
-  - 'T  in [f32,f64]'   # floats
-  - M>1
-rewrite:
-  - cc[m,n]+=a[m,k]*b[k,n]
-  - s[m, n]  max= max(cc[ m, n ], 0.0)  # relu
-
-  - body: |
-      %x  =  tensor.empty() : $s
-tests:
-  - name: positive
-    input: module {}
-    check: 'CHECK: module'
-  - name: negative
-    unchanged: module {}
-    because: (cc)  =  torch.aten.mm(a,b)
-""".replace("A product.", "A product.   ")
 AFTER = """\
 # a comment at the top
 rule: my-mm
@@ -65,6 +39,32 @@ tests:
     unchanged: module {}
     because: cc = torch.aten.mm(a, b)
 """
+SPELT = {
+    "A product.": "A product.   ",
+    """\
+match:
+  - cc = torch.aten.mm(a, b)
+  - s  = torch.operator(cc) {name = "my.op"}
+""": """\
+match: ['(cc)  =  torch.aten.mm(a,b)', 's = torch.operator{name="my.op"}( cc )']
+""",
+    "- T in [f32, f64]": "- 'T  in [f32,f64]'",
+    "cc[m, n]   += a[m, k]*b[k, n]": "cc[m,n]+=a[m,k]*b[k,n]",
+    "s[m, n]  max= max(cc[m, n], 0.0)": "s[m, n]  max= max(cc[ m, n ], 0.0)",
+    "because: cc = torch.aten.mm(a, b)": "because: (cc)  =  torch.aten.mm(a,b)",
+}
+"""What is written one way after, and how somebody wrote it before."""
+
+
+def _before() -> str:
+    text = AFTER
+    for after, before in SPELT.items():
+        assert text.count(after) == 1
+        text = text.replace(after, before)
+    return text
+
+
+BEFORE = _before()
 
 
 def test_one_spelling() -> None:

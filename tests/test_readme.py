@@ -1,10 +1,9 @@
 """The README's tour: every command of it works when pasted, one after the other."""
 
-import os
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 
@@ -16,18 +15,12 @@ def _tour() -> list[str]:
     return re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
 
 
-def test_the_tour_works_when_pasted(tmp_path: Path) -> None:
+def test_the_tour_works_when_pasted(
+    tmp_path: Path, pasted: Callable[[str, Path], CompletedProcess[str]]
+) -> None:
     blocks = _tour()
     assert len(blocks) >= 5
-    program = f'mlirules() {{ "{sys.executable}" -m mlirules "$@"; }}\nset -euo pipefail\n'
-    done = subprocess.run(
-        ["bash", "-c", program + "\n".join(blocks)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200"},
-    )
+    done = pasted("\n".join(blocks), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     # It fires once, it refuses once with the line that does, its tests pass, it computes.
     assert "+" in done.stdout

@@ -22,27 +22,16 @@ __all__ = ["UNKNOWN_SIZE", "seconds"]
 #: What a size that is known only when the program runs counts as.
 UNKNOWN_SIZE = 128
 
-_FREE = frozenset(
-    (
-        *(
-            "alias",
-            "detach",
-            "expand",
-            "expand_as",
-            "flatten",
-            "lift_fresh_copy",
-            "reshape",
-        ),
-        *(
-            "squeeze",
-            "unflatten",
-            "unsqueeze",
-            "view",
-            "_unsafe_view",
-            "broadcast_to",
-        ),
-        *("contiguous",),
-    )
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_FREE = _names(
+    """
+    alias detach expand expand_as flatten lift_fresh_copy reshape squeeze unflatten
+    unsqueeze view _unsafe_view broadcast_to contiguous
+    """
 )
 _PRODUCTS = {"mm": 0, "bmm": 0, "matmul": 0, "mv": 0, "dot": 0, "linear": 0} | {
     "addmm": 1,
@@ -50,36 +39,11 @@ _PRODUCTS = {"mm": 0, "bmm": 0, "matmul": 0, "mv": 0, "dot": 0, "linear": 0} | {
     "addmv": 1,
 }
 _CONVOLUTIONS = frozenset(["convolution", "_convolution", "conv1d", "conv2d", "conv3d"])
-_REDUCTIONS = frozenset(
-    (
-        *(
-            "sum",
-            "mean",
-            "max",
-            "min",
-            "amax",
-            "amin",
-            "argmax",
-            "argmin",
-            "var",
-            "std",
-            "prod",
-        ),
-        *(
-            "any",
-            "all",
-            "norm",
-            "cumsum",
-            "topk",
-            "sort",
-            "logsumexp",
-            "linalg_vector_norm",
-        ),
-        *(
-            "var_mean",
-            "median",
-        ),
-    )
+_REDUCTIONS = _names(
+    """
+    sum mean max min amax amin argmax argmin var std prod any all norm cumsum topk sort
+    logsumexp linalg_vector_norm var_mean median
+    """
 )
 #: Passes of arithmetic over each element that is read, besides special functions.
 _NORMS = {
@@ -94,40 +58,11 @@ _NORMS = {
     "_native_batch_norm_legit_no_training": 4,
 }
 _SOFTMAX = frozenset(["softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax"])
-_SPECIAL = frozenset(
-    (
-        *(
-            "exp",
-            "exp2",
-            "expm1",
-            "log",
-            "log2",
-            "log1p",
-            "erf",
-            "erfc",
-            "tanh",
-            "sin",
-            "cos",
-        ),
-        *(
-            "pow",
-            "sqrt",
-            "rsqrt",
-            "sigmoid",
-            "silu",
-            "gelu",
-            "softplus",
-            "mish",
-            "elu",
-            "celu",
-        ),
-        *(
-            "selu",
-            "logit",
-            "atan",
-            "atan2",
-        ),
-    )
+_SPECIAL = _names(
+    """
+    exp exp2 expm1 log log2 log1p erf erfc tanh sin cos pow sqrt rsqrt sigmoid silu gelu
+    softplus mish elu celu selu logit atan atan2
+    """
 )
 
 

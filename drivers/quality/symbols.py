@@ -51,13 +51,7 @@ class Symbol:
 
 def outline(path: str | Path, text: str) -> list[Symbol]:
     """The rule with its sections, types, lines and tests; nothing where there is no YAML."""
-    try:
-        source = load_yaml(path, text)
-    except MlirulesError:
-        return []
-    data = source.data
-    if not isinstance(data, dict):
-        return []
+    source, data = _mapping(path, text)
     out: list[Symbol] = []
     for key in data:
         if not isinstance(key, str) or (key,) not in source.key_marks:
@@ -69,6 +63,15 @@ def outline(path: str | Path, text: str) -> list[Symbol]:
             made.detail = shown
             out.append(made)
     return out
+
+
+def _mapping(path: str | Path, text: str) -> tuple[SourceFile, dict[object, object]]:
+    """The file and what it says; nothing where there is no YAML, or where it is no mapping."""
+    try:
+        source = load_yaml(path, text)
+    except MlirulesError:
+        source = load_yaml(path, "{}")
+    return source, source.data if isinstance(source.data, dict) else {}
 
 
 def _below(source: SourceFile, key: str, value: object) -> Iterator[Symbol]:
@@ -105,13 +108,7 @@ def references(path: str | Path, text: str, word: str, root: Path | None = None)
 
     ``root`` is the folder that is searched for other files. The texts of the edits are the word.
     """
-    try:
-        source = load_yaml(path, text)
-    except MlirulesError:
-        return []
-    data = source.data
-    if not isinstance(data, dict):
-        return []
+    _, data = _mapping(path, text)
     if data.get("rule") == word:
         return [*_names(str(path), text, word), *_elsewhere(Path(path), word, root)]
     if not _NAME.fullmatch(word) or word in ELEMENT_TYPES or "rule" not in data:
