@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mlirules.generator.lowering.dims import declared_dims
+from mlirules.generator.lowering.indices import OPERATORS
 from mlirules.generator.lowering.values import (
     INDEX,
     TORCH_SCALARS,
@@ -233,15 +235,7 @@ class Builder(Evaluator):
             )
         if value.op == "?":
             raise Refused("a dynamic dim has no known source")
-        op = {
-            "+": "addi",
-            "-": "subi",
-            "*": "muli",
-            "//": "floordivsi",
-            "%": "remsi",
-            "max": "maxsi",
-            "min": "minsi",
-        }[value.op]
+        op = OPERATORS[value.op]
         a, b = (self.index(v) for v in value.args)
         out = self.fresh("i")
         self.emit(f"{out} = arith.{op} {a}, {b} : index")
@@ -311,22 +305,7 @@ class Builder(Evaluator):
 
     def unified_dims(self, target: str, dims: list[Any]) -> list[Any]:
         """A result's dims with the sources that unification found for its dynamic ones."""
-        declared = self.rule.types.get(target)
-        if declared is None or declared[1].dims is None:
-            return dims
-        decls = list(declared[1].dims)
-        spread: list[Any] = []
-        for d in decls:
-            value = self.env.get(d.value) if isinstance(d.value, str) else d.value
-            if d.expr is not None:
-                value = size(d.expr, self.env)
-            if d.pack:
-                count = len(dims) - (len(decls) - 1)
-                spread.extend(value if isinstance(value, list) else [None] * count)
-            else:
-                spread.append(value)
-        if len(spread) != len(dims):
-            return dims
+        spread = declared_dims(self.rule, self.env, target, len(dims))
         return [
             s if isinstance(d, Dyn) and isinstance(s, (int, Dyn)) else d
             for d, s in zip(dims, spread, strict=True)

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlirules.language.operands import arith
+from mlirules.language.rule import Rule
+from mlirules.language.sizes import size
 from mlirules.language.values import Dyn
+
+
+def declared_dims(rule: Rule, env: Mapping[str, Any], name: str, rank: int) -> list[Any]:
+    """What the declared type of ``name`` says of each of its ``rank`` dims; None: nothing."""
+    declared = rule.types.get(name)
+    if declared is None or declared[1].dims is None:
+        return [None] * rank
+    spread: list[Any] = []
+    for d in declared[1].dims:
+        value = env.get(d.value) if isinstance(d.value, str) else d.value
+        if d.expr is not None:
+            value = size(d.expr, env)
+        if d.pack:
+            count = rank - (len(declared[1].dims) - 1)
+            spread.extend(value if isinstance(value, list) else [None] * count)
+        else:
+            spread.append(value)
+    return spread if len(spread) == rank else [None] * rank
 
 
 def same_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mlirules.generator.lowering.spelling import float_text
+from mlirules.generator.lowering.dims import declared_dims, one_product
+from mlirules.generator.lowering.indices import Indices
+from mlirules.generator.lowering.spelling import float_text, quoted
 from mlirules.generator.lowering.values import Argument, Lowered, LoweringError
 from mlirules.generator.names import identifier
 from mlirules.generator.objects import ObjectError, object_of
@@ -19,9 +21,9 @@ from mlirules.language.kernel import MAX_GRID, MAX_THREADS, PLACES, TARGET, Kern
 from mlirules.language.nomatch import NoMatch
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
-from mlirules.language.operands import Refused, describe, truth
+from mlirules.language.operands import Refused, arith, describe, truth
 from mlirules.language.rule import Line, Rule, Variant
-from mlirules.language.values import DType, Tensor
+from mlirules.language.values import DType, Dyn, Tensor
 
 _CPU = f'#hal.executable.target<"llvm-cpu", "embedded-elf-{platform.machine()}">'
 
@@ -32,8 +34,11 @@ def lower_kernel(
     """The dispatch of a rule's kernel, as a function, and the executable beside it.
 
     ``target`` is a kind of target (``cpu``, ``vulkan``, ``cuda``, ``hip``). Raises
-    :class:`NoMatch` at the line that does not hold: a size that is not known, a condition, a grid
-    or a workgroup that is too large.
+    :class:`NoMatch` at the line that does not hold: a condition, a number that the kernel's text
+    needs and that is known only at run time, a grid or a workgroup that is too large.
+
+    Sizes known only at run time are operands of the dispatch. What can be wrong with them is
+    asserted before it: operands that differ where one symbol stands for both, a grid out of range.
     """
     doc = rule.doc
     assert isinstance(doc, KernelDoc)
@@ -51,13 +56,6 @@ def _known(rule: Rule, name: str, value: Any) -> Tensor:
     line = rule.types[name][0] if name in rule.types else rule.made_by
     if not isinstance(value, Tensor) or value.dims is None or value.dtype is None:
         raise NoMatch(line, f"{name} is {describe(value)}, not a tensor of known type")
-    if any(not isinstance(d, int) for d in value.dims):
-        raise NoMatch(
-            line,
-            f"a kernel needs sizes that are known, and {name} is {describe(value)}",
-            expected="known sizes",
-            found=describe(value),
-        )
     if 0 in value.dims:
         raise NoMatch(line, f"{name} is empty: there is nothing to dispatch")
     return Tensor(name, value.dims, value.dtype, value.torch)
@@ -101,7 +99,7 @@ def _sizes(variant: Variant, env: dict[str, Any]) -> dict[str, Any]:
         _size(line, expr, known, limit, "workgroups")
         for (line, expr), limit in zip(variant.grid, MAX_GRID, strict=False)
     ]
-    threads = [_size(line, expr, known, MAX_THREADS, "threads") for line, expr in variant.workgroup]
+    threads = [_threads(line, expr, known) for line, expr in variant.workgroup]
     if math.prod(threads) > MAX_THREADS:
         raise NoMatch(
             variant.workgroup[0][0],
@@ -124,13 +122,28 @@ def _value(line: Line, expr: ast.Expr, env: dict[str, Any]) -> Any:
         raise NoMatch(line, refused.message, expected=str(line), node=refused.node) from None
 
 
-def _size(line: Line, expr: ast.Expr, env: dict[str, Any], limit: int, what: str) -> int:
+def _size(line: Line, expr: ast.Expr, env: dict[str, Any], limit: int, what: str) -> int | Dyn:
     value = _value(line, expr, env)
+    if isinstance(value, Dyn):
+        return value  # asserted where it is dispatched
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
         raise NoMatch(
             line,
             f"{line} is {describe(value)}: from 1 to {limit} {what} can stand here",
             expected=f"1 to {limit}",
+            found=describe(value),
+        )
+    return value
+
+
+def _threads(line: Line, expr: ast.Expr, env: dict[str, Any]) -> int:
+    value = _size(line, expr, env, MAX_THREADS, "threads")
+    if isinstance(value, Dyn):
+        raise NoMatch(
+            line,
+            f"{line} is known only at run time: the threads of a workgroup are fixed when the "
+            "kernel is compiled",
+            expected=f"1 to {MAX_THREADS}",
             found=describe(value),
         )
     return value
@@ -156,23 +169,96 @@ class _Kernel:
         self.target = target
         self.tensors = {t.name: t for t in (*inputs, *outputs)}
         self.heads: dict[str, str] = {}
+        self.arguments: dict[tuple[str, str], Argument] = {}
+        #: Before the dispatch, and in the kernel: sizes known only at run time.
+        self.host = Indices(self.of_program, "mlirules_n")
+        self.inner = Indices(self.operand, "mlirules_s")
+        self.operands: dict[Dyn, str] = {}
+        self.extents = {name: self.dims(tensor) for name, tensor in self.tensors.items()}
+
+    def dims(self, tensor: Tensor) -> list[int | Dyn]:
+        """How large a buffer is: its own dims, or what the symbols declared for them are."""
+        line = self.line_of(tensor.name)
+        try:
+            declared = declared_dims(self.rule, self.sizes, tensor.name, tensor.rank)
+        except Refused as refused:
+            raise NoMatch(line, refused.message, expected=str(line), node=refused.node) from None
+        out: list[int | Dyn] = []
+        for axis, (own, symbol) in enumerate(zip(tensor.dims or (), declared, strict=True)):
+            chosen = symbol if isinstance(own, Dyn) and isinstance(symbol, (int, Dyn)) else own
+            if isinstance(chosen, Dyn) and chosen.op in ("result", "?"):
+                raise NoMatch(
+                    line,
+                    f"dim {axis} of {tensor.name} is known only at run time, and nothing in the "
+                    "match gives its size",
+                    expected=str(line),
+                    found=describe(tensor),
+                )
+            out.append(chosen)
+        return out
+
+    def line_of(self, name: str) -> Line:
+        """The line that declares a tensor."""
+        return self.rule.types[name][0] if name in self.rule.types else self.rule.made_by
+
+    def argument(self, name: str, form: str, type_: str) -> str:
+        """A bound value as an argument of the rewrite."""
+        suffix = "" if form in ("raw", "tensor") else "_" + form
+        made = Argument(name, form, f"%arg_{re.sub(r'[^A-Za-z0-9_]', '_', name)}{suffix}", type_)
+        return self.arguments.setdefault((name, form), made).ssa
+
+    def tensor_argument(self, tensor: Tensor) -> str:
+        """A tensor of the match as a builtin tensor."""
+        return self.argument(tensor.name, "tensor" if tensor.torch else "raw", _builtin(tensor))
+
+    def of_program(self, size: Dyn) -> str:
+        """A size that is no arithmetic, read from the program."""
+        if size.op == "int":
+            read = self.argument(str(size.args[0]), "i64", "i64")
+            return self.host.emit(f"arith.index_cast {read} : i64 to index")
+        name, axis = str(size.args[0]), int(str(size.args[1]))
+        base, mark, at = name.rpartition("#")
+        found = self.sizes[base][int(at)] if mark else self.sizes[name]
+        at_axis = self.host.value(axis)
+        held = self.tensor_argument(found)
+        return self.host.emit(f"tensor.dim {held}, {at_axis} : {_builtin(found)}")
+
+    def operand(self, size: Dyn) -> str:
+        """A size that is no arithmetic, passed to the kernel."""
+        return self.operands.setdefault(size, f"%mlirules_d{len(self.operands)}")
+
+    def group(self, tensor: Tensor) -> str:
+        """A tensor's type with the values of its dynamic dims."""
+        values = [
+            self.host.value(size)
+            for own, size in zip(tensor.dims or (), self.extents[tensor.name], strict=True)
+            if isinstance(own, Dyn)
+        ]
+        return _builtin(tensor) + (f"{{{', '.join(values)}}}" if values else "")
 
     def lowered(self, types: list[str], env: dict[str, Any]) -> Lowered:
         body = self.body()
         inside = self.inside(body)
         symbol = f"mlirules_{identifier(self.rule.name)}"
-        symbol += "_" + hashlib.sha256(f"{self.target}\n{inside}".encode()).hexdigest()[:10]
-        arguments = []
-        for tensor in self.inputs:
-            form = "tensor" if tensor.torch else "raw"
-            arguments.append(Argument(tensor.name, form, f"%arg_{tensor.name}", _builtin(tensor)))
-        args = ", ".join(f"{a.ssa}: {a.type}" for a in arguments)
-        rows, returned = [], []
+        grid = [*self.sizes["#grid"], 1, 1][:3]
+        marked = f"{self.target}\n{grid}\n{inside}"
+        symbol += "_" + hashlib.sha256(marked.encode()).hexdigest()[:10]
+        passed = [self.tensor_argument(tensor) for tensor in self.inputs]
+        self.demand_equal()
+        workload = self.workload()
+        groups = [self.group(tensor) for tensor in self.inputs]
+        for size in self.operands:
+            passed.append(self.host.value(size))
+            groups.append("index")
+        given = _group(map(self.group, self.outputs))
         made = ", ".join(f"%out_{t.name}" for t in self.outputs)
-        rows.append(
-            f"{made} = flow.dispatch @{symbol}::@{symbol}({', '.join(a.ssa for a in arguments)}) : "
-            f"({', '.join(a.type for a in arguments)}) -> {_group(map(_builtin, self.outputs))}"
-        )
+        at = f"[{', '.join(workload)}]" if workload else ""
+        rows = [
+            *self.host.rows,
+            f"{made} = flow.dispatch @{symbol}::@{symbol}{at}({', '.join(passed)}) : "
+            f"({', '.join(groups)}) -> {given}",
+        ]
+        returned = []
         for tensor, type_ in zip(self.outputs, types, strict=True):
             value = f"%out_{tensor.name}"
             if tensor.torch:
@@ -183,11 +269,58 @@ class _Kernel:
                 value = f"%torch_{tensor.name}"
             returned.append(value)
         rows.append(f"return {', '.join(returned)} : {', '.join(types)}")
+        arguments = list(self.arguments.values())
+        args = ", ".join(f"{a.ssa}: {a.type}" for a in arguments)
         text = f"func.func @rewrite({args}) -> ({', '.join(types)}) {{\n"
         text += "".join(f"  {row}\n" for row in rows) + "}\n"
         # Executables are linked together: their functions need names of their own.
         text += self.executable(symbol, inside.replace("@KERNEL(", f"@{symbol}(", 1))
         return Lowered(text, arguments, [], env)
+
+    def demand_equal(self) -> None:
+        """Have the program check that what one symbol stands for is equally large everywhere."""
+        if not any(op.startswith("torch.") for op in self.rule.root_ops):
+            return  # linalg ops have checked already
+        for name, tensor in self.tensors.items():
+            declared = declared_dims(self.rule, self.sizes, name, tensor.rank)
+            for axis, (own, size) in enumerate(zip(tensor.dims or (), declared, strict=True)):
+                if isinstance(own, Dyn) and own.op == "result":
+                    continue
+                if own == size or not isinstance(size, (int, Dyn)):
+                    continue
+                if isinstance(own, int) and isinstance(size, int):
+                    continue  # compared when it was bound
+                a, b = self.host.value(own), self.host.value(size)
+                same = self.host.emit(f"arith.cmpi eq, {a}, {b} : index")
+                said = (
+                    f"{self.rule.name}: dim {axis} of {name} is not what {self.line_of(name)} says"
+                )
+                self.host.rows.append(f"cf.assert {same}, {quoted(said)}")
+
+    def workload(self) -> list[str]:
+        """The parts of the grid known only at run time, checked; none of them below 0."""
+        found: list[str] = []
+        for (line, _), size, limit in zip(
+            self.variant.grid, self.sizes["#grid"], MAX_GRID, strict=False
+        ):
+            if not isinstance(size, Dyn):
+                continue
+            value, none, one = (self.host.value(v) for v in (size, 0, 1))
+            # Nothing to dispatch is right where there is nothing to write.
+            elements: Any = 0
+            for name in (tensor.name for tensor in self.outputs):
+                elements = arith("+", elements, one_product(self.extents[name]))
+            written = self.host.value(elements)
+            empty = self.host.emit(f"arith.cmpi eq, {written}, {none} : index")
+            some = self.host.emit(f"arith.cmpi sge, {value}, {one} : index")
+            most = self.host.value(limit)
+            few = self.host.emit(f"arith.cmpi sle, {value}, {most} : index")
+            right = self.host.emit(f"arith.andi {some}, {few} : i1")
+            fits = self.host.emit(f"arith.ori {right}, {empty} : i1")
+            said = f"{self.rule.name}: {line} is not from 1 to {limit} workgroups"
+            self.host.rows.append(f"cf.assert {fits}, {quoted(said)}")
+            found.append(self.host.emit(f"arith.select {empty}, {none}, {value} : index"))
+        return found
 
     def executable(self, symbol: str, inside: str) -> str:
         # The rule's name and target stay in the program: a compilation for another is refused.
@@ -197,11 +330,17 @@ class _Kernel:
             held = f'#hal.executable.object<{{path = "{self.object()}"}}>'
             marks += f", hal.executable.objects = #hal.executable.objects<{{{_CPU} = [{held}]}}>"
         grid = [*self.sizes["#grid"], 1, 1][:3]
-        counts = "".join(f"    %n{i} = arith.constant {n} : index\n" for i, n in enumerate(grid))
+        names = [f"%n{i}" for i in range(3)]
+        fixed = zip(names, grid, strict=True)
+        counts = "".join(
+            f"    {name} = arith.constant {n} : index\n" for name, n in fixed if isinstance(n, int)
+        )
+        workload = [name for name, n in zip(names, grid, strict=True) if not isinstance(n, int)]
+        takes = ", ".join(f"{name}: index" for name in workload)
         return (
             f"stream.executable private @{symbol} attributes {{{marks}}} {{\n"
-            f"  stream.executable.export public @{symbol} workgroups() -> (index, index, index) "
-            "{\n"
+            f"  stream.executable.export public @{symbol} workgroups({takes}) -> "
+            "(index, index, index) {\n"
             f"{counts}    stream.return %n0, %n1, %n2 : index, index, index\n  }}\n"
             f"  builtin.module {{\n{inside}  }}\n}}\n"
         )
@@ -222,8 +361,11 @@ class _Kernel:
         threads = self.sizes["#workgroup"]
         size = f" workgroup_size = [{', '.join(map(str, threads))}]" if threads else ""
         info = f"#iree_codegen.translation_info<pipeline = #iree_codegen.no_pipeline{size}>"
-        args = ", ".join(f"%bind_{name}: !stream.binding" for name in self.tensors)
-        heads = "".join(f"  {row}\n" for row in self.heads.values())
+        taken = [f"%bind_{name}: !stream.binding" for name in self.tensors]
+        taken += [f"{ssa}: index" for ssa in self.operands.values()]
+        args = ", ".join(taken)
+        zero = "%zero_offset = arith.constant 0 : index"
+        heads = "".join(f"  {row}\n" for row in (zero, *self.inner.rows, *self.heads.values()))
         functions = self.variant.doc.object.functions if self.variant.doc.object else {}
         declared = "".join(
             f"func.func private @{name}{type_} attributes "
@@ -247,11 +389,16 @@ class _Kernel:
         text = re.sub(
             r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\(([^()]*(?:\([^()]*\)[^()]*)*)\))", dollar, text
         )
-        self.heads["#0"] = "%zero_offset = arith.constant 0 : index"
         for name, tensor in self.tensors.items():
+            values = [
+                self.inner.value(size)
+                for own, size in zip(tensor.dims or (), self.extents[name], strict=True)
+                if isinstance(own, Dyn)
+            ]
+            sizes = f"{{{', '.join(values)}}}" if values else ""
             self.heads[name] = (
                 f"%{name} = stream.binding.subspan %bind_{name}[%zero_offset] : !stream.binding "
-                f"-> {_memref(tensor)}"
+                f"-> {_memref(tensor)}{sizes}"
             )
         own = set(re.findall(r"%([A-Za-z_]\w*)(?=(?::\d+)?\s*(?:,\s*%\w+(?::\d+)?\s*)*=|:)", text))
         for name in dict.fromkeys(re.findall(r"%([A-Za-z_]\w*)", text)):
@@ -267,6 +414,11 @@ class _Kernel:
             value = self.sizes.get(name)
             if isinstance(value, int) and not isinstance(value, bool):
                 self.heads[name] = f"%{name} = arith.constant {value} : index"
+                continue
+            if isinstance(value, Dyn):
+                self.heads[name] = (
+                    f"%{name} = arith.addi {self.inner.value(value)}, %zero_offset : index"
+                )
                 continue
             raise NoMatch(line, f"%{name} is {describe(value)}, which no kernel can read")
         return "\n".join("  " + row if row else row for row in text.splitlines())
@@ -284,6 +436,14 @@ class _Kernel:
                 return str(value)
             case float():
                 return float_text(value)
+        if isinstance(value, Dyn):
+            raise NoMatch(
+                line,
+                f"${source} is a number known only at run time, and stands in the kernel's text: "
+                "types and constants are fixed when it is compiled",
+                expected="a number known when the kernel is compiled",
+                found=describe(value),
+            )
         raise NoMatch(line, f"${source} is {describe(value)}, which has no spelling in a kernel")
 
 
