@@ -310,3 +310,25 @@ def test_an_exported_folder_runs_by_itself(tmp_path: Path) -> None:
         str(folder / "run.c"),
     ]
     subprocess.run(checked, check=True)
+
+
+@pytest.mark.parametrize("budget", ["fast", "100"])
+def test_a_search_wants_a_time(budget: str) -> None:
+    with pytest.raises(mlirules.MlirulesError, match="60s") as caught:
+        mlirules.Session(tune=budget)
+    assert caught.value.faults[0].span.path == "tune"
+
+
+@pytest.mark.slow
+def test_a_program_is_tuned_before_it_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLIRULES_CACHE_DIR", str(tmp_path))
+    session = mlirules.Session(tune="10s")
+    made = session.compile(PROGRAM)
+    (note,) = [n for n in made.facts.notes if n.startswith("tuned: ")]
+    assert "as fast" in note or "is faster" in note
+    assert list(tmp_path.glob("tuned/*/measured.sqlite"))
+    assert session.compile(PROGRAM).facts.warm
+    assert not mlirules.Session().compile(PROGRAM).facts.warm
+    np.testing.assert_allclose(made(X)[0], 1 / (1 + np.exp(-X)), rtol=1e-5)

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from mlirules.commands.tune import parse_budget
 from mlirules.drivers.iree import runtime
 from mlirules.drivers.iree.compiler import compile_module
 from mlirules.drivers.iree.targets import Target
@@ -697,11 +696,11 @@ def test_the_page_opens_in_a_browser(
 
 
 def test_budgets() -> None:
-    assert parse_budget("100") == (100, 0)
-    assert parse_budget("3m")[1] == 180
+    assert outcome.parse_budget("100") == (100, 0)
+    assert outcome.parse_budget("3m")[1] == 180
     for wrong in ("0", "3 m", "x", "-1"):
         with pytest.raises(MlirulesError, match="budget"):
-            parse_budget(wrong)
+            outcome.parse_budget(wrong)
 
 
 def test_workers_are_a_number_or_an_address() -> None:

@@ -195,7 +195,9 @@ class Runner:
         seed: int = 0,
         key: str = "",
         function: str = "main",
+        parameters: Sequence[str] = (),
     ) -> None:
+        self.parameters = tuple(parameters)
         self.name, self.default, self.inputs, self.target = name, default, inputs, target
         self.seed, self.key, self.function = seed, key, function
         self._child: children.Child | None = None
@@ -268,6 +270,7 @@ class Runner:
                     "seed": self.seed,
                     "device": self.target.device,
                     "function": self.function,
+                    "parameters": list(self.parameters),
                 },
                 300,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from mlirules.drivers.iree.targets import Target
@@ -11,6 +12,7 @@ from mlirules.drivers.tuning.results import Winner
 from mlirules.drivers.tuning.store import Measured
 from mlirules.drivers.tuning.ways import Tried, Way
 from mlirules.language.config.op import ConfigRule
+from mlirules.language.faults import MlirulesError
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Options:
     only: tuple[str, ...] = ()
     rounds: int = 5
     check: bool = True
+    #: Archives of weights outside the program, ``[SCOPE=]FILE``.
+    parameters: tuple[str, ...] = ()
 
 
 @dataclass
@@ -126,3 +130,21 @@ class Event:
     result: Measured | None = None
     done: int = 0
     total: int = 0
+
+
+def parse_budget(text: str, place: str = "--budget") -> tuple[int, float]:
+    """Candidates for a dispatch and seconds for all; the other one is without limit.
+
+    Raises MlirulesError, at ``place``, for what is neither.
+    """
+    found = re.fullmatch(r"(\d+)(s|m|h)?", text)
+    if not found or int(found[1]) == 0:
+        raise MlirulesError.at(
+            place,
+            f"not a budget: {text!r}",
+            code="budget",
+            suggestion="write 100 (candidates for each dispatch), 90s, 10m or 2h",
+        )
+    if found[2] is None:
+        return int(found[1]), 0.0
+    return 1 << 30, int(found[1]) * {"s": 1.0, "m": 60.0, "h": 3600.0}[found[2]]

@@ -1,11 +1,11 @@
 """The child process that runs candidates: requests and answers are lines of JSON.
 
-``load`` (``binary``, ``inputs``, ``seed``, ``device``, ``function``) loads the default and keeps
-its results; ``baseline`` (``rounds``) times it; ``time`` (``binary``, ``rounds``, ``hopeless``)
-compares a candidate's results with the default's, then times it in turns with a reference: the
-default, or a faster candidate, whose times are scaled by how much faster it is. A candidate that
-takes ``hopeless`` times as long as the reference is timed once only. ``contest`` (``binaries`` by
-name, ``rounds``) times several with the default in turns.
+``load`` (``binary``, ``inputs``, ``seed``, ``device``, ``function``, ``parameters``) loads the
+default and keeps its results; ``baseline`` (``rounds``) times it; ``time`` (``binary``,
+``rounds``, ``hopeless``) compares a candidate's results with the default's, then times it in turns
+with a reference: the default, or a faster candidate, whose times are scaled by how much faster it
+is. A candidate that takes ``hopeless`` times as long as the reference is timed once only.
+``contest`` (``binaries`` by name, ``rounds``) times several with the default in turns.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class _State:
     expected: list[Any]
     device: str
     function: str
+    parameters: list[str]
     seconds: float
     #: What candidates are timed against: the default, or a candidate ``factor`` times as fast.
     reference: Program
@@ -52,7 +53,7 @@ class _State:
 
     def program(self, path: str) -> Program:
         binary = Path(path).read_bytes()
-        return Program(binary, self.inputs, self.device, self.function)
+        return Program(binary, self.inputs, self.device, self.function, self.parameters)
 
 
 def main() -> None:
@@ -78,6 +79,7 @@ def _load(state: _State, request: dict[str, Any]) -> dict[str, Any]:
     arguments = [(shape, element) for shape, element in request["inputs"]]
     state.inputs = numerics.random_inputs(arguments, seed=request["seed"], low=-1.0, high=1.0)
     state.device, state.function = request["device"], request["function"]
+    state.parameters = request["parameters"]
     state.default = state.program(request["binary"])
     state.expected = state.default.results()
     state.seconds = min(_once(state.default) for _ in range(2))

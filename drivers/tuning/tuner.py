@@ -86,7 +86,15 @@ def tune(
     function, inputs = profiling.random_inputs(program, seed=options.seed)
     binary = compiler.compile_module(program, target, flags=options.flags, path=path)
     watch(Event("note", "profiling"))
-    profile = profiling.profile(binary, inputs, target, function=function, seconds=0.3, model=path)
+    profile = profiling.profile(
+        binary,
+        inputs,
+        target,
+        function=function,
+        seconds=0.3,
+        model=path,
+        parameters=options.parameters,
+    )
     cut = dispatches.cut(program, target, flags=options.flags, path=path)
     outcome = Outcome(path, target, options.flags, profile, skipped=dict(cut.skipped))
     chosen = list(_chosen(cut.found, profile, options, outcome))
@@ -159,6 +167,7 @@ class _Program:
             self.options.target,
             self.options.seed,
             function=self.function,
+            parameters=self.options.parameters,
         )
 
     def ways(
@@ -519,7 +528,15 @@ def _check(
         for w in winners:
             binaries[names[w.root.key]] = built([w])
     values = [Value(tuple(a.shape), _element(a)) for a in inputs]
-    runner = Runner(path, default, values, target, options.seed, function=function)
+    runner = Runner(
+        path,
+        default,
+        values,
+        target,
+        options.seed,
+        function=function,
+        parameters=options.parameters,
+    )
     try:
         while binaries:
             answer = runner.contest(binaries, rounds=2 * options.rounds + 1)

@@ -21,7 +21,7 @@ from mlirules.language import consent
 from mlirules.language.pipeline import Pipeline
 from mlirules.support import cache, package
 
-__all__ = ["LIMIT", "content", "kept", "key_of"]
+__all__ = ["LIMIT", "content", "kept", "key_of", "tuned_folder"]
 
 #: How many programs are kept; the ones made longest ago go first.
 LIMIT = 1024
@@ -56,6 +56,11 @@ def key_of(program: bytes, pipeline: Pipeline, target: Target, further: Iterable
         digest.update(part.encode() + b"\0")
     digest.update(program)
     return digest.hexdigest()
+
+
+def tuned_folder(key: str) -> Path:
+    """Where the measurements of a program are that is tuned before it is compiled."""
+    return cache.directory() / "tuned" / key
 
 
 def content(module: compiler.ir.Module) -> bytes:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlirules.api import pages
-from mlirules.api.binaries import content, kept, key_of
+from mlirules.api.binaries import content, kept, key_of, tuned_folder
+from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.iree import program
 from mlirules.drivers.iree.calls import Loaded
 from mlirules.drivers.iree.compiler import Program
@@ -211,6 +212,7 @@ def compile_program(
     cache: bool,
     function: str | None,
     parameters: Sequence[str],
+    tune: float = 0.0,
 ) -> MlirProgram:
     """Compile a program by its recipe. Raises MlirulesError."""
     name = recipe.path
@@ -221,17 +223,31 @@ def compile_program(
     constant = sorted(program.constant_results(source.module, entry))
 
     def make() -> tuple[bytes, dict[str, Any]]:
-        binary, done = recipe.compile(fallback=fallback)
+        made, notes = recipe, list[str]()
+        if tune:
+            from mlirules.drivers.tuning.whole import tuned
+
+            data = content(source.module)
+            made, said = tuned(
+                recipe,
+                lambda: Program(parsed(data, name)),
+                tune,
+                tuned_folder(key),
+                tuple(parameters),
+            )
+            notes.append(said)
+        binary, done = made.compile(fallback=fallback)
         told = {
             "applications": dict(done.applications),
             "leftovers": done.leftovers,
-            "notes": done.notes,
+            "notes": [*notes, *done.notes],
             "constant": constant,
         }
         return binary, told
 
     further = (*recipe.flags, *map(str, recipe.configs), str(fallback))
     assert recipe.pipeline is not None
+    further += (f"tune {tune:g}",) if tune else ()
     key = key_of(content(source.module), recipe.pipeline, recipe.target, further)
     binary, told, warm = kept(key, make, cache)
     facts = Facts(told, warm, recipe.target)

@@ -38,6 +38,7 @@ def compile_model(
     *,
     fallback: bool,
     cache: bool,
+    tune: float = 0.0,
 ) -> ModelProgram:
     """Compile an ``nn.Module`` or an exported program, by the recipe for one of that name.
 
@@ -77,7 +78,9 @@ def compile_model(
     ]
     by = recipe(name)
     try:
-        binary = compiled(exported.graph_module, held, by, cache=cache, fallback=fallback)
+        binary = compiled(
+            exported.graph_module, held, by, cache=cache, fallback=fallback, tune=tune
+        )
     except MlirulesError:
         raise
     except Exception as error:

@@ -38,7 +38,8 @@ class Session:
     file, or a :class:`Pipeline`; default: the target's own. With ``cache``, compiled programs are
     kept in the user's cache folder (``MLIRULES_CACHE_DIR``) by the content of program, rules and
     flags and the versions of the tools, and found again by any process. ``flags`` are further ones
-    for iree-compile, ``configs`` config rules tried before the pipeline's.
+    for iree-compile, ``configs`` config rules tried before the pipeline's. ``tune`` is time
+    (``60s``, ``10m``) for each program to search a faster way to compile it, before that is done.
 
     Several threads may use a session: they rewrite one after the other, and call what was compiled
     at the same time. Raises :class:`MlirulesError` for a target, rule or pipeline that is wrong.
@@ -53,9 +54,12 @@ class Session:
         *,
         flags: Sequence[str] = (),
         configs: Sequence[str | Path] = (),
+        tune: str | None = None,
     ) -> None:
         self.target = Target.of(target)
         self.cache = cache
+        #: Seconds of search for each program.
+        self.tune = _seconds(tune)
         self._kept = Kept()
         self._lock = threading.RLock()
         # Rules written in Python lie in files like all others: what is told of them has a place.
@@ -193,6 +197,7 @@ class Session:
                     dynamic_shapes,
                     fallback=fallback,
                     cache=self.cache,
+                    tune=self.tune,
                 )
         from mlirules.api.compiled import compile_program
 
@@ -205,6 +210,7 @@ class Session:
                 cache=self.cache,
                 function=function,
                 parameters=parameters,
+                tune=self.tune,
             )
 
     def _program(self, source: Any) -> tuple[Program, str]:
@@ -289,3 +295,16 @@ def _decoded(data: bytes) -> str:
         raise MlirulesError.at(
             "<bytes>", "is neither MLIR bytecode nor UTF-8 text", code="file"
         ) from None
+
+
+def _seconds(budget: str | None) -> float:
+    if budget is None:
+        return 0.0
+    from mlirules.drivers.tuning.outcome import parse_budget
+
+    _, seconds = parse_budget(budget, "tune")
+    if not seconds:
+        raise MlirulesError.at(
+            "tune", f"{budget!r} is no time", code="budget", suggestion="write 60s or 10m"
+        )
+    return seconds

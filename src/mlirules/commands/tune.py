@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +12,7 @@ from mlirules.commands.common import (
     Device,
     Flags,
     Json,
+    Parameters,
     TrustNative,
     err,
     note,
@@ -70,6 +70,7 @@ def command(
     no_check: Annotated[
         bool, Option("--no-check", help="Skip the check in the whole program.")
     ] = False,
+    parameters: Parameters = None,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
@@ -83,7 +84,7 @@ def command(
     from mlirules.drivers.tuning.workers import workers as workers_of
 
     chosen = Target.parse(target)
-    count, seconds = parse_budget(budget)
+    count, seconds = outcome.parse_budget(budget)
     known = spaces.load_spaces(space or ())
     others = [] if no_ways or compile_only else ways.load_ways(space or (), chosen.kind)
     text = read_program(model)
@@ -101,6 +102,7 @@ def command(
         share=share,
         only=tuple(only or ()),
         check=not no_check,
+        parameters=tuple(parameters or ()),
     )
     from mlirules.drivers.tuning import ordering
 
@@ -137,21 +139,6 @@ def command(
     if done.interrupted:
         warn("interrupted: the same command goes on where it was")
         raise Exit(130)
-
-
-def parse_budget(text: str) -> tuple[int, float]:
-    """Candidates for a dispatch and seconds for all; the other one is without limit."""
-    found = re.fullmatch(r"(\d+)(s|m|h)?", text)
-    if not found or int(found[1]) == 0:
-        raise MlirulesError.at(
-            "--budget",
-            f"not a budget: {text!r}",
-            code="budget",
-            suggestion="write 100 (candidates for each dispatch), 90s, 10m or 2h",
-        )
-    if found[2] is None:
-        return int(found[1]), 0.0
-    return 1 << 30, int(found[1]) * {"s": 1.0, "m": 60.0, "h": 3600.0}[found[2]]
 
 
 class _View:

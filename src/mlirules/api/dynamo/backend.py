@@ -40,7 +40,8 @@ class Options:
 
     ``check``: compare each graph's first call with PyTorch, and fail where it differs. ``strict``:
     fail where something cannot be compiled. ``freeze``: for inference, make weights part of the
-    program when it is loaded (they may still change). ``cache``: keep programs on disk.
+    program when it is loaded (they may still change). ``cache``: keep programs on disk. ``tune``:
+    time for each program to search a faster way to compile it, such as ``60s``.
     """
 
     target: str = "cpu"
@@ -51,6 +52,7 @@ class Options:
     freeze: bool = True
     cache: bool = True
     flags: tuple[str, ...] = ()
+    tune: str | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None) -> Options:
@@ -88,7 +90,14 @@ class Backend:
     def session(self, options: Options) -> Session:
         """The session for these options."""
         rules = tuple(r.text if isinstance(r, RuleText) else r for r in options.rules)
-        key = (options.target, options.pipeline, rules, options.cache, options.flags)
+        key = (
+            options.target,
+            options.pipeline,
+            rules,
+            options.cache,
+            options.flags,
+            options.tune,
+        )
         with self._lock:
             found = self._sessions.get(key)
             if found is None:
@@ -98,6 +107,7 @@ class Backend:
                     options.pipeline,
                     options.cache,
                     flags=options.flags,
+                    tune=options.tune,
                 )
                 self._sessions.put(key, found)
         return found

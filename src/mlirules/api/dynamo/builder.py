@@ -130,7 +130,7 @@ def _built(
         if not out:
             try:
                 with session.working():
-                    binary = compiled(module, held, recipe, cache=session.cache)
+                    binary = compiled(module, held, recipe, cache=session.cache, tune=session.tune)
                 program = GraphProgram(binary, session.target.device)
             except Exception as error:  # noqa: BLE001 - the importer raises what it likes
                 refused.blame(error, computing(module.graph) or nodes, trial)
@@ -167,7 +167,7 @@ def _parts(
         try:
             with session.working():
                 own = [i for i, n in enumerate(given[child]) if n in weights]
-                binary = compiled(part, own, recipe, cache=session.cache)
+                binary = compiled(part, own, recipe, cache=session.cache, tune=session.tune)
             program = GraphProgram(binary, session.target.device)
         except Exception as error:  # noqa: BLE001 - the importer raises what it likes
             inside = [originals[n.name] for n in computing(part.graph) if n.name in originals]

@@ -9,17 +9,19 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from mlirules.api.binaries import kept, key_of
+from mlirules.api.binaries import kept, key_of, tuned_folder
 from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.iree import fx
 from mlirules.drivers.iree.compiler import Program
+from mlirules.drivers.iree.parameters import write_archive
 from mlirules.drivers.pipelines.transform import Recipe
 
 __all__ = ["Binary", "Plan", "Result", "compiled", "fingerprint", "numbers", "planned"]
@@ -246,8 +248,11 @@ def compiled(
     *,
     cache: bool,
     fallback: bool = True,
+    tune: float = 0.0,
 ) -> Binary:
     """Compile a graph by a recipe, whose source is not looked at, unless it is kept.
+
+    With ``tune``, so many seconds go into the search for a faster way to compile it.
 
     Raises what the importer raises, and what :meth:`Recipe.compile` raises.
     """
@@ -259,27 +264,25 @@ def compiled(
         imported, constant = fx.import_graph(part, _names(plan))
         data = io.BytesIO()
         imported.operation.write_bytecode(data)
-        source = Program(parsed(data.getvalue(), recipe.path))
-        made = Recipe(
-            lambda: source,
-            recipe.target,
-            recipe.pipeline,
-            recipe.path,
-            recipe.flags,
-            recipe.configs,
-            recipe.costs,
-            recipe.timeout,
-        )
+
+        def source() -> Program:
+            return Program(parsed(data.getvalue(), recipe.path))
+
+        made, notes = replace(recipe, source=source), list[str]()
+        if tune:
+            made, said = _tuned(made, source, tune, tuned_folder(key), _held(part, plan))
+            notes.append(said)
         binary, done = made.compile(fallback=fallback)
         return binary, {
             "constant": sorted(constant),
             "applications": dict(done.applications),
             "leftovers": done.leftovers,
-            "notes": done.notes,
+            "notes": [*notes, *done.notes],
         }
 
     assert recipe.pipeline is not None
     further = (*recipe.flags, *map(str, recipe.configs), str(fallback), torch.__version__)
+    further += (f"tune {tune:g}",) if tune else ()
     key = key_of(fingerprint(part, plan), recipe.pipeline, recipe.target, further)
     vmfb, told, warm = kept(key, make, cache)
     constant = set(told["constant"])
@@ -303,3 +306,39 @@ def _names(plan: Plan) -> dict[int, str]:
     """The weights of the compiled part by their position among its own placeholders."""
     positions = sorted((*plan.arguments, *plan.held))
     return {positions.index(index): f"p{index}" for index in plan.held}
+
+
+def _tuned(
+    recipe: Recipe,
+    source: Callable[[], Program],
+    seconds: float,
+    folder: Path,
+    weights: Mapping[str, torch.Tensor],
+) -> tuple[Recipe, str]:
+    """The recipe with what a search finds, and that in words.
+
+    Of the weights only types and sizes matter to it.
+    """
+    from mlirules.drivers.tuning.whole import tuned
+
+    folder.mkdir(parents=True, exist_ok=True)
+    archive = folder / "weights.irpa"
+    made = {}
+    for name, like in weights.items():
+        value = torch.zeros(like.shape, dtype=like.dtype)
+        if like.is_floating_point():
+            value = (torch.randn(like.shape) / 16).to(like.dtype)
+        made[name] = value.reshape(-1).view(torch.uint8).numpy()
+    try:
+        if made:
+            write_archive(archive, made)
+        return tuned(recipe, source, seconds, folder, (str(archive),) if made else ())
+    finally:
+        archive.unlink(missing_ok=True)
+
+
+def _held(module: GraphModule, plan: Plan) -> dict[str, torch.Tensor]:
+    """What the weights of the compiled part are like, by name."""
+    names = _names(plan)
+    placeholders = module.graph.find_nodes(op="placeholder")
+    return {names[i]: n.meta["val"] for i, n in enumerate(placeholders) if i in names}
