@@ -314,7 +314,7 @@ def test_an_exported_folder_runs_by_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("budget", ["fast", "100"])
 def test_a_search_wants_a_time(budget: str) -> None:
-    with pytest.raises(mlirules.MlirulesError, match="write .*10m") as caught:
+    with pytest.raises(mlirules.MlirulesError, match=r"write .*10m") as caught:
         mlirules.Session(tune=budget)
     assert caught.value.faults[0].span.path == "tune"
 
