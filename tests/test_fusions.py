@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -228,3 +229,15 @@ def test_cross_entropy_through_to_linalg(device: str) -> None:
         compiler.compile_module(program, target), [scores, np.array([2, -100])], target, "f"
     )
     np.testing.assert_allclose(loss, np.log(np.exp(scores[0]).sum()) - scores[0, 2], rtol=1e-5)
+
+
+def test_the_counts_of_the_page() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "fusions.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w/]+)` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
+    assert len(rows) >= 5
+    for name, *counts in rows:
+        rules = rule_set((name,))
+        tests = [test for rule in rules for test in rule.tests]
+        runs = [test.run for test in tests if test.run is not None]
+        vulkan = [run for run in runs if "vulkan" in run.devices]
+        assert [len(rules), len(tests), len(runs), len(vulkan)] == [int(n) for n in counts], name

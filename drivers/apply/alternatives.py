@@ -13,7 +13,7 @@ from typing import Any
 from mlirules.drivers.apply.egraph import EGraph
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression
-from mlirules.language.rule import OpPattern, Rule
+from mlirules.language.rule import OpPattern, Rule, nested_calls
 
 __all__ = ["Skeleton", "unsaid", "unsuitable"]
 
@@ -30,7 +30,20 @@ def unsuitable(rule: Rule) -> tuple[Any, str] | None:
     if rule.other_roots:
         line = rule.match[rule.other_roots[0]].line
         return line.span, "several ops are replaced at once"
+    for pattern in rule.match:
+        calls = nested_calls(pattern.equation.call)
+        if any("." not in call.fn for call in calls):
+            return pattern.line.span, "an op of any name is looked for by its name"
+        several = any(
+            sum(isinstance(i, ast.Pack) for i in items) > 1
+            for call in calls
+            for items in (call.args, *(a.items for a in call.args if isinstance(a, ast.ListExpr)))
+        )
+        if pattern.equation.each or several:
+            return pattern.line.span, "the items of a list are not looked at one by one"
     for line, statement in rule.rewrite:
+        if isinstance(statement, ast.OpEquation) and statement.each:
+            return line.span, "makes an op for every item of a list"
         if isinstance(statement, ast.OpEquation) and "." in statement.call.fn:
             continue
         if isinstance(statement, ast.Assignment) and isinstance(statement.value, ast.Name):

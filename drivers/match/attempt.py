@@ -48,6 +48,12 @@ class State:
     refusals: list[Refusal] | None = None
     # Explaining: the first two operands of this call are taken in the other order.
     swapped: ast.Call | None = None
+    # The item of a list that an op is matched for, where one stands for every item.
+    item: int = 0
+    # Lists with several packs: which of the ways to divide them is tried, and how many there are,
+    # in the order in which they were come upon. By the list's node and the item.
+    divided: dict[tuple[int, int], int] = field(default_factory=dict)
+    ways: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def copy(self) -> State:
         """A state to go on from; what is bound in it does not show here."""
@@ -58,6 +64,7 @@ class State:
             ops=dict(self.ops),
             inner=list(self.inner),
             symbols=dict(self.symbols),
+            ways=dict(self.ways),
         )
 
 

@@ -58,6 +58,10 @@ class Beside:
         number, *rest = left
         pattern = self.rule.match[number]
         for candidate in self._candidates(pattern, root, state):
+            if self.structure.several:
+                for way in self.structure.ways(pattern, number, candidate, state, swaps, refusals):
+                    yield from self.others(rest, root, way, swaps, refusals)
+                continue
             trial = state.copy()
             try:
                 self.structure.op(pattern, number, candidate, trial, swaps)
@@ -66,11 +70,14 @@ class Beside:
                 continue
             yield from self.others(rest, root, trial, swaps, refusals)
         refusals.append(
-            Refusal(pattern.line, f"no other {pattern.op} shares these operands", depth=state.depth)
+            Refusal(
+                pattern.line,
+                f"no other {self.rule.spelt(pattern.op)} shares these operands",
+                depth=state.depth,
+            )
         )
 
-    @staticmethod
-    def _candidates(pattern: OpPattern, root: Any, state: State) -> list[Any]:
+    def _candidates(self, pattern: OpPattern, root: Any, state: State) -> list[Any]:
         """Ops beside the root that share an operand with what is bound, in program order.
 
         Of a value that very many ops read, the ops that read it last are looked at.
@@ -85,7 +92,12 @@ class Beside:
         out: list[Any] = []
         for use in itertools.islice(shared[0][1].uses if shared else (), MAX_LOOKED_AT):
             op = use.owner.operation
-            if op.name != call.fn or op.block != root.block or op in taken or op in out:
+            if (
+                not self.rule.may_be(call.fn, op.name)
+                or op.block != root.block
+                or op in taken
+                or op in out
+            ):
                 continue
             # An op that an earlier application replaced may still stand here.
             if is_used(op):

@@ -56,7 +56,7 @@ class Diagnosing:
 
         ``explain`` tells why the rule does not apply at an op, by the attempt that got furthest.
         """
-        if self.equations.by_target or self.rule.other_roots:
+        if self.equations.by_target or self.rule.other_roots or self.structure.several:
             return self._diagnose_whole(op, around, explain)
         if self.rule.equation is not None:
             best = self._diagnose_equation(*self.rule.equation, op, around)

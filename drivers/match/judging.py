@@ -7,6 +7,7 @@ from typing import Any
 
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.attempt import PATTERN_HOLDS, State, Stop, Verdict, progress
+from mlirules.drivers.match.inference import Inference
 from mlirules.drivers.match.results import Match, Refusal
 from mlirules.drivers.match.rewrites import build
 from mlirules.drivers.match.structure import Structure
@@ -58,6 +59,7 @@ class Judging:
             if decl.kind in ("vtensor", "tensor") and not decl.optional
         }
         self.native = native(rule)
+        self.inference = Inference(context)
         #: The conditions that ask about uses, which no verdict holds for, and the others.
         self.structural = [c for c in rule.where if asks_structure(c[1])]
         self.plain_where = [c for c in rule.where if not asks_structure(c[1])]
@@ -186,7 +188,7 @@ class Judging:
             if rule.variants:
                 lowered = lower_kernel(rule, env, results, state.around.target)
             else:
-                lowered = lower(rule, env, results)
+                lowered = lower(rule, env, results, self.inference)
             try:
                 rewrite = build(lowered, self.context, self.rule.made_by.span)
             except MlirulesError as error:
@@ -266,6 +268,7 @@ class Judging:
             wanted = 1 if fn == "one_use" else 0
             within = [*state.inner, *state.ops.values(), op] if fn == "inside" else []
             said = ""
+            names = [path for name in names for path in state.lists.get(name, [name])]
             for name in names:
                 value = state.values.get(name)
                 if value is None and name in self.root_results:
@@ -283,12 +286,12 @@ class Judging:
                             MAX_USERS + 1,
                         )
                     )
-                    said = f"{name} has {in_words(outside)} outside the match"
+                    said = f"{_shown(name)} has {in_words(outside)} outside the match"
                     if outside:
                         return False, said
                     continue
                 users = list(itertools.islice(live_users(value, dead), MAX_USERS + 1))
-                said = f"{name} has {in_words(users)}"
+                said = f"{_shown(name)} has {in_words(users)}"
                 if len(users) != wanted:
                     return False, said
             return True, said
@@ -306,6 +309,12 @@ class Judging:
                 Refusal(line, refused.message, str(line), depth=depth, node=refused.node)
             ) from None
         raise Stop(Refusal(line, said.message, said.expected, said.found, depth, said.node))
+
+
+def _shown(path: str) -> str:
+    """A value's name as the rule has it: ``xs[1]`` for ``xs#1``."""
+    name, hash_, at = path.partition("#")
+    return f"{name}[{at}]" if hash_ else name
 
 
 def asks_structure(expr: ast.Expr) -> bool:

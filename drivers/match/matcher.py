@@ -62,6 +62,7 @@ class Matcher:
         call = self.rule.root.equation.call
         names = [a.id for a in call.args if isinstance(a, ast.Name)]
         plain = len(names) == len(call.args) == len(set(names)) and not call.attrs
+        plain = plain and "." in call.fn and self.rule.root.equation.each is None
         if not plain or call.fn in self.structure.commutative or self.rule.root.equation.pack:
             return None
         return names
@@ -142,6 +143,13 @@ class Matcher:
         best: Stop | None = None
         for swaps in self.structure.choices():
             state = first if first is not None else State(around)
+            if self.structure.several:
+                found = self._match_ways(op, state, swaps)
+                if isinstance(found, Match):
+                    return found
+                if best is None or found.refusal.depth > best.refusal.depth:
+                    best = found
+                continue
             try:
                 self.structure.op(self.rule.root, len(self.rule.match) - 1, op, state, swaps)
                 if not self.other_roots:
@@ -152,6 +160,21 @@ class Matcher:
                     best = stop
         assert best is not None
         raise best
+
+    def _match_ways(self, op: Any, start: State, swaps: tuple[bool, ...]) -> Match | Stop:
+        """The match with the first way to divide its lists that fits, or what came nearest."""
+        refusals: list[Refusal] = []
+        last = len(self.rule.match) - 1
+        for state in self.structure.ways(self.rule.root, last, op, start, swaps, refusals):
+            try:
+                if self.other_roots:
+                    return self._match_others(op, state, swaps)
+                return self.judging.judge(op, state)
+            except Stop as stop:
+                refusals.append(stop.refusal)
+                if stop.refusal.error is not None:
+                    break
+        return Stop(max(refusals, key=lambda r: (r.error is not None, r.depth)))
 
     def _match_others(self, op: Any, state: State, swaps: tuple[bool, ...]) -> Match:
         """The match with the first ops that can be its further roots, in the program's order."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mlirules.drivers.match.attempt import State, refuse
+from mlirules.drivers.match.lists import Lists
 from mlirules.drivers.match.results import Refusal
 from mlirules.drivers.match.values import (
     MAX_TEXT,
@@ -18,25 +19,25 @@ from mlirules.drivers.match.values import (
 )
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.notation import ast
-from mlirules.language.rule import Line, OpPattern, Rule, nested_calls
+from mlirules.language.rule import REGIONS, WRITTEN, Line, OpPattern, Rule, list_item, nested_calls
 from mlirules.language.values import Attribute
 from mlirules.language.words import source, spelt
 
 
-class Structure:
+class Structure(Lists):
     """Matches the ops of a rule, from the root to what feeds it. Holds nothing of an attempt."""
 
     def __init__(self, rule: Rule) -> None:
-        self.rule = rule
-        self.by_result: dict[str, tuple[int, int]] = {}
-        for n, pattern in enumerate(rule.match):
-            for i, name in enumerate(pattern.equation.results):
-                if name:
-                    self.by_result[name] = (n, i)
+        super().__init__(rule)
         self.other_roots = rule.other_roots
         self.root_results = rule.root_results
         self.commutative = frozenset(rule.doc.commutative)
         self.alternatives = any(p.op in self.commutative for p in rule.match)
+        calls = [c.fn for p in rule.match for c in nested_calls(p.equation.call)]
+        each = [p.op for p in rule.match if p.equation.each]
+        again = [s.call.fn for _, s in rule.rewrite if isinstance(s, ast.OpEquation)]
+        #: The variables that stand for several ops, whose attributes count.
+        self.repeated = {n for n in rule.variables if calls.count(n) > 1 or n in (*each, *again)}
 
     def choices(self) -> list[tuple[bool, ...]]:
         """Every way to exchange the operands of commutative ops."""
@@ -65,7 +66,7 @@ class Structure:
                 )
             return
         state.ops[number] = op
-        if not self._call(line, pattern.equation.call, op, state, swaps):
+        if not self.call(line, pattern.equation.call, op, state, swaps):
             return
         results = self.result_names(pattern, op)
         if len(results) != len(op.results):
@@ -73,7 +74,7 @@ class Structure:
                 state,
                 Refusal(
                     line,
-                    f"{pattern.op} has {len(op.results)} results, not {len(results)}",
+                    f"{op.name} has {len(op.results)} results, not {len(results)}",
                     f"{len(results)} results",
                     f"{len(op.results)} results",
                     state.depth,
@@ -101,55 +102,25 @@ class Structure:
             return self.root_results
         return self.result_names(self.rule.root, op)
 
-    def _call(
+    def call(
         self, line: Line, call: ast.Call, op: Any, state: State, swaps: tuple[bool, ...]
     ) -> bool:
         """Match an op and what feeds it. False (explaining only): it is another op altogether."""
-        if op.name != call.fn:
-            refuse(
-                state,
-                Refusal(
-                    line,
-                    f"the op is {op.name}, not {call.fn}",
-                    call.fn,
-                    op.name,
-                    state.depth,
-                    ast.Node(call.pos, call.pos + len(call.fn)),
-                    at=op,
-                ),
-            )
+        if not self._named(line, call, op, state):
             return False
         state.depth += 1
         for key, value in call.attrs:
             self._attribute(line, key, value, op, state)
         operands = list(op.operands)
         args = call.args
-        if args and isinstance(args[-1], ast.Pack):
-            fixed = len(args) - 1
-            if len(operands) < fixed:
-                refuse(
-                    state,
-                    Refusal(
-                        line,
-                        f"{call.fn} has {len(operands)} operands, not at least {fixed}",
-                        f"at least {fixed} operands",
-                        f"{len(operands)} operands",
-                        state.depth,
-                        call,
-                        at=op,
-                    ),
-                )
-                return False
-            pack = args[-1]
-            if pack.id:
-                self._list(pack.id, operands[fixed:], state)
-            operands, args = operands[:fixed], args[:-1]
+        if any(isinstance(a, ast.Pack) for a in args):
+            return self.sequence(line, call, call.fn, "operands", args, operands, state, swaps)
         if len(operands) != len(args):
             refuse(
                 state,
                 Refusal(
                     line,
-                    f"{call.fn} has {len(operands)} operands, not {len(args)}",
+                    f"{op.name} has {len(operands)} operands, not {len(args)}",
                     f"{len(args)} operands",
                     f"{len(operands)} operands",
                     state.depth,
@@ -165,7 +136,7 @@ class Structure:
         elif call is state.swapped and len(operands) >= 2:
             operands[0], operands[1] = operands[1], operands[0]
         for arg, value in zip(args, operands, strict=True):
-            self._operand(line, arg, value, state, swaps)
+            self.operand(line, arg, value, state, swaps)
         return True
 
     def _swap_index(self, call: ast.Call) -> int:
@@ -178,13 +149,19 @@ class Structure:
                     at += 1
         return at
 
-    def _operand(
+    def operand(
         self, line: Line, arg: ast.Expr, value: Any, state: State, swaps: tuple[bool, ...]
     ) -> None:
+        """Match a value against what the pattern has in its place."""
         match arg:
             case ast.Wildcard():
                 return
             case ast.Name(id=name):
+                if name in self.lists:
+                    items = (ast.Pack(arg.pos, arg.end, name),)
+                    whole = ast.ListExpr(arg.pos, arg.end, items)
+                    self.operand(line, whole, value, state, swaps)
+                    return
                 defined = self.by_result.get(name)
                 if defined is not None and defined[0] != len(self.rule.match) - 1:
                     number, result = defined
@@ -192,22 +169,18 @@ class Structure:
                     pattern = self.rule.match[number]
                     head = pattern.equation.call
                     node = ast.Node(head.pos, head.pos + len(head.fn))
-                    if owner is None or owner.name != pattern.op:
+                    if owner is None or not self.rule.may_be(pattern.op, owner.name):
+                        wanted_op = self.rule.spelt(pattern.op)
                         made_by = "an argument" if owner is None else owner.name
-                        what = made_by if owner is None else f"the result of {made_by}"
+                        said = (
+                            f"{name} is an argument, not the result of {wanted_op}"
+                            if owner is None
+                            else f"{name} is the result of {made_by}, not of {wanted_op}"
+                        )
+                        at_line, at = self.asked(pattern.line, head, owner, node)
                         refuse(
                             state,
-                            Refusal(
-                                pattern.line,
-                                f"{name} is {what}, not of {pattern.op}"
-                                if owner is not None
-                                else f"{name} is {what}, not the result of {pattern.op}",
-                                pattern.op,
-                                made_by,
-                                state.depth,
-                                node,
-                                at=owner,
-                            ),
+                            Refusal(at_line, said, wanted_op, made_by, state.depth, at, at=owner),
                         )
                         return
                     self.op(pattern, number, owner, state, swaps)
@@ -251,15 +224,15 @@ class Structure:
                         state,
                         Refusal(
                             line,
-                            f"an argument where the result of {arg.fn} is needed",
-                            arg.fn,
+                            f"an argument where the result of {self.rule.spelt(arg.fn)} is needed",
+                            self.rule.spelt(arg.fn),
                             "an argument",
                             state.depth,
                             arg,
                         ),
                     )
                     return
-                self._call(line, arg, owner, state, swaps)
+                self.call(line, arg, owner, state, swaps)
                 state.inner.append(owner)
             case ast.ListExpr(items=items):
                 owner = owner_of(value)
@@ -280,42 +253,11 @@ class Structure:
                     return
                 state.inner.append(owner)
                 elements = list(owner.operands)
-                if items and isinstance(items[-1], ast.Pack):
-                    pack = items[-1]
-                    items = items[:-1]
-                    if len(elements) < len(items):
-                        refuse(
-                            state,
-                            Refusal(
-                                line,
-                                f"a list of {len(elements)}, not at least {len(items)}",
-                                f"at least {len(items)} items",
-                                f"{len(elements)} items",
-                                state.depth,
-                                arg,
-                                at=owner,
-                            ),
-                        )
-                        return
-                    if pack.id:
-                        self._list(pack.id, elements[len(items) :], state)
-                    elements = elements[: len(items)]
-                if len(elements) != len(items):
-                    refuse(
-                        state,
-                        Refusal(
-                            line,
-                            f"a list of {len(elements)} items, not {len(items)}",
-                            f"{len(items)} items",
-                            f"{len(elements)} items",
-                            state.depth,
-                            arg,
-                            at=owner,
-                        ),
-                    )
-                    return
-                for item, element in zip(items, elements, strict=True):
-                    self._operand(line, item, element, state, swaps)
+                self.sequence(line, arg, "a list", "items", items, elements, state, swaps)
+            case ast.Access():
+                listed = list_item(arg)
+                assert listed is not None  # the checker admits no other
+                self.bind_item(line, arg, listed[0], value, state, swaps)
             case ast.Literal(value=wanted):
                 found = constant_of(value)
                 if found is NOT_CONSTANT:
@@ -348,13 +290,41 @@ class Structure:
             case _:
                 refuse(state, Refusal(line, "cannot be matched", node=arg))
 
-    def _list(self, name: str, elements: list[Any], state: State) -> None:
-        paths = []
-        for i, element in enumerate(elements):
-            path = f"{name}#{i}"
-            state.values[path] = element
-            paths.append(path)
-        state.lists[name] = paths
+    def _named(self, line: Line, call: ast.Call, op: Any, state: State) -> bool:
+        """Whether an op has the name asked for; notes what a variable stands for."""
+        head = ast.Node(call.pos, call.pos + len(call.fn))
+        # Of the root the condition itself says it, when all else fits.
+        root = call is self.rule.root.equation.call and "." not in call.fn
+        if not root and not self.rule.may_be(call.fn, op.name):
+            wanted = self.rule.spelt(call.fn)
+            at_line, at = self.asked(line, call, op, head)
+            said = f"the op is {op.name}, not {wanted}"
+            refuse(state, Refusal(at_line, said, wanted, op.name, state.depth, at, at=op))
+            return False
+        if "." in call.fn:
+            return True
+        known = state.symbols.get(call.fn)
+        attributes = _written(op) if call.fn in self.repeated else ""
+        if known is None:
+            state.symbols[call.fn] = op.name
+            state.symbols[call.fn + WRITTEN] = attributes
+            return True
+        if known == op.name and REGIONS != attributes == state.symbols[call.fn + WRITTEN]:
+            return True
+        differ = "with other attributes" if known == op.name else f"not {known}"
+        refuse(
+            state,
+            Refusal(
+                line,
+                f"{call.fn} stands for two different ops here: {op.name}, {differ}",
+                known,
+                op.name,
+                state.depth,
+                head,
+                at=op,
+            ),
+        )
+        return False
 
     def _attribute(self, line: Line, key: str, value: ast.Expr, op: Any, state: State) -> None:
         try:
@@ -451,6 +421,13 @@ class Structure:
                     no(spelt(plain))
                     return
         state.depth += 1
+
+
+def _written(op: Any) -> str:
+    """The attributes of an op, for another one like it; ``REGIONS`` where it has more."""
+    if len(op.regions) or len(op.successors):
+        return REGIONS
+    return ", ".join(f'"{name}" = {op.attributes[name]}' for name in op.attributes)
 
 
 def _frozen(value: Any) -> Any:

@@ -25,7 +25,7 @@ from mlirules.drivers.prove.world import (
 )
 from mlirules.language.notation import ast
 from mlirules.language.operands import Refused
-from mlirules.language.rule import Line, Rule
+from mlirules.language.rule import Line, Rule, nested_calls
 from mlirules.support import files
 
 #: The highest rank for which a rule over any rank is proven.
@@ -104,6 +104,10 @@ def prove(
     ``timeout``: seconds of the processor's time.
     """
     started = time.process_time()
+    said = _beyond(rule)
+    if said is not None:
+        line, why = said
+        return Verdict(rule.name, "undecided", why, line)
     deadline = started + timeout
     best = _Round()
     for least, opaque in [(n, w) for n in (0, 1) for w in _ways(rule, meanings)]:
@@ -186,6 +190,17 @@ def refuted(rule: Rule, verdict: Verdict) -> Verdict:
     elif found.special is not None and not verdict.exact:
         verdict.special = found.special
     return verdict
+
+
+def _beyond(rule: Rule) -> tuple[Line, str] | None:
+    """The line of a match that the model has no words for, and what it says; None where none is."""
+    for pattern in rule.match:
+        if pattern.equation.each:
+            return pattern.line, "an op that stands for every item of a list"
+        for call in nested_calls(pattern.equation.call):
+            if "." not in call.fn:
+                return pattern.line, f"{call.fn} stands for ops of several names"
+    return None
 
 
 def _ways(rule: Rule, meanings: Meanings) -> list[frozenset[str]]:

@@ -102,7 +102,7 @@ def _idle_tests(rule: Rule) -> Iterator[Fault]:
         if mlir_faults(text):
             continue  # told by itself
         module = compiler.parse(text.value, rule.path, _context())
-        if any(op.name in rule.root_ops for op in ops_below(module.operation)):
+        if any(rule.looks_at(op.name, test.because) for op in ops_below(module.operation)):
             continue
         yield Fault(
             rule.source.span_at(("tests", i, "unchanged"), key=True),

@@ -73,7 +73,8 @@ def _absent(matcher: Matcher, ops: Sequence[Any], names: Counter[str], there: An
     if rule.equation is not None:
         line, root = rule.equation[0], "structured op (linalg)"
     else:
-        line, root = rule.root.line, rule.root.op
+        one_of = rule.one_of.get(rule.root.op)
+        line, root = one_of.line if one_of else rule.root.line, rule.spelt(rule.root.op)
     inner = next((op for op in ops if op.name in rule.op_names), None)
     lines: list[tuple[Line, bool | None]] = []
     if inner is not None:

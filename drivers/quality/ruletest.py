@@ -191,7 +191,7 @@ def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
 
     around = Around(_first_kind(rule), Frozen(module.operation).dead)
     for op in ops_below(module.operation):
-        if op.name in rule.root_ops:
+        if rule.looks_at(op.name, test.because):
             candidates += 1
             refusal = engine.explain(rule, op, around)
             if refusal is not None:

@@ -14,7 +14,7 @@ from mlirules.generator import names
 from mlirules.generator.render import Templates, shipped
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation import ast
-from mlirules.language.rule import BodyText, Line, Rule
+from mlirules.language.rule import BodyText, Line, Rule, nested_calls
 from mlirules.language.values import dtype_named
 
 TEMPLATE = "inductor.py.j2"
@@ -194,7 +194,15 @@ class _Writer:
             raise _refusal(rule.made_by, "a kernel is no call of a torch op")
         if rule.index_match:
             raise _refusal(rule.index_match[0][0], "an index equation is no call of a torch op")
+        for pattern in rule.match:
+            if pattern.equation.each:
+                raise _refusal(pattern.line, "an op for every item of a list", pattern.equation)
+            for call in nested_calls(pattern.equation.call):
+                if "." not in call.fn:
+                    raise _refusal(pattern.line, "an op of any name: write it for one", call)
         for line, statement in rule.rewrite:
+            if isinstance(statement, ast.OpEquation) and statement.each:
+                raise _refusal(line, "an op for every item of a list")
             if isinstance(statement, BodyText):
                 raise _refusal(line, "a body of MLIR is no call of a torch op")
             if isinstance(statement, ast.IndexEquation):

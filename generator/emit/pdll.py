@@ -111,6 +111,13 @@ def view(rule: Rule) -> RuleView:
             for name in rule.root_ops
         ]
     for swapped, suffix in alternatives(rule):
+        if rule.match and rule.root.op in rule.variables:
+            # One for each op that the root may be: PDL finds patterns by the root's name.
+            patterns += [
+                Skeleton(rule, swapped, op).pattern(f"{ident}_{identifier(op)}{suffix}")
+                for op in rule.root_ops
+            ]
+            continue
         patterns.append(Skeleton(rule, swapped).pattern(ident + suffix))
     return RuleView(
         rule.name,
@@ -157,8 +164,10 @@ def _distinguishes(call: ast.Call) -> bool:
 class Skeleton:
     """Writes the ops of one pattern as PDLL."""
 
-    def __init__(self, rule: Rule, swapped: frozenset[int]) -> None:
+    def __init__(self, rule: Rule, swapped: frozenset[int], root: str = "") -> None:
         self.rule = rule
+        # What the variable of the root stands for.
+        self.root = root
         self.swapped = swapped
         self.lines: list[str] = []
         self.declared: set[str] = set()
@@ -218,12 +227,18 @@ class Skeleton:
             # A variadic tail needs the whole operand list as one range.
             rest = self.fresh("operands")
             self.lines.append(f"let {rest}: ValueRange;")
-            return f"op<{call.fn}>({rest})"
+            return f"op<{self.op(call)}>({rest})"
         operands = [self.operand(a) for a in args]
         if not operands:
             # No parentheses would mean "any operands".
-            return f"op<{call.fn}>()"
-        return f"op<{call.fn}>({', '.join(operands)})"
+            return f"op<{self.op(call)}>()"
+        return f"op<{self.op(call)}>({', '.join(operands)})"
+
+    def op(self, call: ast.Call) -> str:
+        """The name of an op; none where it may be any."""
+        if call.fn == self.rule.root.op and self.root:
+            return self.root
+        return call.fn if "." in call.fn else ""
 
     def operand(self, arg: ast.Expr) -> str:
         """An operand as a PDLL expression."""

@@ -38,6 +38,8 @@ def _view(rule: Rule, form: str) -> pdll.RuleView:
         ([line for _, line, _, _ in rule.let], "a computed value"),
         ([line for line, _ in rule.where], "a condition"),
         ([line for line, _ in rule.index_match], "an index equation"),
+        ([p.line for p in rule.match if p.equation.each], "an op for every item of a list"),
+        ([p.line for p in rule.match if _asks(p, _variable)], "an op of any name"),
         ([p.line for p in rule.match if _asks(p, _attributes)], "an attribute of an op"),
         ([p.line for p in rule.match if _asks(p, _any_number)], "a list of any length"),
     ):
@@ -54,6 +56,10 @@ def _view(rule: Rule, form: str) -> pdll.RuleView:
 
 def _asks(pattern: OpPattern, what: Callable[[ast.Call], bool]) -> bool:
     return any(map(what, nested_calls(pattern.equation.call)))
+
+
+def _variable(call: ast.Call) -> bool:
+    return "." not in call.fn
 
 
 def _attributes(call: ast.Call) -> bool:

@@ -55,8 +55,14 @@ class Bodies(Ops):
             return renamed[name]
 
         text = re.sub(r"%([A-Za-z_]\w*)", percent, text)
+        first = sum(line.count("\n") + 1 for line in self.lines)
         for row in text.rstrip().splitlines():
             self.emit(row)
+        untyped: dict[str, tuple[str, int, int]] = {}
+        for n, row in enumerate(text.rstrip().splitlines()):
+            found = re.match(r"\s*((?:%\w+\s*,\s*)*%\w+)\s*=", row)
+            for at, ssa in enumerate(found.group(1).split(",") if found else ()):
+                untyped[ssa.strip()] = (ssa.strip(), first + n, at)
         for name in assigned:
             type_ = self.body_type(name)
             if type_ is not None:
@@ -66,6 +72,9 @@ class Bodies(Ops):
                 else:
                     defined.append((name, type_))
                     self.locals[name] = Val(ssa, DType(type_))
+            elif (ssa := renamed.get(name, f"%b_{name}")) in untyped:
+                self.locals.pop(name, None)
+                self.untyped[name] = untyped[ssa]
 
     def body_type(self, name: str) -> Tensor | str | None:
         """The type of a name that a body defines, or None for one that nothing else reads."""
@@ -80,7 +89,7 @@ class Bodies(Ops):
             return "si64"
         declared = self.rule.types.get(name)
         if declared is not None and declared[1].kind in ("tensor", "vtensor"):
-            found = tensor_of_type(name, self.declared_type(name, declared[1]))
+            found = tensor_of_type(name, self.declared_type(name) or "")
             assert found is not None
             return Tensor(name, found.dims, found.dtype, False)
         return None

@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from mlirules.generator.lowering.dims import declared_dims
 from mlirules.generator.lowering.indices import OPERATORS
@@ -69,6 +69,27 @@ class Body(Part, ABC):
         """An element of a tensor, its indices evaluated."""
 
 
+class Infer(Protocol):
+    """Says what types values have that a rewrite makes and no line declares."""
+
+    def op(
+        self,
+        lines: Sequence[str],
+        arguments: Sequence[Argument],
+        name: str,
+        operands: Sequence[Raw],
+        attributes: str,
+        results: Sequence[str | None],
+    ) -> list[str] | str:
+        """The types of an op's results, of which some may be known, or why they are not.
+
+        ``lines`` are the rewrite so far, ``arguments`` its arguments.
+        """
+
+    def value(self, lines: Sequence[str], arguments: Sequence[Argument], row: int) -> list[str] | str:
+        """The types of what the op in a row (from 0) of ``lines`` makes, or why they are not known."""
+
+
 def _as_bound(bound: Any, result: Any) -> Any:
     if isinstance(bound, Tensor) and isinstance(result, Tensor) and not result.torch:
         return replace(result, dtype=bound.dtype)
@@ -79,7 +100,11 @@ class Builder(Evaluator):
     """A rewrite being lowered: its lines, arguments and named values."""
 
     def __init__(
-        self, rule: Rule, env: dict[str, Any], results: Sequence[tuple[str | None, Any, str]]
+        self,
+        rule: Rule,
+        env: dict[str, Any],
+        results: Sequence[tuple[str | None, Any, str]],
+        infer: Infer | None = None,
     ) -> None:
         super().__init__(env)
         self.rule = rule
@@ -97,6 +122,10 @@ class Builder(Evaluator):
         self.slots: list[tuple[str, str]] = []
         self.line: Line = rule.rewrite[0][0]
         self.body: Body | None = None
+        # Says what ops give whose types nobody declared.
+        self.infer = infer
+        # What bodies make without a declared type: its SSA name, row and place among the results.
+        self.untyped: dict[str, tuple[str, int, int]] = {}
 
     def fresh(self, stem: str = "v") -> str:
         """An SSA name not used before."""
@@ -157,7 +186,33 @@ class Builder(Evaluator):
             return made
         if self.body is not None and node.id in self.body.indices:
             return self.body.indices[node.id]
+        if node.id in self.untyped:
+            return self.from_body(node)
         return super().name(node)
+
+    def from_body(self, node: ast.Name) -> Any:
+        """A value that a body makes and whose type no line declares."""
+        ssa, row, at = self.untyped[node.id]
+        rows = "\n".join(self.lines)
+        found = (
+            self.infer.value(rows.split("\n"), list(self.arguments.values()), row)
+            if self.infer is not None
+            else "its body does not say it"
+        )
+        if isinstance(found, str) or at >= len(found):
+            why = found if isinstance(found, str) else f"its op has {len(found)} results"
+            raise LoweringError(
+                self.line, f"declare the type of {node.id!r} in `types:`: {why}", node
+            )
+        tensor = tensor_of_type(node.id, found[at])
+        scalar = next((t for t in ("i1", "f16", "bf16", "f32", "f64") if t == found[at]), None)
+        if tensor is not None and not tensor.torch:
+            self.locals[node.id] = Local(tensor, ssa)
+        elif scalar is not None or found[at] == "index":
+            self.locals[node.id] = Val(ssa, INDEX if scalar is None else DType(scalar))
+        else:
+            self.locals[node.id] = Raw(ssa, found[at])
+        return self.name(node)
 
     def raw_to_local(self, name: str, made: Raw) -> Any:
         """A torch value that the rewrite made, usable in index equations."""
@@ -262,14 +317,21 @@ class Builder(Evaluator):
             return Raw(self.argument(str(value.args[0]), "raw", "!torch.int"), "!torch.int")
         raise Refused(f"{describe(value)} is not a value of the program")
 
-    def declared_type(self, name: str, node: ast.Node) -> str:
-        """The MLIR type that `types:` gives a value that the rewrite makes."""
+    def declared_type(self, name: str, *, item: bool = False) -> str | None:
+        """The MLIR type that `types:` gives a value that the rewrite makes, or an ``item`` of it.
+
+        None: nothing says it.
+        """
         if name in self.result_names:
             return self.result_names[name][1]
         declared = self.rule.types.get(name)
         if declared is None:
-            raise LoweringError(self.line, f"declare the type of {name!r} in `types:`", node)
+            return None
         decl = declared[1]
+        if item:
+            if decl.kind != "list" or decl.of is None:
+                raise LoweringError(declared[0], f"{name!r} is made as a list: list<...>")
+            decl = decl.of
         if decl.kind in TORCH_SCALARS:
             return TORCH_SCALARS[decl.kind][1]
         if decl.kind == "list" and decl.of is not None and decl.of.kind in TORCH_SCALARS:

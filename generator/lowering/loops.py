@@ -179,7 +179,7 @@ class Loops(Body):
             return Tensor(name, tuple(low.unified_dims(name, list(found.dims))), found.dtype, False)
         declared = low.rule.types.get(name)
         if declared is not None and name not in low.env:
-            return tensor_of_type(name, low.declared_type(name, declared[1]))
+            return tensor_of_type(name, low.declared_type(name) or "")
         return None
 
     def target_rank(self) -> int | None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlirules.generator.lowering.body import Bodies
+from mlirules.generator.lowering.builder import Infer
 from mlirules.generator.lowering.values import (
     INDEX,
     TORCH_SCALARS,
@@ -29,15 +30,19 @@ from mlirules.language.values import DType, Dyn, Opaque, Scalar, Tensor
 
 
 def lower(
-    rule: Rule, env: dict[str, Any], results: Sequence[tuple[str | None, Any, str]]
+    rule: Rule,
+    env: dict[str, Any],
+    results: Sequence[tuple[str | None, Any, str]],
+    infer: Infer | None = None,
 ) -> Lowered:
     """Lower a rule's rewrite for one environment.
 
     ``results`` describes the root's results: name, value (a Tensor, a Scalar...) and MLIR type.
+    ``infer`` says what ops give whose types nobody declared; without it they must be declared.
     Raises :class:`NoMatch` where a line of the rewrite has no value for this match, and
     :class:`LoweringError` where the rule itself is at fault.
     """
-    return Lowering(rule, env, results).run()
+    return Lowering(rule, env, results, infer).run()
 
 
 class Lowering(Bodies):

@@ -13,7 +13,8 @@ from mlirules.generator.lowering.values import (
     Val,
 )
 from mlirules.language.notation import ast
-from mlirules.language.operands import Refused, describe
+from mlirules.language.operands import Refused, describe, sequence
+from mlirules.language.rule import REGIONS, WRITTEN, list_item
 from mlirules.language.values import Attribute, Dyn, Opaque, Scalar, Tensor
 
 
@@ -22,35 +23,95 @@ class Ops(Functions):
 
     def op_equation(self, statement: ast.OpEquation) -> None:
         """Lower `y = op(x)` for an op of any dialect."""
-        names = statement.results
-        types = []
-        for name in names:
-            if name is None:
-                raise LoweringError(self.line, "give every result of a new op a name")
-            types.append(self.declared_type(name, statement))
-        values = self.op(statement.call, types)
-        for name, value in zip(names, values, strict=True):
-            assert name is not None
+        names = [name for name in statement.results if name is not None]
+        if len(names) != len(statement.results):
+            raise LoweringError(self.line, "give every result of a new op a name")
+        if statement.each is not None:
+            self.op_for_every_item(statement, names[0])
+            return
+        for name, value in zip(names, self.op(statement.call, names), strict=True):
             self.locals[name] = value
 
-    def op(self, call: ast.Call, types: list[str]) -> list[Raw]:
-        """A new op; its results."""
-        torch = call.fn.startswith(("torch.", "torch_c."))
+    def op_for_every_item(self, statement: ast.OpEquation, target: str) -> None:
+        """Lower `ys[i] = op(xs[i])`: an op for every item of the lists that the index is on."""
+        index = str(statement.each)
+        counts: dict[str, int] = {}
+        for node in ast.walk_expression(statement.call):
+            listed = list_item(node)
+            if listed is not None and listed[1] == index:
+                held = self.eval(ast.Name(node.pos, node.end, listed[0]))
+                counts[listed[0]] = len(sequence(held, listed[0]))
+        if len(set(counts.values())) != 1:
+            said = ", ".join(f"{name} has {count} items" for name, count in counts.items())
+            raise Refused(f"the lists differ in length: {said}", statement)
+        made = []
+        for i in range(min(counts.values())):
+            self.env[index] = i
+            made += self.op(statement.call, [target], item=True)
+        self.env.pop(index, None)
+        self.locals[target] = made
+
+    def op(self, call: ast.Call, names: list[str], *, item: bool = False) -> list[Raw]:
+        """A new op; its results, which go by these names (or are items of a list of the name)."""
+        fn, attributes = call.fn, []
+        if "." not in fn:
+            fn = self.env[call.fn]
+            written = self.env[call.fn + WRITTEN]
+            if written == REGIONS:
+                raise Refused(f"{call.fn} is {fn}, which has regions: it is not made anew", call)
+            attributes = [written] if written else []
+        torch = fn.startswith(("torch.", "torch_c."))
         operands: list[Raw] = []
         for arg in call.args:
             if isinstance(arg, ast.Pack):
                 operands.extend(self.operand(v, torch) for v in self.pack(arg))
             else:
                 operands.append(self.operand_expr(arg, torch))
-        attrs = [f"{key} = {self.attribute(self.eval(expr))}" for key, expr in call.attrs]
-        out = [self.fresh("t") for _ in types]
-        text = f'"{call.fn}"({", ".join(o.ssa for o in operands)})'
+        attrs = attributes + [
+            f"{key} = {self.attribute(self.eval(expr))}" for key, expr in call.attrs
+        ]
+        text = f'"{fn}"({", ".join(o.ssa for o in operands)})'
         if attrs:
             text += " {" + ", ".join(attrs) + "}"
-        text += f" : ({', '.join(o.type for o in operands)}) -> ({', '.join(types)})"
+        text += f" : ({', '.join(o.type for o in operands)}) -> "
+        types = self.types_of(call, fn, names, operands, ", ".join(attrs), item=item)
+        out = [self.fresh("t") for _ in types]
+        text += f"({', '.join(types)})"
         # One group of results, so that every op can be written the same way.
         self.emit(f"{', '.join(out)} = {text}")
         return [Raw(ssa, type_) for ssa, type_ in zip(out, types, strict=True)]
+
+    def types_of(
+        self,
+        call: ast.Call,
+        fn: str,
+        names: list[str],
+        operands: list[Raw],
+        attributes: str,
+        *,
+        item: bool,
+    ) -> list[str]:
+        """The types of a new op's results: the roots', the declared ones, or what the op gives."""
+        known = [self.declared_type(name, item=item) for name in names]
+        if all(known):
+            return [type_ for type_ in known if type_ is not None]
+        node = ast.Node(call.pos, call.pos + len(call.fn))
+        missing = " and ".join(
+            repr(name) for name, type_ in zip(names, known, strict=True) if type_ is None
+        )
+        if self.infer is None:
+            raise LoweringError(self.line, f"declare the type of {missing} in `types:`", node)
+        arguments = list(self.arguments.values())
+        found = self.infer.op(self.lines, arguments, fn, operands, attributes, known)
+        if isinstance(found, str):
+            raise LoweringError(
+                self.line,
+                f"the type of {missing} does not follow from {fn}: {found}\n"
+                f"write it in `types:`, for example {names[0]}: "
+                + _example(fn, item=item),
+                node,
+            )
+        return [type_ or made for type_, made in zip(known, found, strict=True)]
 
     def operand_expr(self, arg: ast.Expr, torch: bool) -> Raw:
         """An operand as written."""
@@ -61,6 +122,10 @@ class Ops(Functions):
 
     def operand(self, value: Any, torch: bool) -> Raw:
         """A value as an operand of a torch op or another."""
+        if isinstance(value, Raw) and (torch or not value.type.startswith("!torch.vtensor")):
+            return value
+        if isinstance(value, Raw):
+            value = self.raw_to_local("t", value)
         if isinstance(value, (Tensor, Local)):
             if not torch:
                 held = self.local(value)
@@ -99,7 +164,7 @@ class Ops(Functions):
         if isinstance(value, list):
             items = [
                 self.torch_constant(v)
-                if not isinstance(v, (Tensor, Local))
+                if not isinstance(v, (Tensor, Local, Raw))
                 else self.operand(v, True)
                 for v in value
             ]
@@ -148,3 +213,9 @@ class Ops(Functions):
         if isinstance(value, (Attribute, Opaque)) and value.text:
             return value.text
         raise Refused(f"{describe(value)} cannot be an attribute")
+
+
+def _example(fn: str, *, item: bool) -> str:
+    """A declared type of what an op makes."""
+    tensor = "vtensor" if fn.startswith("torch.") else "tensor"
+    return f"list<{tensor}<... x T>>" if item else f"{tensor}<M x N x T>"

@@ -67,6 +67,8 @@ class Evaluator:
         """The value of a name: bound, or an element type."""
         if node.id in self.names:
             return self.names[node.id]
+        if "." in node.id:
+            return node.id  # an op, as in `Op in [torch.aten.relu]`
         found = dtype_named(node.id)
         if found is not None:
             return found

@@ -37,7 +37,9 @@ def native(rule: InFile) -> Need | None:
         if isinstance(made, BodyText):
             found = _LOW.search(made.text)
         elif isinstance(made, ast.OpEquation):
-            found = _LOW.match(made.call.fn)
+            one_of = rule.one_of.get(made.call.fn)
+            ops = one_of.ops if one_of is not None else (made.call.fn,)
+            found = next(filter(None, map(_LOW.match, ops)), None)
         if found is not None:
             what = f"writes {found.group()}, which runs as it is written"
             return Need(line.span, what, path)

@@ -55,6 +55,11 @@ STRUCTURED_OPS = tuple(
 )
 
 
+#: Behind the name of an op's variable: the symbol that holds the matched op's attributes, as MLIR
+#: has them, and what it holds of an op that cannot be written again.
+WRITTEN, REGIONS = "{}", "\0regions"
+
+
 @dataclass(frozen=True)
 class Line:
     """One line of a rule: where it stands, and its text."""
@@ -83,6 +88,15 @@ class OpPattern:
     def op(self) -> str:
         """The op's name."""
         return self.equation.call.fn
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """A condition `Op in [...]`: the ops that a variable of the match may stand for."""
+
+    line: Line
+    expr: ast.Expr
+    ops: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -203,7 +217,64 @@ class Rule(InFile):
     @property
     def root_ops(self) -> tuple[str, ...]:
         """The op names that the root may have."""
-        return (self.root.op,) if self.match else STRUCTURED_OPS
+        if not self.match:
+            return STRUCTURED_OPS
+        one_of = self.one_of.get(self.root.op)
+        return one_of.ops if one_of is not None else (self.root.op,)
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The names of the match that stand for ops (``Op`` of ``y = Op(x)``)."""
+        calls = (c for p in self.match for c in nested_calls(p.equation.call))
+        return frozenset(c.fn for c in calls if "." not in c.fn)
+
+    @cached_property
+    def one_of(self) -> dict[str, OneOf]:
+        """For variables of the match, the condition that says which ops they may be."""
+        lists = {name: expr for name, _, expr, _ in self.let}
+        found: dict[str, OneOf] = {}
+        for line, expr in self.where:
+            match expr:
+                case ast.Binary(op="in", left=ast.Name(id=name), right=right):
+                    right = lists.get(right.id) if isinstance(right, ast.Name) else right
+                case ast.Binary(op="==", left=ast.Name(id=name), right=right):
+                    right = ast.ListExpr(right.pos, right.end, (right,))
+                case _:
+                    continue
+            if name in self.variables and isinstance(right, ast.ListExpr):
+                ops = [_op_name(item) for item in right.items]
+                if all(ops):
+                    found.setdefault(
+                        name, OneOf(line, expr, tuple(dict.fromkeys(filter(None, ops))))
+                    )
+        return found
+
+    def may_be(self, fn: str, op: str) -> bool:
+        """Whether an op of the program may be what a call of the match names."""
+        if "." in fn:
+            return op == fn
+        one_of = self.one_of.get(fn)
+        return one_of is None or op in one_of.ops
+
+    def looks_at(self, op: str, because: str | None) -> bool:
+        """Whether a test's program that holds an op shows what the rule does, or why it does not.
+
+        Where the reason is that the root may be certain ops only, any other one shows that.
+        """
+        one_of = self.one_of.get(self.root.op) if self.match else None
+        if one_of is not None and " ".join((because or "").split()) == " ".join(str(one_of.line).split()):
+            return True
+        return op in self.root_ops
+
+    def spelt(self, fn: str) -> str:
+        """What a call of the match looks for, in words."""
+        if "." in fn:
+            return fn
+        one_of = self.one_of.get(fn)
+        if one_of is None:
+            return "any op"
+        shown = ", ".join(one_of.ops[:3]) + (", ..." if len(one_of.ops) > 3 else "")
+        return one_of.ops[0] if len(one_of.ops) == 1 else f"one of {shown}"
 
     @property
     def root_results(self) -> list[str | None]:
@@ -215,7 +286,9 @@ class Rule(InFile):
     @cached_property
     def op_names(self) -> frozenset[str]:
         """Every op name in the pattern."""
-        return frozenset(p for pattern in self.match for p in _calls(pattern.equation.call))
+        return frozenset(
+            p for pattern in self.match for p in _calls(pattern.equation.call) if "." in p
+        )
 
     @cached_property
     def produced_ops(self) -> frozenset[str]:
@@ -223,7 +296,8 @@ class Rule(InFile):
         out: set[str] = set()
         for _, statement in self.rewrite:
             if isinstance(statement, ast.OpEquation):
-                out.update(_calls(statement.call))
+                # What a variable stands for, the program had.
+                out.update(op for op in _calls(statement.call) if "." in op)
             elif isinstance(statement, BodyText):
                 out.update(_body_ops(statement.text))
         return frozenset(out)
@@ -248,12 +322,29 @@ def defined_names(statement: ast.Statement | BodyText) -> set[str]:
             return {statement.target}
 
 
+def _op_name(item: ast.Expr) -> str:
+    """The op that an item of `Op in [...]` names, else nothing."""
+    if isinstance(item, ast.Name):
+        return item.id if "." in item.id else ""
+    return item.value if isinstance(item, ast.Literal) and isinstance(item.value, str) else ""
+
+
+def list_item(node: ast.Expr) -> tuple[str, str] | None:
+    """The list and the index of an item of it: ``xs[i]``."""
+    match node:
+        case ast.Access(base=ast.Name(id=name), items=(ast.Name(id=index),)):
+            return name, index
+    return None
+
+
 def _operand_names(call: ast.Call) -> Iterator[str]:
     for inner in nested_calls(call):
         for arg in inner.args:
             for item in arg.items if isinstance(arg, ast.ListExpr) else (arg,):
                 if isinstance(item, (ast.Name, ast.Pack)) and item.id:
                     yield item.id
+                elif (listed := list_item(item)) is not None:
+                    yield listed[0]
 
 
 def nested_calls(call: ast.Call) -> list[ast.Call]:

@@ -42,16 +42,18 @@ class Expressions(Checker):
 
     def ops_of(self, line: Line, call: ast.Call) -> None:
         """Check the op names of a call and of those inside it."""
-        if "." not in call.fn:
+        if not ast.names_op(call.fn):
             self.fault(
                 line,
                 call,
                 "not-an-op",
                 f"{call.fn!r} is not an op",
-                "an op's name holds its dialect: torch.aten.mm",
+                "an op's name holds its dialect: torch.aten.mm; a capital letter first stands for "
+                "an op of any name: Op(x)",
             )
             return
-        self.op_name(line, call.fn, call.pos)
+        if "." in call.fn:
+            self.op_name(line, call.fn, call.pos)
         for arg in call.args:
             for inner in arg.items if isinstance(arg, ast.ListExpr) else (arg,):
                 if isinstance(inner, ast.Call):
@@ -131,6 +133,9 @@ class Expressions(Checker):
         for node in ast.walk_expression(expr):
             if isinstance(node, (ast.Name, ast.Pack)) and node.id:
                 if node.id in scope or node.id in ELEMENT_TYPES or node.id in self.unread:
+                    continue
+                if "." in node.id and not runtime:
+                    self.op_name(line, node.id, node.pos)
                     continue
                 hint = self.near(node.id, scope)
                 if node.id in FUNCTIONS:

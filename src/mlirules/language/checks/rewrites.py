@@ -17,6 +17,7 @@ from mlirules.language.rule import (
     Line,
     Rule,
     defined_names,
+    list_item,
 )
 from mlirules.language.sizes import names, order
 
@@ -204,9 +205,13 @@ class Rewrites(Expressions):
     def operands(self, line: Line, call: ast.Call, bound: dict[str, Line], used: set[str]) -> None:
         """Check what an op equation reads."""
         for arg in call.args:
+            listed = list_item(arg)
             if isinstance(arg, ast.Name):
                 bound.setdefault(arg.id, line)
                 used.add(arg.id)
+            elif listed is not None:
+                bound.setdefault(listed[0], line)
+                used.add(listed[0])
             elif isinstance(arg, ast.Call):
                 self.operands(line, arg, bound, used)
             elif isinstance(arg, ast.ListExpr):
@@ -216,14 +221,15 @@ class Rewrites(Expressions):
                         used.add(item.id)
                     elif isinstance(item, ast.Call):
                         self.operands(line, item, bound, used)
+                    elif (found := list_item(item)) is not None:
+                        bound.setdefault(found[0], line)
+                        used.add(found[0])
                     elif not isinstance(item, (ast.Literal, ast.Wildcard)):
                         self.bad_operand(line, item, bound)
             elif isinstance(arg, ast.Pack):
                 if arg.id:
                     bound.setdefault(arg.id, line)
                     used.add(arg.id)
-                if arg is not call.args[-1]:
-                    self.fault(line, arg, "match", "a pack of operands stands last")
             elif not isinstance(arg, (ast.Literal, ast.Wildcard)):
                 self.bad_operand(line, arg, bound)
         for _, value in call.attrs:
@@ -254,6 +260,27 @@ class Rewrites(Expressions):
             "compute with it in `let:` or test it in `where:`",
         )
 
+    def each_made(self, line: Line, statement: ast.OpEquation, scope: set[str]) -> None:
+        """Check an op that is made once for every item of a list."""
+        index = statement.each
+        if index in scope:
+            self.fault(
+                line,
+                statement,
+                "duplicate-name",
+                f"{index!r} already has a meaning",
+                "give the index of the items a name of its own",
+            )
+        items = [list_item(n) for a in statement.call.args for n in ast.walk_expression(a)]
+        if not any(item is not None and item[1] == index for item in items):
+            self.fault(
+                line,
+                statement,
+                "rewrite",
+                "no operand of this op is an item of a list",
+                f"write {statement.results[0]}[{index}] = {statement.call.fn}(xs[{index}])",
+            )
+
     def statement(
         self, line: Line, statement: ast.Statement | BodyText, scope: set[str], roots: set[str]
     ) -> None:
@@ -262,7 +289,11 @@ class Rewrites(Expressions):
             case BodyText(text=text):
                 self.body(line, text, scope, roots)
             case ast.OpEquation(call=call):
-                self.op_name(line, call.fn, call.pos)
+                if "." in call.fn:
+                    self.op_name(line, call.fn, call.pos)
+                if statement.each is not None:
+                    self.each_made(line, statement, scope)
+                    scope = {*scope, statement.each}
                 for arg in call.args:
                     self.expression(line, arg, scope, runtime=True)
                     for node in ast.walk_expression(arg):

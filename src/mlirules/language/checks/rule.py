@@ -23,6 +23,7 @@ from mlirules.language.rule import (
     Line,
     OpPattern,
     Rule,
+    list_item,
     nested_calls,
 )
 from mlirules.language.source import Path_
@@ -59,9 +60,13 @@ class RuleChecker(Rewrites):
                 self.type_decl(line, decl)
         match: list[OpPattern] = []
         index_match: list[tuple[Line, ast.IndexEquation]] = []
-        for i in range(len(doc.match)):
-            line = self.line("match", i)
-            statement = self.parsed(line, parse_statement)
+        lines = [self.line("match", i) for i in range(len(doc.match))]
+        statements = [self.parsed(line, parse_statement) for line in lines]
+        # `y[i] = F(x[i])` is an index equation where all are.
+        each = any(isinstance(s, (ast.OpEquation, ast.Assignment)) for s in statements)
+        for line, statement in zip(lines, statements, strict=True):
+            if statement is not None and (each or isinstance(statement, ast.Assignment)):
+                statement = ast.with_variable(statement)
             if isinstance(statement, ast.OpEquation):
                 match.append(OpPattern(line, statement))
             elif isinstance(statement, ast.IndexEquation):
@@ -90,6 +95,7 @@ class RuleChecker(Rewrites):
             expr = self.parsed(line, parse_expression)
             if expr is not None:
                 where.append((line, expr))
+        variables = {c.fn for p in match for c in nested_calls(p.equation.call) if "." not in c.fn}
         rewrite: list[tuple[Line, ast.Statement | BodyText]] = []
         for i, item in enumerate(doc.rewrite):
             if isinstance(item, Body):
@@ -99,6 +105,9 @@ class RuleChecker(Rewrites):
                 line = self.line("rewrite", i)
                 statement = self.parsed(line, parse_statement)
                 if statement is not None:
+                    made = ast.with_variable(statement)
+                    if isinstance(made, ast.OpEquation) and made.call.fn in variables:
+                        statement = made
                     rewrite.append((line, statement))
         rule = Rule(doc, self.source, types, match, index_match, lets, where, rewrite)
         self.names(rule)
@@ -165,7 +174,7 @@ class RuleChecker(Rewrites):
                     self.calls(line, dim.expr, scope)
         self.rewrite(rule, scope)
         for n, op in enumerate(rule.doc.commutative):
-            if op not in rule.op_names and not self.unread & set(op.split(".")):
+            if op not in rule.op_names | rule.variables and not self.unread & set(op.split(".")):
                 self.fault(
                     self.line("commutative", n),
                     None,
@@ -184,6 +193,7 @@ class RuleChecker(Rewrites):
             bound[equation.target] = line
             for name in _tensor_names(equation.value):
                 bound.setdefault(name, line)
+        self.variables(rule, bound)
         for pattern in rule.match:
             for result in pattern.equation.results:
                 if result is not None and result in results:
@@ -203,6 +213,8 @@ class RuleChecker(Rewrites):
             self.ops_of(pattern.line, pattern.equation.call)
             here: set[str] = set()
             self.operands(pattern.line, pattern.equation.call, bound, here)
+            last = self.has_root(rule) and pattern is rule.root
+            self.each(pattern, results, root=last)
             for result in pattern.equation.results:
                 if result and result in here:
                     self.fault(
@@ -262,6 +274,72 @@ class RuleChecker(Rewrites):
                     + " (an op without results: say `erase` in `rewrite:`)",
                 )
         return bound
+
+    def variables(self, rule: Rule, bound: dict[str, Line]) -> None:
+        """Bind the match's names for ops; check that what must be known of them is."""
+        lines = {c.fn: (p.line, c) for p in rule.match for c in nested_calls(p.equation.call)}
+        for name in sorted(rule.variables):
+            if not ast.names_op(name):
+                continue  # no op at all: said of its line
+            line, call = lines[name]
+            bound.setdefault(name, line)
+            one_of = rule.one_of.get(name)
+            if one_of is not None:
+                for node in ast.walk_expression(one_of.expr):
+                    if isinstance(node, ast.Literal) and isinstance(node.value, str):
+                        self.op_name(one_of.line, node.value, node.pos + 1)
+                continue
+            head = ast.Node(call.pos, call.pos + len(name))
+            says = f"say which in `where:`: {name} in [torch.aten.relu, torch.aten.sigmoid]"
+            if rule.match and rule.root.op == name:
+                self.fault(rule.root.line, head, "open-op", f"the root may be any op: {name}", says)
+            for made, statement in rule.rewrite:
+                if isinstance(statement, ast.OpEquation) and statement.call.fn == name:
+                    at = ast.Node(statement.call.pos, statement.call.pos + len(name))
+                    what = f"{name} may be any op, and the rewrite makes another one of it"
+                    self.fault(made, at, "open-op", what, says)
+
+    def each(self, pattern: OpPattern, results: dict[str, OpPattern], *, root: bool) -> None:
+        """Check an op that stands once for every item of a list, and items where there is none."""
+        equation = pattern.equation
+        lists = 0
+        for call in nested_calls(equation.call):
+            for arg in call.args:
+                for item in arg.items if isinstance(arg, ast.ListExpr) else (arg,):
+                    found = list_item(item)
+                    if found is None:
+                        continue
+                    name, index = found
+                    lists += 1
+                    of = results.get(name)
+                    if index != equation.each:
+                        self.fault(
+                            pattern.line,
+                            item,
+                            "match",
+                            f"{name}[{index}] is an item of a list, and {index!r} no index here",
+                            "an op that stands for every item is written ys[i] = op(xs[i])",
+                        )
+                    elif of is not None and of.equation.each is None:
+                        what = f"{name!r} is no list: its line makes one value"
+                        hint = f"write {name}[i] = ... in line {of.line.span.line}"
+                        self.fault(pattern.line, item, "match", what, hint)
+        if equation.each is not None and root:
+            self.fault(
+                pattern.line,
+                equation,
+                "match",
+                "the root stands for one op, not for every item of a list",
+                "let an op that reads the list stand last: c = torch.aten.cat([ys...], d)",
+            )
+        if equation.each is not None and not lists:
+            self.fault(
+                pattern.line,
+                equation,
+                "match",
+                "no operand of this op is an item of a list",
+                f"write {equation.results[0]}[i] = {equation.call.fn}(xs[i])",
+            )
 
     def shares_operand(self, rule: Rule, number: int) -> bool:
         """Whether a further root can be found from the ops that stand for certain."""

@@ -103,11 +103,14 @@ class OpEquation(Node):
     """``c, d = torch.aten.foo(a, [x, 1], none) {attr = v}``.
 
     ``pack``: the last name (``ys... = op(x)``) binds all the results that remain, as a list.
+    ``each``: the op stands once for every item of a list (``ys[i] = op(xs[i])``), and this is the
+    index of the item.
     """
 
     results: tuple[str | None, ...]
     call: Call
     pack: bool = False
+    each: str | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,24 @@ class Erase(Node):
 
 
 Statement = OpEquation | IndexEquation | Assignment | Erase
+
+
+def names_op(fn: str) -> bool:
+    """Whether a called name may stand for an op: that of one, or a variable (``Op``) for any."""
+    return "." in fn or fn[:1].isupper()
+
+
+def with_variable(statement: Statement) -> Statement:
+    """An equation as one of ops where an op of any name (``y = Op(x)``) may stand on the right."""
+    match statement:
+        case Assignment(target=target, value=Call() as call) if names_op(call.fn):
+            return OpEquation(statement.pos, statement.end, (target,), call)
+        case IndexEquation(
+            target=target, indices=(Name(id=each),), op="=", value=Call() as call, bounds=()
+        ) if names_op(call.fn):
+            return OpEquation(statement.pos, statement.end, (target,), call, each=each)
+    return statement
+
 
 # ---- types ----------------------------------------------------------------------------------
 

@@ -379,7 +379,10 @@ class _Parser:
         for name in names:
             if name and "." in name:
                 raise self.error(f"{name!r} cannot be bound: it holds a dot", start)
-        if isinstance(value, ast.Call) and "." in value.fn:
+        several = pack or len(names) > 1
+        if isinstance(value, ast.Call) and (
+            "." in value.fn or (several and ast.names_op(value.fn))
+        ):
             return ast.OpEquation(start.pos, value.end, tuple(names), value, pack)
         if pack:
             raise self.error("results are packed only in a match, where an op makes them", start)
@@ -393,7 +396,7 @@ class _Parser:
             )
         raise self.error("several results need an op on the right side", start)
 
-    def index_equation(self) -> ast.IndexEquation:
+    def index_equation(self) -> ast.Statement:
         target = self.take()
         self.take()
         indices = self.items("]")
@@ -426,9 +429,20 @@ class _Parser:
                 if not self.accept(","):
                     break
         self.finish()
-        return ast.IndexEquation(
+        made = ast.IndexEquation(
             target.pos, self.tok.end, target.text, indices, op, value, tuple(bounds)
         )
+        if isinstance(value, ast.Call) and "." in value.fn:
+            # Once for every item of a list.
+            each = ast.with_variable(made)
+            if each is made:
+                raise self.error(
+                    f"{value.fn} stands for the items of a list: one index, =, and no range",
+                    target,
+                    f"write {target.text}[i] = {value.fn}(xs[i])",
+                )
+            return each
+        return made
 
     # -- types
 
