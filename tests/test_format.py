@@ -9,7 +9,8 @@ import pytest
 
 from mlirules.language.format import _meaning as meaning
 from mlirules.language.format import formatted
-from mlirules.language.loader import LIBRARY, load_rule
+from mlirules.language.loader import LIBRARY, rules_of
+from mlirules.language.source import load_yaml
 
 AFTER = """\
 # a comment at the top
@@ -87,6 +88,62 @@ def test_what_is_left_alone(text: str) -> None:
     assert formatted("x.yaml", text) == text
 
 
+FAMILY = """\
+rule: roots-*
+with:
+  root: [sqrt, rsqrt]
+match:
+  - 'a  =  torch.aten.$root( x )'
+  - any:
+      one:
+        - 'bb  = torch.aten.neg(a)'   # kept
+        - y= torch.aten.neg( bb )
+      two: 'y =  torch.aten.abs( a )'
+where:
+  any:
+    one: T  in [f32]
+    two: 'T in [ f16 ]'
+rewrite:
+  - any:
+      - y[ i ]  = f( a[i] )
+      - body: y  = torch.aten.left( a )
+tests:
+  - unchanged: module {}
+    because: 'y =  torch.aten.abs( a )'
+"""
+
+
+def test_families_are_written_alternative_by_alternative() -> None:
+    after = formatted("roots.yaml", FAMILY)
+    assert (
+        after
+        == """\
+rule: roots-*
+with:
+  root: [sqrt, rsqrt]
+match:
+  - a = torch.aten.$root(x)
+  - any:
+      one:
+        - bb = torch.aten.neg(a)   # kept
+        - y  = torch.aten.neg(bb)
+      two: y = torch.aten.abs(a)
+where:
+  any:
+    one: T in [f32]
+    two: T in [f16]
+rewrite:
+  - any:
+      - y[i] = f(a[i])
+      - body: y  = torch.aten.left( a )
+tests:
+  - unchanged: module {}
+    because: y = torch.aten.abs(a)
+"""
+    )
+    assert formatted("roots.yaml", after) == after
+
+
 def test_the_command(tmp_path: Path, told: Callable[..., tuple[int, str]]) -> None:
     file = tmp_path / "my-mm.yaml"
     file.write_text(BEFORE)
@@ -107,7 +164,10 @@ def test_shipped_rules_mean_the_same() -> None:
     for file in files[::3]:
         after = formatted(file)
         assert formatted(file, after) == after
-        was, now = load_rule(file), load_rule(file, after)
-        assert meaning([p.equation for p in now.match]) == meaning([p.equation for p in was.match])
-        assert meaning([e for _, e in now.where]) == meaning([e for _, e in was.where])
-        assert meaning([s for _, s in now.rewrite]) == meaning([s for _, s in was.rewrite])
+        before, changed = rules_of(load_yaml(file)), rules_of(load_yaml(file, after))
+        for was, now in zip(before, changed, strict=True):
+            for part in ("where", "rewrite"):
+                lines = [line for _, line in getattr(was, part)]
+                assert meaning([line for _, line in getattr(now, part)]) == meaning(lines)
+            equations = [p.equation for p in was.match]
+            assert meaning([p.equation for p in now.match]) == meaning(equations)

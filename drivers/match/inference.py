@@ -124,8 +124,10 @@ class Inference:
             return f"it has {len(found)} results, not {len(results)}"
         return found
 
-    def value(self, lines: Sequence[str], arguments: Sequence[Argument], row: int) -> list[str] | str:
-        """The types of what the op in a row (from 0) of ``lines`` makes, or why they are not known."""
+    def value(
+        self, lines: Sequence[str], arguments: Sequence[Argument], row: int
+    ) -> list[str] | str:
+        """The types of what the op in a row (from 0) of ``lines`` makes, or why not."""
         text = _function([*lines, "return"], arguments, [])
         try:
             module = ir.Module.parse(text, self.context)

@@ -86,8 +86,10 @@ class Infer(Protocol):
         ``lines`` are the rewrite so far, ``arguments`` its arguments.
         """
 
-    def value(self, lines: Sequence[str], arguments: Sequence[Argument], row: int) -> list[str] | str:
-        """The types of what the op in a row (from 0) of ``lines`` makes, or why they are not known."""
+    def value(
+        self, lines: Sequence[str], arguments: Sequence[Argument], row: int
+    ) -> list[str] | str:
+        """The types of what the op in a row (from 0) of ``lines`` makes, or why not."""
 
 
 def _as_bound(bound: Any, result: Any) -> Any:

@@ -107,8 +107,7 @@ class Ops(Functions):
             raise LoweringError(
                 self.line,
                 f"the type of {missing} does not follow from {fn}: {found}\n"
-                f"write it in `types:`, for example {names[0]}: "
-                + _example(fn, item=item),
+                f"write it in `types:`, for example {names[0]}: " + _example(fn, item=item),
                 node,
             )
         return [type_ or made for type_, made in zip(known, found, strict=True)]

@@ -28,6 +28,7 @@ __all__ = ["formatted"]
 WIDTH = 100
 _SECTIONS = ("match", "where", "rewrite")
 _SIGN = re.compile(r"(?:\+|\*|\b(?:max|min|and|or|xor))?=(?!=)")
+_WORD = re.compile(r"\$([A-Za-z_]\w*)")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\.\.\.|[A-Za-z_][\w.]*[A-Za-z0-9_]|\w+|\s+|[^\w\s]')
 
 
@@ -80,8 +81,6 @@ def _composed(text: str) -> yaml.MappingNode | None:
 
 
 def _listed(text: str, key: Any, value: Any, section: str) -> str:
-    if isinstance(value, yaml.MappingNode):  # alternatives of a family, or a fault
-        return text
     parse: Callable[[str], Any] = parse_expression if section == "where" else parse_statement
     inline = isinstance(value, yaml.ScalarNode) or getattr(value, "flow_style", False)
     nodes = [value] if isinstance(value, yaml.ScalarNode) else list(value.value)
@@ -95,27 +94,52 @@ def _listed(text: str, key: Any, value: Any, section: str) -> str:
         items = [_Item(0, 0, _written(n.value.strip(), parse)) for n in nodes]
         rows = [f"{section}:", *(f"  - {scalar(value)}" for value in _aligned(items, 4, section))]
         return text[: key.start_mark.index] + "\n".join(rows) + text[row_end:]
-    groups: list[list[_Item]] = [[]]
-    last = -1
-    for node in nodes:
-        row = node.start_mark.line
-        one = isinstance(node, yaml.ScalarNode) and row == node.end_mark.line and node.style != "|"
-        if not one or node.style == ">":
-            groups.append([])
+    groups: list[tuple[int, list[_Item]]] = []
+    # What holds lines: the section itself, and alternatives of a family inside of it.
+    pending: list[Any] = [value]
+    while pending:
+        node = pending.pop()
+        if node.flow_style:
             continue
-        if row != last + 1:
-            groups.append([])
-        last = row
-        start, end = node.start_mark.index, node.end_mark.index
-        rest = text[end : _row_end(text, end)]
-        groups[-1].append(_Item(start, end, _written(node.value, parse), rest))
-    column = min((n.start_mark.column for n in nodes), default=4)
+        if isinstance(node, yaml.MappingNode):
+            # An alternative of one line has its name before it: nothing to align it with.
+            for name, inner in node.value:
+                if name.value == "body":
+                    continue
+                found = _item(text, inner, parse)
+                if found is not None:
+                    groups.append((inner.start_mark.column, [found]))
+                elif not isinstance(inner, yaml.ScalarNode):
+                    pending.append(inner)
+            continue
+        column = min((n.start_mark.column for n in node.value), default=4)
+        last = -1
+        for inner in node.value:
+            found = _item(text, inner, parse)
+            if found is None:
+                last = -1
+                if not isinstance(inner, yaml.ScalarNode):
+                    pending.append(inner)
+                continue
+            if inner.start_mark.line != last + 1 or last < 0:
+                groups.append((column, []))
+            last = inner.start_mark.line
+            groups[-1][1].append(found)
     out, at = [], 0
-    for group in groups:
-        for item, value in zip(group, _aligned(group, column, section), strict=True):
-            out += [text[at : item.start], scalar(value)]
+    for column, group in sorted(groups, key=lambda g: g[1][0].start):
+        for item, written in zip(group, _aligned(group, column, section), strict=True):
+            out += [text[at : item.start], scalar(written)]
             at = item.end
     return "".join([*out, text[at:]])
+
+
+def _item(text: str, node: Any, parse: Callable[[str], Any]) -> _Item | None:
+    """A node that is one line of the notation; None for any other."""
+    one = isinstance(node, yaml.ScalarNode) and node.start_mark.line == node.end_mark.line
+    if not one or node.style in ("|", ">"):
+        return None
+    start, end = node.start_mark.index, node.end_mark.index
+    return _Item(start, end, _written(node.value, parse), text[end : _row_end(text, end)])
 
 
 def _row_end(text: str, at: int) -> int:
@@ -132,13 +156,19 @@ def _without_strings(text: str) -> str:
 
 def _written(text: str, parse: Callable[[str], Any]) -> str:
     """A line of the notation, spaced; as it was where it says something else then."""
+
+    def meaning(line: str) -> Any:
+        # A word of a family stands for part of a line: any name does in its place.
+        return _meaning(parse(_WORD.sub(r"word_\1", line)))
+
     try:
-        before = _meaning(parse(text))
+        before = meaning(text)
+        ordered = text if "$" in text else _ordered(text, parse)
     except NotationError:
         return text
-    for made in (_spaced(_ordered(text, parse)), _spaced(text)):
+    for made in (_spaced(ordered), _spaced(text)):
         try:
-            if _meaning(parse(made)) == before:
+            if meaning(made) == before:
                 return made
         except NotationError:
             continue
@@ -280,5 +310,15 @@ def _reasons(data: dict[str, Any], text: str) -> str:
 
 
 def _texts(value: object) -> list[str]:
-    listed = value if isinstance(value, list) else [value]
-    return [item if isinstance(item, str) else "" for item in listed]
+    """The lines of a section, those of alternatives among them, in the file's order."""
+    out: list[str] = []
+    pending = [value]
+    while pending:
+        found = pending.pop()
+        if isinstance(found, dict):
+            pending += reversed(list(found.values()))
+        elif isinstance(found, list):
+            pending += reversed(found)
+        else:
+            out.append(found if isinstance(found, str) else "")
+    return out

@@ -262,7 +262,9 @@ class Rule(InFile):
         Where the reason is that the root may be certain ops only, any other one shows that.
         """
         one_of = self.one_of.get(self.root.op) if self.match else None
-        if one_of is not None and " ".join((because or "").split()) == " ".join(str(one_of.line).split()):
+        if one_of is not None and " ".join((because or "").split()) == " ".join(
+            str(one_of.line).split()
+        ):
             return True
         return op in self.root_ops
 
