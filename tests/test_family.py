@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.quality import checklines, completion, editor, symbols
 from mlirules.language import library
 from mlirules.language.family import MAX_MEMBERS
 from mlirules.language.faults import Fault, MlirulesError
@@ -212,3 +213,98 @@ def test_kept_members_are_those_that_were_read(
     assert alone.name == "roots-abs-negated-fuse"
     (alone,) = load_rules([tmp_path / "roots-sqrt-fuse"])
     assert alone.name == "roots-sqrt-fuse"
+
+
+UPDATED = """\
+rule: signs-*-fuse
+kind: fusion
+summary: A sign in front of $op goes.
+reason: For the tests of families.
+with:
+  op: {abs: torch.aten.abs, relu: torch.aten.relu}
+types: {x: "vtensor<S... x T>"}
+match:
+  - a = torch.aten.neg(x)
+  - y = $op(a)
+where:
+  - T in [f32]
+rewrite:
+  - y = a
+tests:
+  - name: it applies
+    input: |
+      func.func @f(%x: !torch.vtensor<[4],f32>) -> !torch.vtensor<[4],f32> {
+        %a = torch.aten.neg %x : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
+        %y = $op %a : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
+        %z = torch.aten.exp %y : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>
+        return %z : !torch.vtensor<[4],f32>
+      }
+  - name: another type
+    unchanged: |
+      func.func @f(%x: !torch.vtensor<[4],f16>) -> !torch.vtensor<[4],f16> {
+        %a = torch.aten.neg %x : !torch.vtensor<[4],f16> -> !torch.vtensor<[4],f16>
+        %y = $op %a : !torch.vtensor<[4],f16> -> !torch.vtensor<[4],f16>
+        return %y : !torch.vtensor<[4],f16>
+      }
+"""
+
+
+def test_update_writes_what_holds_for_every_member(tmp_path: Path) -> None:
+    file = tmp_path / "signs-fuse.yaml"
+    file.write_text(
+        UPDATED.replace("- y = a", "- b = torch.aten.log(a)\n  - y = torch.aten.sin(b)")
+    )
+    assert len(checklines.update(file)) == 2
+    tests = load_yaml(file).data["tests"]
+    assert "CHECK: %[[LOG:.+]] = torch.aten.log" in tests[0]["check"]
+    assert tests[1]["because"] == "T in [f32]"
+    assert checklines.update(file) == []
+
+
+def test_update_says_where_members_differ(tmp_path: Path) -> None:
+    file = tmp_path / "signs-fuse.yaml"
+    ways = "- any: {abs: y = torch.aten.sin(x), relu: y = torch.aten.log(x)}"
+    file.write_text(UPDATED.replace("- y = a", ways))
+    before = file.read_text()
+    with pytest.raises(MlirulesError) as told:
+        checklines.update(file)
+    (fault,) = told.value.faults
+    assert (fault.span.line, fault.message[:42]) == (
+        16,
+        "no CHECK lines hold for all 2 rules that h",
+    )
+    assert "signs-abs-fuse: " in fault.message
+    parts = "check: ['CHECK: return', {any: {abs: 'CHECK: torch.aten.x', relu: ''}}]\n"
+    file.write_text(before.replace("  - name: another", f"    {parts}  - name: another"))
+    with pytest.raises(MlirulesError, match="these CHECK lines are written in parts"):
+        checklines.update(file)
+
+
+def test_an_editor_knows_families() -> None:
+    text = UPDATED.replace("check: ''", "check: 'CHECK: torch'")
+    path = "signs-fuse.yaml"
+    assert editor.explanation(path, RULE, "root") == "**$root**: `sqrt`: `sqrt`, `abs`: `abs`"
+    assert editor.definition(path, RULE, "root") == editor.Part(5, 2, 6)
+    # A symbol of the last members alone.
+    place = editor.definition(path, RULE, "b")
+    assert place is not None
+    assert RULE.split("\n")[place.line][place.start : place.end] == "b = torch.aten.neg(a)"
+    sections = {s.name: s.below for s in symbols.outline(path, RULE)}
+    assert [s.name for s in sections["with"]] == ["root", "article"]
+    assert [s.name for s in sections["match"][1].below] == ["(whole)", "negated"]
+    edits = symbols.rename(path, text, "op", "fn")
+    assert [(e.part.line, e.part.start) for e in edits][:4] == [(2, 29), (5, 2), (9, 9), (19, 14)]
+    rows = text.split("\n")
+    for edit in reversed(edits):
+        row = rows[edit.part.line]
+        rows[edit.part.line] = row[: edit.part.start] + edit.text + row[edit.part.end :]
+    assert read("\n".join(rows).replace("    input", "    check: 'CHECK: x'\n    input"))
+    with pytest.raises(MlirulesError, match="line 1: 'signs-\\*-fuse' names several rules"):
+        symbols.rename(path, text, "signs-*-fuse", "other")
+    row = "  - c = $o"
+    asked = text.replace("rewrite:", f"{row}\nrewrite:")
+    line = asked.split("\n").index(row)
+    found = completion.complete(path, asked, line, len(row))
+    assert [item.label for item in found] == ["op"]
+    keys = [i.label for i in completion.complete(path, text + "  - fo", text.count("\n"), 6)]
+    assert "for" in keys

@@ -8,6 +8,7 @@ which it must refuse, and against the result spelt in other ways, which it must 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,11 @@ from mlirules.drivers.pipelines.transform import engine_for
 from mlirules.drivers.quality.ruletest import filecheck, run_test
 from mlirules.language import outputs
 from mlirules.language.edit import with_value
-from mlirules.language.family import members
 from mlirules.language.faults import Fault, MlirulesError
-from mlirules.language.loader import kind_of, load_rule
+from mlirules.language.loader import kind_of, rules_of
+from mlirules.language.model import Test
 from mlirules.language.rule import Rule
-from mlirules.language.source import load_yaml
+from mlirules.language.source import SourceFile, load_yaml
 
 MAX_LINES = 8
 _OLD = "mlirules.old"
@@ -49,49 +50,95 @@ def update(path: str | Path) -> list[str]:
     tests = source.data.get("tests") if isinstance(source.data, dict) else None
     if kind_of(source) == "config" or not isinstance(tests, list):
         return []
-    if len(members(source)) > 1:
-        raise MlirulesError(
-            Fault(
-                source.span_at(("rule",)),
-                "update",
-                "the file holds several rules, whose tests are written in parts",
-                "write the CHECK lines by hand: `mlirules apply` shows what to look for",
-            )
-        )
     text = source.text
     for i, test in enumerate(tests):
         bare = isinstance(test, dict) and "input" in test and not {"check", "run"} & set(test)
         if bare:
             text = with_value(load_yaml(path, text), ("tests", i), "check", _PLACEHOLDER)
-    rule = load_rule(path, text, ops=compiler.op_oracle)
+    source = load_yaml(path, text)
+    rules = rules_of(source, ops=compiler.op_oracle)
     said = []
-    for i, test in enumerate(rule.tests):
-        key, value = "", ""
-        if test.input is not None and test.check is not None:
-            if test.check.strip() == _PLACEHOLDER or _fails(rule, test.input, test.check):
-                key, value = "check", "\n".join(lines_for(rule, test.input))
-        elif test.unchanged is not None and test.because is None:
-            reason = _reason(rule, test.unchanged)
-            key, value = ("because", reason) if reason else ("", "")
+    for i in range(len(tests)):
+        key, value = _missing(_of_members(source, rules, i), source, i)
         if key:
             text = with_value(load_yaml(path, text), ("tests", i), key, value)
-            said.append(f"{path}: wrote `{key}:` of the test {test.name!r}")
+            said.append(f"{path}: wrote `{key}:` of the test {tests[i]['name']!r}")
     if said:
-        written = load_rule(path, text, ops=compiler.op_oracle)
-        for test in written.tests:
-            result = run_test(written, test, devices=[])
-            if not result.passed:
-                where = written.source.span_at(("tests", written.tests.index(test)))
-                raise MlirulesError(
-                    Fault(
-                        where,
-                        "update",
-                        f"the test {test.name!r} does not hold: {result.problems[0]}",
-                        "nothing was written",
+        for written in rules_of(load_yaml(path, text), ops=compiler.op_oracle):
+            for test in written.tests:
+                result = run_test(written, test, devices=[])
+                if not result.passed:
+                    where = written.source.span_at(("tests", written.tests.index(test)))
+                    raise MlirulesError(
+                        Fault(
+                            where,
+                            "update",
+                            f"the test {test.name!r} does not hold: {result.problems[0]}",
+                            "nothing was written",
+                        )
                     )
-                )
         outputs.write_changed(Path(path), text)
     return said
+
+
+def _of_members(source: SourceFile, rules: Sequence[Rule], i: int) -> list[tuple[Rule, Test]]:
+    """A test of a file, as the rules of the file have it; a family has several."""
+    place = source.span_at(("tests", i))
+    return [
+        (rule, test)
+        for rule in rules
+        for n, test in enumerate(rule.tests)
+        if rule.source.span_at(("tests", n)) == place
+    ]
+
+
+def _missing(held: list[tuple[Rule, Test]], source: SourceFile, i: int) -> tuple[str, str]:
+    """The key that a test lacks, or that no longer holds, and what belongs there; else nothing."""
+    if not held:
+        return "", ""
+    first = held[0][1]
+    if first.unchanged is not None and first.because is None:
+        reasons = {_reason(rule, test.unchanged or "") for rule, test in held}
+        return ("because", reasons.pop()) if len(reasons) == 1 and "" not in reasons else ("", "")
+    programs = [
+        (rule, test.input, test.check)
+        for rule, test in held
+        if test.input is not None and test.check is not None
+    ]
+    if not any(c.strip() == _PLACEHOLDER or _fails(r, p, c) for r, p, c in programs):
+        return "", ""
+    given = source.data["tests"][i].get("check")
+    if not isinstance(given, str):
+        raise MlirulesError(
+            Fault(
+                source.span_at(("tests", i, "check"), key=True),
+                "update",
+                "these CHECK lines are written in parts, for several rules",
+                "mend them by hand, or write `check:` without `any:` and run this again",
+            )
+        )
+    every = [(rule, program, lines_for(rule, program)) for rule, program, _ in programs]
+    # What holds for each: one's lines, or those that all of them have.
+    common = [line for line in every[0][2] if all(line in lines for _, _, lines in every)]
+    for lines in (*(lines for _, _, lines in every), common):
+        check = "\n".join(lines)
+        if all(_tells(rule, program, check) for rule, program, _ in every):
+            return "check", check
+    shown = "; ".join(f"{rule.name}: {', '.join(lines)}" for rule, _, lines in every[:3])
+    raise MlirulesError(
+        Fault(
+            source.span_at(("tests", i)),
+            "update",
+            f"no CHECK lines hold for all {len(every)} rules that have this test ({shown})",
+            "write `check:` by hand, with `any:` where the rules differ",
+        )
+    )
+
+
+def _tells(rule: Rule, program: str, check: str) -> bool:
+    """Whether CHECK lines tell what a rule makes from the program."""
+    before = str(_module(rule, program))
+    return bool(check) and not _fails(rule, program, check) and bool(filecheck(check, before))
 
 
 def _module(rule: Rule, text: str) -> Any:

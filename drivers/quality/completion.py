@@ -32,6 +32,8 @@ __all__ = ["Item", "complete", "rule_names", "signature"]
 
 #: Ops listed at once: an editor asks again when more has been typed.
 MAX_OPS = 200
+#: What a line of the match makes, behind the name of an alternative if it has one.
+_MADE = r"[ -]*(?:[\w(), -]+:\s+)?['\"]?([\w, ]+?)(?:\[\w+\])?\s*="
 _KINDS = ("vtensor<", "tensor<", "int", "float", "bool", "number", "list<", "constant ", "any")
 
 
@@ -148,13 +150,20 @@ def _rule(place: _Place, path: str | Path, text: str) -> Iterator[Item]:
     kind = re.search(r"^kind:\s*(\w+)", text, re.MULTILINE)
     models: dict[str, type[BaseModel]] = {"kernel": KernelDoc, "config": ConfigDoc}
     doc = models.get(kind[1] if kind else "", RuleDoc)
+    if re.search(r"\$\w*$", place.row):
+        yield from (Item(word, "symbol", "a word of `with:`") for word in _words(text))
+        return
     match place.keys:
         case ():
             yield from _model_keys(doc, text)
+            if not re.search(r"^with:", text, re.MULTILINE):
+                yield Item("with", "key", "optional", "Words that a family spells.", "with:\n  ")
         case ("tests", *_, "run") if place.key:
             yield from _model_keys(RunSpec)
         case ("tests",) if place.key:
             yield from _model_keys(Test)
+            if re.search(r"\bany:|^with:", text, re.MULTILINE):
+                yield Item("for", "key", "optional", "Members that the test is for.", "for: ")
         case ("kernel", "variants") if place.key:
             yield from _model_keys(KernelVariant)
         case ("tests", *_, "devices"):
@@ -192,14 +201,27 @@ def _rule(place: _Place, path: str | Path, text: str) -> Iterator[Item]:
             yield from _ops(place.word)
 
 
+def _words(text: str) -> Iterator[str]:
+    """The words that a family spells."""
+    section = ""
+    for row in text.split("\n"):
+        if head := re.match(r"(\w+):", row):
+            section = head[1]
+        if section == "with":
+            yield from re.findall(r"^(?:with: *\{|  )(\w+):", row)
+
+
 def _lines(text: str) -> Iterator[str]:
     """The lines that can refuse a program."""
     section = ""
     for row in text.split("\n"):
         if head := re.match(r"(\w+):", row):
             section = head[1]
-        elif section in ("match", "where") and (item := re.match(r"\s+- (.+?)\s*$", row)):
-            yield item[1].strip("'\"")
+        elif section in ("match", "where") and (
+            item := re.match(r"\s+(?:- |[\w(), -]+: )(.+?)\s*$", row)
+        ):
+            if not item[1].endswith(":"):
+                yield item[1].strip("'\"")
         elif section == "types" and (item := re.match(r"\s+\w+: (.+?)\s*$", row)):
             yield item[1]
 
@@ -220,7 +242,7 @@ def _symbols(text: str) -> Iterator[Item]:
                 for word in re.findall(r"[A-Za-z_]\w*", shape[1]) if shape else ():
                     if word not in ELEMENT_TYPES and word != "x":
                         found.setdefault(word, f"of {item[1]}: {item[2].strip()}")
-        elif section == "match" and (made := re.match(r"[ -]*['\"]?([\w, ]+?)\s*=", row)):
+        elif section == "match" and (made := re.match(_MADE, row)):
             for word in re.findall(r"[A-Za-z_]\w*", made[1]):
                 found.setdefault(word, "a result of the match")
     yield from (Item(name, "symbol", said) for name, said in found.items())

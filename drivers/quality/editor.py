@@ -19,7 +19,8 @@ from mlirules.generator.emit import pdll
 from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.format import formatted
-from mlirules.language.loader import load_rule, rules_of
+from mlirules.language.loader import rules_of
+from mlirules.language.rule import Rule
 from mlirules.language.source import load_yaml
 from mlirules.support import children
 from mlirules.support.limits import Limits, limited
@@ -92,23 +93,48 @@ def explanation(path: str | Path, text: str, word: str) -> str:
         function = FUNCTIONS[word]
         return f"**{word}**: {function.doc}\n\n`{function.example}`"
     try:
-        rule = load_rule(path, text)
+        source = load_yaml(path, text)
+        if spellings := _spellings(source.data, word):
+            return f"**${word}**: " + ", ".join(f"`{n}`: `{said}`" for n, said in spellings)
+        rules = rules_of(source)
     except MlirulesError:
         return ""
-    if word in rule.types:
-        return f"**{word}**: `{rule.types[word][0]}`"
-    for name, line, _, _ in rule.let:
-        if name == word:
-            return f"**{word}** = `{line}`"
+    for rule in rules:
+        if word in rule.types:
+            return f"**{word}**: `{rule.types[word][0]}`"
+        for name, line, _, _ in rule.let:
+            if name == word:
+                return f"**{word}** = `{line}`"
+        if word in rule.variables:
+            one_of = rule.one_of.get(word)
+            return f"**{word}**: " + (f"an op: `{one_of.line}`" if one_of else "any op")
     return ""
+
+
+def _spellings(data: object, word: str) -> list[tuple[str, str]]:
+    """How the alternatives of a family spell a word of its `with:`."""
+    given = data.get("with") if isinstance(data, dict) else None
+    found = given.get(word) if isinstance(given, dict) else None
+    if isinstance(found, dict):
+        return [(str(name), str(said)) for name, said in found.items()]
+    return [(str(said), str(said)) for said in found] if isinstance(found, list) else []
 
 
 def definition(path: str | Path, text: str, word: str) -> Part | None:
     """Where a symbol of a rule is declared: its line in `types:` or `let:`, else its first use."""
     try:
-        rule = load_rule(path, text)
+        source = load_yaml(path, text)
+        if _spellings(source.data, word):
+            span = source.span_at(("with", word), key=True)
+            return Part(span.line - 1, span.column - 1, span.column - 1 + span.length)
+        rules = rules_of(source)
     except MlirulesError:
         return None
+    return next(filter(None, (_declared(rule, word) for rule in rules)), None)
+
+
+def _declared(rule: Rule, word: str) -> Part | None:
+    """Where one rule declares a symbol."""
     lines = [rule.types[word][0]] if word in rule.types else []
     lines += [line for name, line, _, _ in rule.let if name == word]
     if not lines:
@@ -196,17 +222,22 @@ def _child() -> None:
     try:
         source = load_yaml(asked["path"], asked["text"])
         rules = rules_of(source, ops=compiler.op_oracle)
-        (found,) = [(r, t) for r in rules for t in r.tests if t.name == asked["name"]]
+        # Several members of a family may have it.
+        found = [(r, t) for r in rules for t in r.tests if t.name == asked["name"]]
     except MlirulesError as error:
         said: dict[str, Any] = {"passed": False, "problems": [str(error)], "skipped": []}
-    except ValueError:
-        problem = f"there is not one test {asked['name']!r}"
-        said = {"passed": False, "problems": [problem], "skipped": []}
     else:
-        result = run(*found)
+        results = [run(*each) for each in found]
+        several = len(results) > 1
         said = {
-            "passed": result.passed,
-            "problems": result.problems,
-            "skipped": result.skipped,
+            "passed": bool(results) and all(result.passed for result in results),
+            "problems": [
+                f"{rule.name}: {problem}" if several else problem
+                for (rule, _), result in zip(found, results, strict=True)
+                for problem in result.problems
+            ],
+            "skipped": [skipped for result in results for skipped in result.skipped],
         }
+        if not results:
+            said["problems"] = [f"there is no test {asked['name']!r}"]
     sys.stdout.write(json.dumps(said))

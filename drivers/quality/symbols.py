@@ -14,6 +14,7 @@ import yaml
 
 from mlirules.drivers.quality.editor import Part
 from mlirules.language.consent import ships
+from mlirules.language.family import members
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation.parser import ELEMENT_TYPES
 from mlirules.language.source import SourceFile, load_yaml
@@ -75,17 +76,35 @@ def _mapping(path: str | Path, text: str) -> tuple[SourceFile, dict[object, obje
 
 
 def _below(source: SourceFile, key: str, value: object) -> Iterator[Symbol]:
-    if isinstance(value, dict) and key in ("types", "let"):
+    if isinstance(value, dict) and key in ("types", "let", "with"):
         for name, said in value.items():
             yield Symbol(str(name), "symbol", _part(source, (key, name), key=True), str(said))
+    elif isinstance(value, dict) and set(value) == {"any"}:
+        yield _alternatives(source, (key,), value["any"])
     elif isinstance(value, list):
         for n, item in enumerate(value):
-            if isinstance(item, dict):
+            if isinstance(item, dict) and set(item) == {"any"}:
+                yield _alternatives(source, (key, n), item["any"])
+            elif isinstance(item, dict):
                 name = next((str(item[k]) for k in ("name", "phase", "body") if k in item), key)
                 kind = "test" if key == "tests" else "line"
                 yield Symbol(name.split("\n")[0][:80], kind, _part(source, (key, n)))
             elif isinstance(item, str) and key in ("match", "where", "rewrite"):
                 yield Symbol(item[:80], "line", _part(source, (key, n)))
+
+
+def _alternatives(source: SourceFile, at: tuple[str | int, ...], value: object) -> Symbol:
+    """Lines of a family that stand for each other, under their names."""
+    out = Symbol("any", "section", _part(source, (*at, "any"), key=True))
+    named = list(value.items()) if isinstance(value, dict) else []
+    if isinstance(value, list):
+        named = [(n, item) for n, item in enumerate(value)]
+    for name, item in named:
+        first = item[0] if isinstance(item, list) and item else item
+        place = _part(source, (*at, "any", name), key=isinstance(name, str))
+        label = name if isinstance(name, str) else str(first)
+        out.below.append(Symbol(label[:80], "line", place, str(first).split("\n")[0][:80]))
+    return out
 
 
 def _part(source: SourceFile, at: tuple[str | int, ...], *, key: bool = False) -> Part:
@@ -113,6 +132,14 @@ def references(path: str | Path, text: str, word: str, root: Path | None = None)
         return [*_names(str(path), text, word), *_elsewhere(Path(path), word, root)]
     if not _NAME.fullmatch(word) or word in ELEMENT_TYPES or "rule" not in data:
         return []
+    if isinstance(data.get("with"), dict) and word in data["with"]:
+        span = source.span_at(("with", word), key=True)
+        key = Part(span.line - 1, span.column - 1, span.column - 1 + len(word))
+        said = re.compile(rf"\$({word})(?!\w)")
+        rows = enumerate(text.split("\n"))
+        found = [Part(n, m.start(1), m.end(1)) for n, row in rows for m in said.finditer(row)]
+        places = sorted([key, *found], key=lambda p: (p.line, p.start))
+        return [Edit(str(path), part, word) for part in places]
     return [Edit(str(path), part, word) for part in _uses(text, word)]
 
 
@@ -205,6 +232,9 @@ def new_name(path: str | Path, text: str, word: str, to: str) -> str:
     """Why a name cannot be ``to``; empty where it can."""
     data = load_yaml(path, text).data
     if isinstance(data, dict) and data.get("rule") == word:
+        if len(members(load_yaml(path, text))) > 1:
+            line = load_yaml(path, text).span_at(("rule",)).line
+            return f"line {line}: {word!r} names several rules, which others may name: by hand"
         return "" if _RULE.fullmatch(to) else f"{to!r}: lower-case words and digits joined by '-'"
     if not _NAME.fullmatch(to) or to in ELEMENT_TYPES or to in ("true", "false", "none", "_"):
         return f"{to!r} is no name of a symbol"
