@@ -234,15 +234,18 @@ class Rule(InFile):
         lists = {name: expr for name, _, expr, _ in self.let}
         found: dict[str, OneOf] = {}
         for line, expr in self.where:
+            listed: ast.Expr | None
             match expr:
+                case ast.Binary(op="in", left=ast.Name(id=name), right=ast.Name(id=word)):
+                    listed = lists.get(word)
                 case ast.Binary(op="in", left=ast.Name(id=name), right=right):
-                    right = lists.get(right.id) if isinstance(right, ast.Name) else right
+                    listed = right
                 case ast.Binary(op="==", left=ast.Name(id=name), right=right):
-                    right = ast.ListExpr(right.pos, right.end, (right,))
+                    listed = ast.ListExpr(right.pos, right.end, (right,))
                 case _:
                     continue
-            if name in self.variables and isinstance(right, ast.ListExpr):
-                ops = [_op_name(item) for item in right.items]
+            if name in self.variables and isinstance(listed, ast.ListExpr):
+                ops = [_op_name(item) for item in listed.items]
                 if all(ops):
                     found.setdefault(
                         name, OneOf(line, expr, tuple(dict.fromkeys(filter(None, ops))))
