@@ -172,10 +172,15 @@ def _programs(known: _Known) -> list[Program | str]:
 def _overlaps(rules: Sequence[Rule], known: dict[str, _Known]) -> list[Fault]:
     by_root: dict[str, list[Rule]] = defaultdict(list)
     for rule in rules:
-        by_root["" if rule.equation is not None else rule.root.op].append(rule)
+        for root in ("",) if rule.equation is not None else rule.root_ops:
+            by_root[root].append(rule)
     out = []
+    seen: set[tuple[str, str]] = set()
     for group in by_root.values():
         for first, second in itertools.combinations(group, 2):
+            if (first.name, second.name) in seen:
+                continue
+            seen.add((first.name, second.name))
             fault = _pair(known[first.name], known[second.name])
             if fault is not None:
                 out.append(fault)
