@@ -127,12 +127,13 @@ def references(path: str | Path, text: str, word: str, root: Path | None = None)
 
     ``root`` is the folder that is searched for other files. The texts of the edits are the word.
     """
-    _, data = _mapping(path, text)
+    source, data = _mapping(path, text)
     if data.get("rule") == word:
         return [*_names(str(path), text, word), *_elsewhere(Path(path), word, root)]
     if not _NAME.fullmatch(word) or word in ELEMENT_TYPES or "rule" not in data:
         return []
-    if isinstance(data.get("with"), dict) and word in data["with"]:
+    words = data.get("with")
+    if isinstance(words, dict) and word in words:
         span = source.span_at(("with", word), key=True)
         key = Part(span.line - 1, span.column - 1, span.column - 1 + len(word))
         said = re.compile(rf"\$({word})(?!\w)")
