@@ -184,7 +184,8 @@ def test_a_function_in_c() -> None:
     for test in rule.tests:
         result = run_test(rule, test, devices=["cpu"])
         assert result.passed, result.problems
-        assert not result.skipped
+        # What a function in C reads and writes is its own affair, and that is said.
+        assert all("func.call is not checked for bounds" in why for why in result.skipped)
 
 
 @needs_cc

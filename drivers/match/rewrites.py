@@ -176,9 +176,10 @@ def build(lowered: Lowered, context: Any, made_by: Span) -> Rewrite:
     ``made_by``: the line of a rule file that the compiler names where it complains of these ops.
     """
     module = parse(lowered.text, "<rewrite>", context)
-    place = ir.Location.file(made_by.path, made_by.line, made_by.column, context)
+    place = _location(made_by, context)
+    places = {line: _location(span, context) for line, span in lowered.places.items()}
     for op in program.operations(module, bodies=True):
-        op.location = place
+        op.location = places.get(op.location.start_line, place) if places else place
     function = module.body.operations[0]
     block = function.regions[0].blocks[0]
     slot_of: dict[Any, int] = {}
@@ -226,6 +227,10 @@ def build(lowered: Lowered, context: Any, made_by: Span) -> Rewrite:
     every = Copies(function.operation, steps, [True] * len(steps), returned)
     own = Copies(function.operation, steps, [not s.hoist for s in steps], returned)
     return Rewrite(lowered, module, reads, steps, returned, len(slot_of), every, own)
+
+
+def _location(span: Span, context: Any) -> Any:
+    return ir.Location.file(span.path, span.line, span.column, context)
 
 
 def _captures(operation: Any, slots: dict[Any, int]) -> list[tuple[tuple[int, ...], int, int]]:

@@ -116,11 +116,15 @@ def any_rules(paths: Sequence[str]) -> list[Rule | ConfigRule]:
 
 
 def run_any_test(
-    rule: Rule | ConfigRule, test: Test | ConfigTest, *, devices: Sequence[str] | None = None
+    rule: Rule | ConfigRule,
+    test: Test | ConfigTest,
+    *,
+    devices: Sequence[str] | None = None,
+    bounds: bool = True,
 ) -> TestResult:
-    """Run an inline test of a rule of any kind."""
+    """Run an inline test of a rule of any kind. Arguments as for :func:`run_test`."""
     if isinstance(rule, ConfigRule) and isinstance(test, ConfigTest):
         return run_config_test(rule, test, devices=devices)
     assert isinstance(rule, Rule)
     assert isinstance(test, Test)
-    return run_test(rule, test, devices=devices)
+    return run_test(rule, test, devices=devices, bounds=bounds)

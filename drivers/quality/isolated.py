@@ -25,6 +25,7 @@ def run_apart(
     rules: Sequence[Rule | ConfigRule],
     *,
     devices: Sequence[str] | None = None,
+    bounds: bool = True,
     step: Callable[[str], object] = lambda _: None,
     timeout: float = TIMEOUT,
 ) -> Iterator[TestResult]:
@@ -34,6 +35,7 @@ def run_apart(
         "paths": list(paths),
         "rules": [[rule.path, rule.name] for rule in rules],
         "devices": None if devices is None else list(devices),
+        "bounds": bounds,
         "native": consent.current().native,
         "python": consent.current().python,
     }
@@ -79,7 +81,7 @@ def _results(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
     ordered = [rules[path, name] for path, name in asked["rules"]]
     tests = [(rule, test) for rule in ordered for test in rule.tests]
     for rule, test in tests[asked["start"] :]:
-        result = run_any_test(rule, test, devices=asked["devices"])
+        result = run_any_test(rule, test, devices=asked["devices"], bounds=asked["bounds"])
         yield {
             "problems": result.problems,
             "skipped": result.skipped,

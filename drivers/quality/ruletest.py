@@ -15,6 +15,7 @@ from filecheck.parser import Parser, pattern_for_opts
 
 from mlirules.drivers.apply.programs import parsed, shared_context
 from mlirules.drivers.apply.run import Options
+from mlirules.drivers.iree import runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.liveness import Frozen
@@ -22,6 +23,7 @@ from mlirules.drivers.match.results import Around, Refusal
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines.transform import engine_for
 from mlirules.drivers.quality import custom_ops
+from mlirules.drivers.quality.bounds import Checked, with_checks
 from mlirules.language import reference
 from mlirules.language.config.model import ConfigTest
 from mlirules.language.config.op import ConfigRule
@@ -50,33 +52,44 @@ class TestResult:
         return not self.problems
 
 
-def run_test(rule: Rule, test: Test, *, devices: Sequence[str] | None = None) -> TestResult:
+def run_test(
+    rule: Rule, test: Test, *, devices: Sequence[str] | None = None, bounds: bool = True
+) -> TestResult:
     """Run one inline test; ``devices`` says where numbers are compared, if the test asks for it.
 
     Each is a kind of target, or a CPU by name (``cpu:x86-64-v3``), compared with the program as it
-    is on the CPU of this machine.
+    is on the CPU of this machine. ``bounds``: a kernel that reads or writes beyond a buffer fails.
     """
-    (result,) = run_tests([(rule, test)], devices=devices)
+    (result,) = run_tests([(rule, test)], devices=devices, bounds=bounds)
     return result
 
 
 def run_tests(
-    tests: Iterable[tuple[Rule, Test]], *, devices: Sequence[str] | None = None
+    tests: Iterable[tuple[Rule, Test]],
+    *,
+    devices: Sequence[str] | None = None,
+    bounds: bool = True,
 ) -> list[TestResult]:
     """Run inline tests of rules, compiling what they run together."""
     tests = list(tests)
     results = [TestResult(rule, test) for rule, test in tests]
-    runs: list[tuple[TestResult, Target, str]] = []
+    asked: list[tuple[TestResult, Target, str, Checked | None]] = []
     for (rule, test), result in zip(tests, results, strict=True):
         try:
             if test.unchanged is not None:
                 _unchanged(rule, test, result)
             else:
-                targets = _rewritten(rule, test, result, devices)
-                runs += [(result, target, made) for target, made in targets]
+                targets = _rewritten(rule, test, result, devices, bounds)
+                asked += [(result, *target) for target in targets]
         except MlirulesError as error:
             result.problems.append(str(error))
             result.faults += error.faults
+    # What writes beyond a buffer is not run as it is.
+    runs = [
+        (result, target, made)
+        for result, target, made, checks in asked
+        if checks is None or _within_bounds(result, target, made, checks)
+    ]
     expected = _expected(runs)
     runs = [run for run in runs if id(run[0]) not in expected or expected[id(run[0])] is not None]
     plain = [
@@ -104,6 +117,35 @@ def run_tests(
         for (result, _), problems in zip(here, compared, strict=True):
             result.problems += problems
     return results
+
+
+def _within_bounds(result: TestResult, target: Target, made: str, checks: Checked) -> bool:
+    """Whether the kernels of a program stay within their buffers; the result tells otherwise."""
+    test = result.test
+    assert isinstance(test, Test) and test.run is not None
+    result.skipped += [f"{target}: {span}: {said}" for span, said in checks.unchecked]
+    if not checks.rows:
+        return True
+    _, arguments = numerics.signature(test.input or "")
+    inputs = numerics.inputs_of(test.run, arguments)
+    try:
+        binary = numerics.binary(made, target)
+        calls = [(checks.function, values) for _, values in inputs]
+        done = runtime.run_each(binary.vmfb, calls, target)
+    except MlirulesError as error:
+        result.problems.append(f"{target}: {error}")
+        return False
+    right = True
+    for (sizes, _), found in zip(inputs, done, strict=True):
+        shown = f"{target}, sizes {sizes}" if sizes else str(target)
+        if isinstance(found, MlirulesError):
+            result.problems.append(f"{shown}: {found}")
+            right = False
+        elif faults := checks.faults(found):
+            result.problems.append(f"{shown}: {MlirulesError(faults)}")
+            result.faults += faults
+            right = False
+    return right
 
 
 def _expected(
@@ -212,9 +254,12 @@ def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
 
 
 def _rewritten(
-    rule: Rule, test: Test, result: TestResult, devices: Sequence[str] | None
-) -> list[tuple[Target, str]]:
-    """Apply the rule and check the IR; returns targets, with programs, to compare numbers on."""
+    rule: Rule, test: Test, result: TestResult, devices: Sequence[str] | None, bounds: bool
+) -> list[tuple[Target, str, Checked | None]]:
+    """Apply the rule and check the IR; returns targets, with programs, to compare numbers on.
+
+    With the programs what finds accesses of kernels beyond their buffers.
+    """
     module = _parse(test.input or "", rule, test)
     count = _apply(rule, module, _first_kind(rule))
     result.output = str(module)
@@ -246,7 +291,7 @@ def _rewritten(
             result.problems.append(message + "\n" + result.output)
             told = re.search(r"check:(\d+)(?::\d+)?: error: (.*)", message)
             result.unmatched = (int(told[1]), told[2]) if told else (1, message)
-    targets: list[tuple[Target, str]] = []
+    targets: list[tuple[Target, str, Checked | None]] = []
     if test.run is not None:
         for device in _asked(test.run.devices, devices, result):
             target = Target.parse("cuda:sm_80" if device == "cuda" else device)
@@ -254,14 +299,15 @@ def _rewritten(
             if reason:
                 result.skipped.append(f"{device}: {reason}")
                 continue
-            output = result.output
+            output, checks = result.output, None
             if rule.variants:  # a kernel is written for a target
                 module = _parse(test.input or "", rule, test)
                 if not _apply(rule, module, target.kind):
                     result.problems.append(f"the rule did not apply for {target}")
                     continue
+                checks = with_checks(module, rule) if bounds else None
                 output = str(module)
-            targets.append((target, output))
+            targets.append((target, output, checks))
     return targets
 
 

@@ -17,6 +17,7 @@ from mlirules.generator.lowering.values import Argument, Lowered, LoweringError
 from mlirules.generator.names import identifier
 from mlirules.generator.objects import ObjectError, object_of
 from mlirules.language.evaluate import Evaluator
+from mlirules.language.faults import Span
 from mlirules.language.kernel import MAX_GRID, MAX_THREADS, PLACES, TARGET, KernelDoc
 from mlirules.language.nomatch import NoMatch
 from mlirules.language.notation import ast
@@ -275,7 +276,18 @@ class _Kernel:
         text += "".join(f"  {row}\n" for row in rows) + "}\n"
         # Executables are linked together: their functions need names of their own.
         text += self.executable(symbol, inside.replace("@KERNEL(", f"@{symbol}(", 1))
-        return Lowered(text, arguments, [], env)
+        return Lowered(text, arguments, [], env, self.places(text, body))
+
+    def places(self, text: str, body: str) -> dict[int, Span]:
+        """Where the lines of the body, which stands in ``text``, stand in the rule file."""
+        line = self.variant.body
+        assert line is not None
+        first = text.count("\n", 0, text.rindex(body.rstrip())) + 1
+        out, offset = {}, 0
+        for number, row in enumerate(self.variant.doc.body.splitlines(keepends=True)):
+            out[first + number] = line.text.span(offset + len(row) - len(row.lstrip()))
+            offset += len(row)
+        return out
 
     def demand_equal(self) -> None:
         """Have the program check that what one symbol stands for is equally large everywhere."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from mlirules.language.faults import Span
 from mlirules.language.notation import ast
 from mlirules.language.rule import Line
 from mlirules.language.values import DType, Dyn, Tensor, dtype_named
@@ -51,6 +52,8 @@ class Lowered:
     # Ops of the text that take an attribute of the match: (slot name, bound name).
     slots: list[tuple[str, str]]
     env: dict[str, Any]
+    #: Where lines of the text (from 1) stand in the rule file; others are made by the rule as such.
+    places: dict[int, Span] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,13 @@ def command(
         list[str] | None,
         Option(help="Compare numbers on these only: cpu, cpu:znver4, vulkan, cuda; none: nowhere."),
     ] = None,
+    bounds: Annotated[
+        bool,
+        Option(
+            "--bounds/--no-bounds",
+            help="Compare every access of a kernel with the buffer that it goes to.",
+        ),
+    ] = True,
     verbose: Annotated[bool, Option("--verbose", "-v", help="List what passed.")] = False,
     synthesise: Annotated[
         bool,
@@ -67,7 +74,7 @@ def command(
     if synthesise:
         _synthesise(paths or [""], only, skip, devices, verbose, as_json)
         return
-    results = _run(paths or [""], only, skip, devices)
+    results = _run(paths or [""], only, skip, devices, bounds)
     failed = [r for r in results if not r.passed]
     if as_json:
         say_json([_as_json(r) for r in results])
@@ -80,7 +87,11 @@ def command(
 
 
 def _run(
-    paths: list[str], only: list[str] | None, skip: list[str] | None, devices: list[str] | None
+    paths: list[str],
+    only: list[str] | None,
+    skip: list[str] | None,
+    devices: list[str] | None,
+    bounds: bool,
 ) -> list[Any]:
     from mlirules.drivers.apply.engine import select
     from mlirules.drivers.quality.config_test import any_rules
@@ -90,7 +101,7 @@ def _run(
     sets = [p or _library() for p in paths]
     rules = select(any_rules(sets), split(only), split(skip))
     with progress("testing", sum(len(rule.tests) for rule in rules)) as step:
-        return list(run_apart(sets, rules, devices=wanted, step=step))
+        return list(run_apart(sets, rules, devices=wanted, bounds=bounds, step=step))
 
 
 def _update(paths: list[str], only: list[str] | None, skip: list[str] | None) -> None:
