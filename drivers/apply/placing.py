@@ -232,7 +232,9 @@ class Instantiator:
         return found
 
 
-_ISOLATED = frozenset(["func.func", "builtin.module", "util.func", "torch.nn_module"])
+_ISOLATED = frozenset(
+    ["func.func", "builtin.module", "util.func", "torch.nn_module", "flow.dispatch.workgroups"]
+)
 
 
 def signless(attribute: Any) -> Any:

@@ -27,6 +27,7 @@ from mlirules.drivers.tuning_specs.compile import (
 from mlirules.generator.emit.tuning_spec import MARKER
 from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import MlirulesError
+from mlirules.language.pipeline import LATER
 
 _PAGE = Path(__file__).with_name("coverage.html.j2")
 
@@ -82,7 +83,8 @@ def cover(path: Path, target: Target, rules: Sequence[ConfigRule], line: Pipelin
     ``problem``.
     """
     made = Covered(path)
-    reached = "preprocessing"
+    phases = ["preprocessing", *(s.phase for s in line.stages if s.phase in LATER)]
+    reached = max(phases, key=compiler.PHASES.index)
     try:
         text = program_at(read_program(path), target, reached, line, path=str(path))
         # The reports own the ops: they have to live as long as the rows are made.

@@ -3,7 +3,8 @@
 Fusions and kernels of torch ops (or of another input dialect) go before all other stages, so that
 they see the program as it came. Conversions go before the first stage that converts, and once more
 before the last one, for ops that decompositions make. Rules over linalg and what else conversions
-make go behind that stage. Config rules go where lowering configurations are chosen.
+make go behind that stage, rules over ops of flow after that phase. Config rules go where lowering
+configurations are chosen.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ def with_rules(pipeline: Pipeline, sets: Sequence[str], target: Target) -> Pipel
     first = min(torch, default=0)
     begin = converting[0] if converting else first
     end = converting[-1] if converting else (torch[-1] if torch else -1)
+    dispatched = [e for e in entries if all(op.startswith("flow.") for op in e.head.root_ops)]
     lowered = [e for e in entries if _is_lowered(e)]
-    raised = [e for e in entries if not _is_lowered(e)]
+    raised = [e for e in entries if e not in lowered and e not in dispatched]
     conversions = [e for e in raised if e.kind == "conversion"]
     others = [e for e in raised if e.kind != "conversion"]
     places: dict[int, list[Stage]] = {}
@@ -62,6 +64,9 @@ def with_rules(pipeline: Pipeline, sets: Sequence[str], target: Target) -> Pipel
     for n in range(len(stages) + 1):
         made += places.get(n, [])
         made += stages[n : n + 1]
+    if dispatched:
+        rules = [e.path for e in dispatched]
+        made.append(Stage(phase="flow", rules=rules, driver="greedy"))
     return pipeline.model_copy(update={"stages": made})
 
 

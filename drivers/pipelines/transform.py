@@ -24,11 +24,12 @@ from mlirules.drivers.apply.run import Options, Outcome
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import Program, ir
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.measure import opcost, roofline
 from mlirules.drivers.pipelines import cost
 from mlirules.language.faults import CheckFailed, Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.library import Entry, RuleSet, reachable
-from mlirules.language.pipeline import Expect, Pipeline, Stage, default_for
+from mlirules.language.pipeline import DISPATCHED, LATER, Expect, Pipeline, Stage, default_for
 from mlirules.language.rule import Rule
 
 if TYPE_CHECKING:
@@ -263,7 +264,7 @@ def _judge(
         pipeline="rest",
         summary="the rest",
         targets=[costs.target.kind],
-        stages=[s for s in plain if s.phase in ("input", "preprocessing")],
+        stages=[s for s in plain if s.phase in LATER],
     )
 
     def finish(text: str) -> cost.Candidate:
@@ -566,6 +567,56 @@ def _check_config_expectations(stage: Stage, report: ConfigReport) -> None:
         raise ExpectationError("\n".join(problems))
 
 
+def _check_phase(stage: Stage, number: int) -> None:
+    """Raise :class:`MlirulesError` for a stage whose rules can find nothing in its phase."""
+    entries = stage_entries(stage)
+    where = f"stage {number} runs after {stage.phase}"
+    torch = [e for e in entries if all(op.startswith("torch.") for op in e.head.root_ops)]
+    if entries and len(torch) == len(entries):
+        raise MlirulesError(
+            Fault(
+                torch[0].rule.span,
+                "phase",
+                f"{where}, where no op of torch is left, and {torch[0].name} starts at one, like "
+                "all rules of the stage",
+                "`phase: torch`",
+            )
+        )
+    kernels = [e for e in entries if e.kind == "kernel"]
+    if kernels and stage.phase in DISPATCHED:
+        raise MlirulesError(
+            Fault(
+                kernels[0].rule.span,
+                "phase",
+                f"{where}, where dispatches are made, and {kernels[0].name} would make one in one",
+                "put it at `phase: global-optimization`, or earlier",
+            )
+        )
+
+
+def _check_dispatched(module: Any, phase: str) -> None:
+    """Raise for what rules have made that computes and that no dispatch holds."""
+    for function in module.body.operations:
+        if function.operation.name not in ("func.func", "util.func"):
+            continue
+        for op in ops_below(function.operation, lambda op: op.name != "flow.dispatch.workgroups"):
+            if not op.name.startswith(("linalg.", "iree_linalg_ext.")):
+                continue
+            place = op.location
+            span = Span("<program>")
+            if isinstance(place, ir.FileLineColLoc):
+                span = Span(place.filename, place.start_line, place.start_col)
+            raise MlirulesError(
+                Fault(
+                    span,
+                    "phase",
+                    f"after {phase} whatever computes stands in a dispatch, and this makes "
+                    f"{op.name} outside of them",
+                    "put the rule at `phase: global-optimization`, or earlier",
+                )
+            )
+
+
 def _later_stages(
     done: Transformed,
     pipeline: Pipeline,
@@ -574,14 +625,18 @@ def _later_stages(
     path: str,
     timeout: float | None,
     record: bool = False,
-    last: str = "preprocessing",
+    last: str = LATER[-1],
     costs: cost.Settings | None = None,
     upto: int | None = None,
+    before: str | None = None,
 ) -> tuple[Program, str | None]:
-    """The program after the stages that follow phases of the compiler, and the last such phase."""
+    """The program after the stages that follow phases of the compiler, and the last such phase.
+
+    ``before``: as the stages for this phase find it.
+    """
     current = done.program
     resume: str | None = None
-    for phase in ("input", "preprocessing"):
+    for phase in LATER:
         stages = [s for s in pipeline.stages if s.phase == phase]
         if not stages or compiler.PHASES.index(phase) > compiler.PHASES.index(last):
             continue
@@ -590,9 +645,13 @@ def _later_stages(
         )
         resume = phase
         module = current.module
-        before = len(pipeline.stages) - len(stages)
-        for number, stage in enumerate(stages, before + 1):
-            rest = pipeline.stages[pipeline.stages.index(stage) + 1 :]
+        if phase == before:
+            break
+        for stage in stages:
+            number = pipeline.stages.index(stage) + 1
+            rest = pipeline.stages[number:]
+            _check_phase(stage, number)
+            applied = done.outcome.total
             _run_stage(
                 stage,
                 number,
@@ -604,6 +663,8 @@ def _later_stages(
                 costs=costs,
                 kind=target.kind,
             )
+            if phase in DISPATCHED and done.outcome.total > applied:
+                _check_dispatched(module, phase)
         _locate(done.outcome, f"{path} after {phase}")
     return current, resume
 
@@ -617,11 +678,12 @@ def program_at(
     path: str = "<string>",
     flags: Sequence[str] = (),
     timeout: float | None = None,
+    before: bool = False,
 ) -> str:
     """The program as it is at a phase of compilation.
 
     ``source`` is the program itself, ``torch`` what the pipeline's torch stages make of it, the
-    others are those of the compiler, after the pipeline's stages for them.
+    others are those of the compiler, after the pipeline's stages for them (``before``: before).
     """
     if phase == "source":
         return text
@@ -640,7 +702,15 @@ def program_at(
             suggestion=did_you_mean(phase, known) or "known: " + ", ".join(known),
         )
     current, resume = _later_stages(
-        done, pipeline, target, flags, path, timeout, last=phase, costs=costs
+        done,
+        pipeline,
+        target,
+        flags,
+        path,
+        timeout,
+        last=phase,
+        costs=costs,
+        before=phase if before else None,
     )
     if resume == phase:
         return str(current.module)

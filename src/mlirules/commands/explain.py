@@ -22,7 +22,15 @@ def command(
         str | None, Option(help="Only ops whose location holds this: a line or FILE:LINE.")
     ] = None,
     target: Annotated[
-        str | None, Option(help="Config rules: whose dispatches; default: the rule's first.")
+        str | None,
+        Option(help="Config rules: whose dispatches; default: the rule's first. --phase: for what"),
+    ] = None,
+    phase: Annotated[
+        str | None,
+        Option(help="Hold the rule against the program as it is after this phase of the compiler."),
+    ] = None,
+    pipeline: Annotated[
+        str | None, Option("--pipeline", "-p", help="--phase: a pipeline's name or file.")
     ] = None,
     limit: Annotated[int, Option(min=1, help="Show so many different answers.")] = 20,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
@@ -43,10 +51,13 @@ def command(
     if config is not None:
         _explain_config(config, model, target, at, limit, as_json)
         return
-    if target is not None:
-        raise BadParameter("--target is for config rules")
+    if phase is None and (target is not None or pipeline is not None):
+        raise BadParameter("--target is for config rules, and like --pipeline for --phase")
     chosen = _rule(rule)
     text = read_program(model)
+    if phase is not None:
+        text = _reached(text, model, phase, target, pipeline)
+        model = Path(f"{model} after {phase}")
     module = parsed(text, str(model))
     matcher = engine_for([chosen]).matchers[chosen.name]
     wanted = None if at is None else (lambda op: _fits(place(op, model), at))
@@ -71,6 +82,16 @@ def command(
     if len(groups) > limit:
         more = sum(map(len, groups[limit:]))
         out.print(Text(f"... {more} more ops, with {len(groups) - limit} more answers (--limit)"))
+
+
+def _reached(text: str, model: Path, phase: str, target: str | None, pipeline: str | None) -> str:
+    """The program as the pipeline's stages for a phase find it."""
+    from mlirules.drivers.iree.targets import Target
+    from mlirules.drivers.pipelines.transform import Pipeline, program_at
+
+    line = None if pipeline is None else Pipeline.load(pipeline)
+    chosen = Target.parse(target or (line.targets[0] if line else "cpu"))
+    return program_at(text, chosen, phase, line, path=str(model), before=True)
 
 
 def _rule(name: str) -> Any:

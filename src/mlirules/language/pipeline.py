@@ -16,7 +16,25 @@ from mlirules.support import files, package
 
 PIPELINES = package.SPECS / "pipelines"
 
-Phase = Literal["torch", "input", "preprocessing", "configuration"]
+Phase = Literal[
+    "torch",
+    "input",
+    "preprocessing",
+    "global-optimization",
+    "dispatch-creation",
+    "flow",
+    "configuration",
+]
+#: Phases of the compiler after which it stops for stages, in its order.
+LATER: tuple[Phase, ...] = (
+    "input",
+    "preprocessing",
+    "global-optimization",
+    "dispatch-creation",
+    "flow",
+)
+#: Those of them after which whatever computes stands in a dispatch.
+DISPATCHED: frozenset[Phase] = frozenset(["dispatch-creation", "flow"])
 
 
 class _Strict(BaseModel):
@@ -40,8 +58,9 @@ class Stage(_Strict):
         default=None, description="What pipelines that extend this one call the stage."
     )
     phase: Phase = Field(
-        description="torch: before IREE. input, preprocessing: after that phase of IREE. "
-        "configuration: config rules, where IREE chooses how each op is compiled."
+        description="torch: before IREE. input, preprocessing, global-optimization, "
+        "dispatch-creation, flow: after that phase of IREE. configuration: config rules, where "
+        "IREE chooses how each op is compiled."
     )
     rules: list[str] = Field(
         min_length=1,
