@@ -372,7 +372,8 @@ def _buffer(value: Any, rule: Rule) -> str:
     if isinstance(owner, ir.Block) or owner.name != "stream.binding.subspan":
         return shown
     names = [*doc.kernel.inputs, *(name or "a result" for name in rule.root_results)]
-    return names[ir.BlockArgument(owner.operands[0]).arg_number]
+    number: int = ir.BlockArgument(owner.operands[0]).arg_number
+    return names[number]
 
 
 # ---------------------------------------------------------------- text of the checks
