@@ -24,9 +24,9 @@ from mlirules.drivers.apply.run import Options, Outcome
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import Program, ir
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.measure import opcost, roofline
 from mlirules.drivers.pipelines import cost
+from mlirules.drivers.pipelines.phases import check_dispatched, check_rules
 from mlirules.language.faults import CheckFailed, Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.library import Entry, RuleSet, reachable
 from mlirules.language.pipeline import DISPATCHED, LATER, Expect, Pipeline, Stage, default_for
@@ -567,56 +567,6 @@ def _check_config_expectations(stage: Stage, report: ConfigReport) -> None:
         raise ExpectationError("\n".join(problems))
 
 
-def _check_phase(stage: Stage, number: int) -> None:
-    """Raise :class:`MlirulesError` for a stage whose rules can find nothing in its phase."""
-    entries = stage_entries(stage)
-    where = f"stage {number} runs after {stage.phase}"
-    torch = [e for e in entries if all(op.startswith("torch.") for op in e.head.root_ops)]
-    if entries and len(torch) == len(entries):
-        raise MlirulesError(
-            Fault(
-                torch[0].rule.span,
-                "phase",
-                f"{where}, where no op of torch is left, and {torch[0].name} starts at one, like "
-                "all rules of the stage",
-                "`phase: torch`",
-            )
-        )
-    kernels = [e for e in entries if e.kind == "kernel"]
-    if kernels and stage.phase in DISPATCHED:
-        raise MlirulesError(
-            Fault(
-                kernels[0].rule.span,
-                "phase",
-                f"{where}, where dispatches are made, and {kernels[0].name} would make one in one",
-                "put it at `phase: global-optimization`, or earlier",
-            )
-        )
-
-
-def _check_dispatched(module: Any, phase: str) -> None:
-    """Raise for what rules have made that computes and that no dispatch holds."""
-    for function in module.body.operations:
-        if function.operation.name not in ("func.func", "util.func"):
-            continue
-        for op in ops_below(function.operation, lambda op: op.name != "flow.dispatch.workgroups"):
-            if not op.name.startswith(("linalg.", "iree_linalg_ext.")):
-                continue
-            place = op.location
-            span = Span("<program>")
-            if isinstance(place, ir.FileLineColLoc):
-                span = Span(place.filename, place.start_line, place.start_col)
-            raise MlirulesError(
-                Fault(
-                    span,
-                    "phase",
-                    f"after {phase} whatever computes stands in a dispatch, and this makes "
-                    f"{op.name} outside of them",
-                    "put the rule at `phase: global-optimization`, or earlier",
-                )
-            )
-
-
 def _later_stages(
     done: Transformed,
     pipeline: Pipeline,
@@ -650,7 +600,7 @@ def _later_stages(
         for stage in stages:
             number = pipeline.stages.index(stage) + 1
             rest = pipeline.stages[number:]
-            _check_phase(stage, number)
+            check_rules(stage, number, stage_entries(stage))
             applied = done.outcome.total
             _run_stage(
                 stage,
@@ -664,7 +614,7 @@ def _later_stages(
                 kind=target.kind,
             )
             if phase in DISPATCHED and done.outcome.total > applied:
-                _check_dispatched(module, phase)
+                check_dispatched(module, phase)
         _locate(done.outcome, f"{path} after {phase}")
     return current, resume
 
