@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mlirules.drivers.apply import conversion, kernels, saturating
@@ -24,6 +25,7 @@ from mlirules.drivers.iree.compiler import ir, rewrite
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
 from mlirules.drivers.match.liveness import Marks
 from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.match.places import Numbered
 from mlirules.drivers.match.results import ANYWHERE, Around, Refusal
 from mlirules.generator import names
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
@@ -249,6 +251,9 @@ class Engine:
         ):
             run.marks = Marks(module)
             run.around = Around(options.target, run.marks.dead)
+        # A trace shows ops as they stand in the program, without marks.
+        if not options.record and options.driver != "saturate":
+            run.around = replace(run.around, places=Numbered(module))
         if options.record and options.texts:
             run.alone = sum(op_names(module).values()) > LARGE
         started = time.perf_counter()
@@ -278,6 +283,7 @@ class Engine:
             self._runs.pop()
             if run.marks is not None:
                 run.marks.erase()
+            run.around.places.erase()
             if collecting:
                 gc.enable()
         run.raise_if_failed()

@@ -196,6 +196,7 @@ class Run:
             )
         place = root if match.anchor is None else match.anchor
         for op in match.moved:
+            self.around.places.moves(op)
             op.move_before(place)
         made = self.instantiator.instantiate(
             match.rewrite, match.values, place, earlier=match.anchor is not None

@@ -143,6 +143,7 @@ class Walk:
         for result, value in zip(op.results, values, strict=True):
             result.replace_all_uses_with(value)
             self.instantiator.forget(result)
+        self.run.around.places.moves(op)
         op.move_before(root)
         self._replaced.append(op)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator
 from typing import Any
 
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.attempt import PATTERN_HOLDS, State, Stop
+from mlirules.drivers.match.places import Places
 from mlirules.drivers.match.results import Match, Refusal
 from mlirules.drivers.match.structure import Structure
-from mlirules.drivers.match.values import TORCH_CONSTANTS, is_used, owner_of, program_order
+from mlirules.drivers.match.values import TORCH_CONSTANTS, is_used, owner_of
 from mlirules.language.notation import ast
 from mlirules.language.rule import OpPattern, Rule
 
@@ -104,19 +104,20 @@ class Beside:
                 out.append(op)
                 if len(out) == MAX_BESIDE:
                     break
-        return sorted(out, key=functools.cmp_to_key(program_order))
+        return state.around.places.ordered(out)
 
-    def place(self, match: Match, root: Any) -> None:
+    def place(self, match: Match, root: Any, places: Places) -> None:
         """Find where the rewrite goes: before the first op that it replaces.
 
         What it reads must stand there by then; constants can be brought there.
         """
-        ops = sorted([root, *match.others], key=functools.cmp_to_key(program_order))
-        match.anchor = ops[0]
+        match.anchor = places.ordered([root, *match.others])[0]
         moved: dict[Any, None] = {}
         for argument in match.rewrite.lowered.arguments:
             value = match.values[argument.path]
-            if isinstance(value, ir.Value) and not _brought(value, match.anchor, moved):
+            if isinstance(value, ir.Value) and not _brought(
+                value, match.anchor, moved, places
+            ):
                 name = argument.path.partition("#")[0]
                 raise Stop(
                     Refusal(
@@ -128,7 +129,7 @@ class Beside:
         match.moved = list(moved)
 
 
-def _brought(value: Any, anchor: Any, moved: dict[Any, None]) -> bool:
+def _brought(value: Any, anchor: Any, moved: dict[Any, None], places: Places) -> bool:
     """Whether a value stands before ``anchor``, or can; notes the ops to move there, in order."""
     left = [(value, False)]
     while left:
@@ -141,7 +142,7 @@ def _brought(value: Any, anchor: Any, moved: dict[Any, None]) -> bool:
             continue
         if ready:
             moved[op] = None
-        elif op == anchor or not op.is_before_in_block(anchor):
+        elif not places.before(op, anchor):
             if op.name not in _ANYWHERE:
                 return False
             left.append((value, True))  # once what it reads is there

@@ -185,7 +185,7 @@ class Matcher:
             try:
                 match = self.judging.judge(op, trial)
                 match.others = [trial.ops[n] for n in self.other_roots]
-                self.beside.place(match, op)
+                self.beside.place(match, op, state.around.places)
             except Stop as stop:
                 refusals.append(stop.refusal)
             else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlirules.drivers.match.liveness import is_dead
+from mlirules.drivers.match.places import Places
 from mlirules.drivers.match.rewrites import Rewrite
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation import ast
@@ -100,6 +101,8 @@ class Around:
     #: Whether conditions on uses are asked: they say where a rule pays, not what it computes, and
     #: where alternatives stand beside each other they would speak of those.
     uses: bool = True
+    #: Which op of a block comes first.
+    places: Places = field(default_factory=Places)
 
 
 ANYWHERE = Around()

@@ -167,8 +167,3 @@ def in_words(users: list[Any]) -> str:
     if len(names) > MAX_USERS:
         names, count = names[:MAX_USERS], f"more than {MAX_USERS}"
     return f"{count} use{'s' * (len(names) > 1)}: {', '.join(names)}"
-
-
-def program_order(a: Any, b: Any) -> int:
-    """Compares two ops of a block by their places."""
-    return 0 if a == b else -1 if a.is_before_in_block(b) else 1

@@ -28,8 +28,8 @@ from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.match.places import Places, forget
 from mlirules.drivers.match.results import Around, Match, Refusal
-from mlirules.drivers.match.values import program_order
 from mlirules.language.faults import MlirulesError
 from mlirules.language.rule import Rule
 from mlirules.support import cache, files, package
@@ -148,7 +148,7 @@ class Judge:
                 if found.error is not None:
                     raise found.error
                 continue
-            decision = self._weigh(found)
+            decision = self._weigh(found, around.places)
             if name == match.rule.name:
                 own = decision
             if decision.applies and (best is None or _with(decision) < _with(best)):
@@ -164,7 +164,7 @@ class Judge:
             self._told.add(told)
             self.decisions.append(decision)
 
-    def _weigh(self, match: Match) -> Decision:
+    def _weigh(self, match: Match, order: Places) -> Decision:
         location = str(tracking.place(match.root)).removeprefix("loc(").removesuffix(")")
         base = Decision(
             match.rule.name,
@@ -175,7 +175,7 @@ class Judge:
             match.root.name,
         )
         try:
-            before = cut_out(match, self.context)
+            before = cut_out(match, self.context, order)
         except NotSeparable as error:
             return replace(base, reason=str(error))
         seen = self._verdicts.get((match.rule.name, before))
@@ -440,14 +440,14 @@ class NotSeparable(Exception):
     """The matched ops cannot stand as a program of their own."""
 
 
-def cut_out(match: Match, context: Any) -> str:
+def cut_out(match: Match, context: Any, order: Places) -> str:
     """The matched ops as a program: ``@main`` takes what they read and returns what is read of
     them, the root's results first.
 
     Constants come along, large ones without their values: pieces that differ by their weights
     alone are the same program (see :func:`filled`). Raises :class:`NotSeparable`.
     """
-    cone = _cone(match)
+    cone = order.ordered(_cone(match))
     inside = set(cone)
     arguments = list(
         dict.fromkeys(
@@ -477,6 +477,7 @@ def cut_out(match: Match, context: Any) -> str:
         mapped = dict(zip(arguments, block.arguments, strict=True))
         for op in cone:
             new = op.clone(ir.InsertionPoint(block))
+            forget(new)
             pieces.remap(new, mapped)
             mapped.update(zip(op.results, new.results, strict=True))
         ir.Operation.create(
@@ -547,7 +548,7 @@ def _attribute(op: Any) -> str:
 
 
 def _cone(match: Match) -> list[Any]:
-    """The matched ops and the constants that they read, in the order of the program."""
+    """The matched ops and the constants that they read."""
     block = match.root.operation.block
     found: set[Any] = set()
     for op in (*match.inner, *match.others, match.root):
@@ -559,8 +560,7 @@ def _cone(match: Match) -> list[Any]:
             owner = pieces.owner(value)
             if owner is not None and owner not in found:
                 found |= _constants([owner]) or set()
-    here = [op for op in found if op.block == block]
-    return sorted(here, key=functools.cmp_to_key(program_order))
+    return [op for op in found if op.block == block]
 
 
 def _text(module: Any) -> str:
