@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree.weights import named
 from mlirules.language import outputs
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 
@@ -83,12 +83,6 @@ def _write_irpa(path: str, values: Mapping[str, Any]) -> None:
     index.create_archive_file(path)
 
 
-_NAMED = re.compile(
-    r'#stream\.parameter\.named<(?:"(?P<scope>[^"]*)"::)?"(?P<name>[^"]*)"> : '
-    r"tensor<(?P<sizes>(?:\d+x)*)(?P<element>[^>]+>?)>"
-)
-
-
 def check(module: Any, archives: Sequence[str], path: str) -> None:
     """Compare what a program loads by name with what archives ``[SCOPE=]FILE`` hold.
 
@@ -100,13 +94,7 @@ def check(module: Any, archives: Sequence[str], path: str) -> None:
         for name, entry in runtime.read_archive(file).items():
             held[scope, name] = entry.length
     faults = []
-    for op in module.body.operations:
-        inner = op.operation
-        if inner.name != "util.global" or "initial_value" not in inner.attributes:
-            continue
-        found = _NAMED.match(str(inner.attributes["initial_value"]))
-        if found is None:
-            continue
+    for found in named(module):
         scope, name = found["scope"] or "", found["name"]
         sizes = [int(size) for size in found["sizes"].split("x") if size]
         wanted = math.prod(sizes) * runtime.dtype_of(found["element"]).itemsize

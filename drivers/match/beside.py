@@ -115,9 +115,7 @@ class Beside:
         moved: dict[Any, None] = {}
         for argument in match.rewrite.lowered.arguments:
             value = match.values[argument.path]
-            if isinstance(value, ir.Value) and not _brought(
-                value, match.anchor, moved, places
-            ):
+            if isinstance(value, ir.Value) and not _brought(value, match.anchor, moved, places):
                 name = argument.path.partition("#")[0]
                 raise Stop(
                     Refusal(

@@ -121,7 +121,7 @@ class Numbered(Places):
 
     def _renumber(self, block: Any) -> None:
         number = -1
-        for number, op in enumerate(block.operations):  # noqa: B007 - read below
+        for number, op in enumerate(block.operations):
             op.operation.attributes[_MARK] = ir.IntegerAttr.get(self._type, number)
         self._size = max(self._size, number + 1)
 

@@ -21,7 +21,7 @@ from mlirules.drivers.apply.engine import (
 from mlirules.drivers.apply.invariant import guard_sums
 from mlirules.drivers.apply.programs import as_program, located, shared_context
 from mlirules.drivers.apply.run import Options, Outcome
-from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree import compiler, weights
 from mlirules.drivers.iree.compiler import Program, ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import opcost, roofline
@@ -133,11 +133,12 @@ class Recipe:
 
     def rewritten(self, applications: int | None = None, *, record: bool = False) -> Transformed:
         """The program after the torch stages, or after their first applications."""
-        pipeline = self.pipeline or default_for(self.target.kind)
+        program = as_program(self.program(), self.path)
+        pipeline, _ = _for_weights(self.pipeline or default_for(self.target.kind), program)
         flags = (*pipeline.flags, *self.flags)
         costs = self.costs or cost.Settings(self.target)
         return transform(
-            self.program(),
+            program,
             pipeline,
             path=self.path,
             record=record,
@@ -445,10 +446,12 @@ def compile_program(
                 f"{target.kind}",
             )
         )
+    program = as_program(source, path)
+    pipeline, note = _for_weights(pipeline, program)
     flags = (*pipeline.flags, *flags)
     costs = replace(costs or cost.Settings(target), target=target, flags=flags)
     done = transform(
-        source,
+        program,
         pipeline,
         path=path,
         record=record,
@@ -456,6 +459,7 @@ def compile_program(
         kind=target.kind,
         max_rewrites=part.applications,
     )
+    done.notes += note
     given = set(flags if part.flags is None else part.flags)
     own = [flag for flag in pipeline.flags if flag in given]
     users = [flag for flag in flags[len(pipeline.flags) :] if flag in given]
@@ -475,6 +479,19 @@ def compile_program(
         if not unknown or error.kind != "error":
             raise
         raise compiler.CompileError(error.kind, error.stderr, unknown, error.op) from error
+
+
+def _for_weights(pipeline: Pipeline, program: Program) -> tuple[Pipeline, list[str]]:
+    """The pipeline as it suits the program's weights, and what there is to say of that."""
+    out = pipeline.copying_weights
+    if not out or next(weights.named(program.module), None) is None:
+        return pipeline, []
+    kept = [flag for flag in pipeline.flags if flag not in out]
+    note = (
+        f"compiled without {', '.join(out)} of the pipeline {pipeline.pipeline}: weights are "
+        "mapped, not read and copied at every start"
+    )
+    return pipeline.model_copy(update={"flags": kept}), [note]
 
 
 def _compiled(
@@ -637,10 +654,11 @@ def program_at(
     """
     if phase == "source":
         return text
-    pipeline = pipeline or default_for(target.kind)
+    program = as_program(text, path)
+    pipeline, _ = _for_weights(pipeline or default_for(target.kind), program)
     flags = (*pipeline.flags, *flags)
     costs = cost.Settings(target, flags=tuple(flags))
-    done = transform(text, pipeline, path=path, costs=costs, kind=target.kind)
+    done = transform(program, pipeline, path=path, costs=costs, kind=target.kind)
     if phase == "torch":
         return done.text
     if phase not in compiler.PHASES:

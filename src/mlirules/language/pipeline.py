@@ -136,6 +136,9 @@ class Extension(_Strict):
     stages: list[Stage] = Field(default=[], description="Stages after all others.")
     flags: list[str] = Field(default=[], description="Further flags, after the extended ones.")
     dispensable: list[str] = Field(default=[], description="Those of them that may be left out.")
+    copying_weights: list[str] = Field(
+        default=[], description="Those of them that are left out where weights are mapped."
+    )
     without_flags: list[str] = Field(default=[], description="Flags that are left out.")
 
 
@@ -152,11 +155,17 @@ class Pipeline(_Strict):
         description="Those of the flags that some programs do not compile with: such a program is "
         "compiled without them, and a warning says so.",
     )
+    copying_weights: list[str] = Field(
+        default=[],
+        description="Those of the flags with which weights are laid out anew: left out where a "
+        "program maps its weights from an archive, which would be read and copied at every start.",
+    )
 
     @pydantic.model_validator(mode="after")
     def _known(self) -> Pipeline:
-        if unknown := [flag for flag in self.dispensable if flag not in self.flags]:
-            raise ValueError(f"dispensable: {', '.join(unknown)} is not among the flags")
+        for key in ("dispensable", "copying_weights"):
+            if unknown := [flag for flag in getattr(self, key) if flag not in self.flags]:
+                raise ValueError(f"{key}: {', '.join(unknown)} is not among the flags")
         return self
 
     def _below(self, folder: Path) -> Pipeline:
@@ -263,6 +272,8 @@ class Pipeline(_Strict):
                 stages=stages,
                 flags=flags,
                 dispensable=[f for f in base.dispensable if f in flags] + extension.dispensable,
+                copying_weights=[f for f in base.copying_weights if f in flags]
+                + extension.copying_weights,
             )
         except pydantic.ValidationError as error:
             raise MlirulesError([_fault(source, e, Extension) for e in error.errors()]) from None
