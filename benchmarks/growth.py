@@ -9,8 +9,8 @@ Five kinds of program, each of so many blocks:
     products  every block multiplies the same value by weights of its own
 
 A cost is fixed in part (patterns are compiled, pieces are weighed), and what is shown is what the
-*further* blocks of a larger program cost, an op. Of small programs, whose fixed part hides what their
-few ops cost, the best of several runs counts:
+*further* blocks of a larger program cost, an op. Of small programs, whose fixed part hides what
+their few ops cost, the best of several runs counts:
 
     python benchmarks/growth.py                               # every driver and default pipeline
     python benchmarks/growth.py --what greedy --sizes 10,1000 # microseconds an op
