@@ -94,7 +94,7 @@ class Numbered(Places):
                 forget(op)
 
     def _number(self, op: Any) -> int:
-        passed = []
+        passed: list[Any] = []
         while op is not None:
             attributes = op.attributes
             if _MARK in attributes:
