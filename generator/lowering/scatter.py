@@ -7,7 +7,7 @@ from typing import Any
 
 from mlirules.generator.lowering.builder import Part
 from mlirules.generator.lowering.dims import one_product
-from mlirules.generator.lowering.structured import Structured
+from mlirules.generator.lowering.stages import Staged
 from mlirules.generator.lowering.values import (
     INDEX,
     Affine,
@@ -21,7 +21,7 @@ from mlirules.language.values import DType, Dyn, Scalar, Tensor
 
 
 @dataclass
-class Scatter(Structured):
+class Scatter(Staged):
     """An index equation, finished: a structured op, an inserted window or a scatter."""
 
     def finish(self) -> Local:

@@ -171,6 +171,18 @@ class Structured(Loops):
                 f"{out_type.builtin_type()}) -> {out_type.builtin_type()}"
             )
             return Local(out_type, out)
+        return self.generic(value, element, out_type, operands, init)
+
+    def generic(
+        self,
+        value: Val,
+        element: DType,
+        out_type: Tensor,
+        operands: list[tuple[Local, list[Affine]]],
+        init: str,
+    ) -> Local:
+        """The line as a generic op that starts from ``init``."""
+        low, eq = self.low, self.equation
         covered = {i.plain for _, items in operands for i in items if i.plain is not None} | set(
             self.parallel
         )
@@ -184,7 +196,7 @@ class Structured(Loops):
         out_arg = low.fresh("acc")
         lines = [*self.preamble(), *self.lines]
         final = value
-        if reducing:
+        if eq.op != "=":
             low.body = self
             final = self.combine(eq.op, Val(out_arg, element), value)
             low.body = None
@@ -214,6 +226,17 @@ class Structured(Loops):
         low.emit(f"  linalg.yield {final.ssa} : {element.mlir}")
         low.emit(f"}} -> {out_type.builtin_type()}")
         return Local(out_type, out)
+
+    def zeros(self, type_: Tensor, element: DType) -> str:
+        """A tensor of zeros."""
+        low = self.low
+        zero = low.const(0, element)
+        out = low.fresh("f")
+        low.emit(
+            f"{out} = linalg.fill ins({zero} : {element.mlir}) outs({self.empty(type_)} : "
+            f"{type_.builtin_type()}) -> {type_.builtin_type()}"
+        )
+        return out
 
     def only_constant(self) -> bool:
         """Whether the body computes nothing but a constant."""
