@@ -43,6 +43,7 @@ COMMANDS = {
     "diff": "diff",
     "verify": "verify",
     "prove": "prove",
+    "discover": "discover",
     "bisect": "bisect",
     "import": "import_",
     "docs": "docs",

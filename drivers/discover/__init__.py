@@ -1,0 +1,1 @@
+"""Search for rules: small programs that compute the same."""
