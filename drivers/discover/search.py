@@ -237,6 +237,9 @@ class Search:
                 best, least = right, after
         if best is None or before <= least * (1 + self.settings.margin):
             self.found.level += 1
+            if terms[left].size == 1 and best is not None and terms[best].size == 1:
+                # Two names of one op: larger programs are told under one of them.
+                self.rules.add(left, best)
             return
         gain = before / least if least else 0.0
         self.weighed(left, best, gain, before, least, inputs)

@@ -12,6 +12,7 @@ from mlirules.drivers.discover.opsets import OpSet
 from mlirules.drivers.discover.programs import Writer, in_order
 from mlirules.drivers.prove.binding import op_key
 from mlirules.language.faults import MlirulesError
+from mlirules.language.library import open_rules
 from mlirules.language.notation import ast
 from mlirules.language.rule import Rule, nested_calls
 
@@ -32,7 +33,8 @@ class Shipped:
 
         self.ops = ops
         self.rules = [r for r in library(list(SETS)) if r.kind == "fusion" or len(r.match) == 1]
-        self.names = {r.name for r in library([""])}
+        #: Every shipped rule's name.
+        self.names = {e.name for e in open_rules([""]).entries}
         self.fusions = [r for r in self.rules if r.kind == "fusion"]
         self._engine: Engine | None = None
         self._engines: dict[str, Engine] = {}

@@ -325,7 +325,7 @@ def _tests(pair: Pair, negatives: Sequence[tuple[str, str]]) -> str:
     last = pair.terms[right[-1]].op if right else "torch.aten.relu"
     out = ["tests:", "  - name: the program that it was found for", "    input: |"]
     out += [f"      {row}" for row in positive(pair).splitlines()]
-    out += ["    check: |", "      CHECK-LABEL: func.func @f", f"      CHECK: {last} "]
+    out += ["    check: |", "      CHECK-LABEL: func.func @f", f"      CHECK: {last} %"]
     out += ["    run: {devices: [cpu]}"]
     for text, because in negatives:
         out += [f"  - name: {_quoted('not ' + because)}", "    unchanged: |"]
