@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -101,7 +101,8 @@ def kernel(
             )
             if not isinstance(made, Array):
                 raise NotComputed(f"nothing is known of {op}")
-            return _compiled(made)
+            shapes = {a.name: a.shape for a in _flat(args) if isinstance(a, Operand)}
+            return _compiled(made, shapes)
         except (Undecided, NoFit, Refused, Impossible) as error:
             why = why or str(error)
         except (IndexError, TypeError, ValueError, AssertionError) as error:
@@ -130,13 +131,13 @@ def _given(value: Any) -> Any:
     return value
 
 
-def _compiled(made: Array) -> Kernel:
+def _compiled(made: Array, shapes: Mapping[str, tuple[int, ...]]) -> Kernel:
     shape = made.shape
     if not all(isinstance(s, int) for s in shape):
         raise NotComputed("a result whose sizes are not numbers")
     out = [Node("var", f"out:{i}", n) for i, n in enumerate(shape)]
     element = made.elem([atom(v) if v.args[1] != 1 else 0 for v in out])
-    writer = _Writer(out)
+    writer = _Writer(out, shapes)
     writer.of(element)
     assert made.dtype is not None
     return Kernel(tuple(shape), made.dtype.name, tuple(writer.steps))
@@ -145,7 +146,8 @@ def _compiled(made: Array) -> Kernel:
 class _Writer:
     """Turns an element into steps; every index has an axis of its own."""
 
-    def __init__(self, out: Sequence[Node]) -> None:
+    def __init__(self, out: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self.shapes = shapes
         self.axes = {v: i for i, v in enumerate(out)}
         self.steps: list[tuple[Any, ...]] = []
         self.known: dict[str, int] = {}
@@ -204,7 +206,10 @@ class _Writer:
         raise NotComputed(f"{e.op} in an element")
 
     def read(self, name: str, at: tuple[Any, ...]) -> int:
-        found = [self.index(i) for i in at]
+        # What a condition does not choose may lie outside: any element stands for it.
+        found = [
+            np.clip(self.index(i), 0, n - 1) for i, n in zip(at, self.shapes[name], strict=True)
+        ]
         most = max((p.ndim for p in found), default=0)
         places = tuple(p.reshape(p.shape + (1,) * (most - p.ndim)) for p in found)
 

@@ -93,6 +93,7 @@ class Writer:
         return self.constant(f"torch.constant.{kind}", "" if a is None else shown, kind, rows)
 
     def constant(self, op: str, shown: str, kind: str, rows: list[str]) -> tuple[str, str]:
+        """A constant, written once."""
         name = self.constants.get((op, shown))
         if name is None:
             name = self.constants[op, shown] = f"%c{len(self.constants)}"

@@ -1,14 +1,14 @@
 """Equal programs as rules: which side is cheaper, what is known, what is proven, what is written.
 
-:func:`run` is the whole: programs are enumerated (:mod:`space`), those of a class are weighed by the
-cost model, what a smaller rule implies is left out, what shipped rules do anyway is named, and what
+:class:`Search` is the whole: programs are enumerated (:mod:`space`), those of a class are weighed by
+the cost model, what a smaller rule implies is left out, what shipped rules do anyway is named, and what
 remains is proven, tested and written.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -241,6 +241,12 @@ class Search:
                 # Two names of one op: larger programs are told under one of them.
                 self.rules.add(left, best)
             return
+        for dims in self.scales.sizes(self.ops)[1:]:
+            one, two = (self.cost(t, inputs, dims) for t in (left, best))
+            if one is None or two is None or one <= two * (1 + self.settings.margin):
+                # What gains in some sizes alone is no rule: the cost driver decides there.
+                self.found.level += 1
+                return
         gain = before / least if least else 0.0
         self.weighed(left, best, gain, before, least, inputs)
 
@@ -260,15 +266,19 @@ class Search:
 
         return left not in terms[right].parts and given(right) <= given(left)
 
-    def cost(self, root: int, inputs: Sequence[int]) -> float | None:
+    def cost(
+        self, root: int, inputs: Sequence[int], dims: Mapping[str, int] | None = None
+    ) -> float | None:
         """Milliseconds by the model; None where the program does not compile."""
         if not self.space.terms[root].op:
             return 0.0
-        return self.scales.milliseconds(self.program(root, inputs))
+        return self.scales.milliseconds(self.program(root, inputs, dims))
 
-    def program(self, root: int, inputs: Sequence[int]) -> str:
-        """A program in the sizes that it is weighed in."""
-        dims = self.scales.dims(self.ops)
+    def program(
+        self, root: int, inputs: Sequence[int], dims: Mapping[str, int] | None = None
+    ) -> str:
+        """A program in sizes that it is weighed in."""
+        dims = dims or self.scales.sizes(self.ops)[0]
         return Writer(self.space.terms, dims, {"c": 0.37, "d": 1.9}).text(root, inputs)
 
     def weighed(
@@ -290,7 +300,7 @@ class Search:
                 self.rules.add(left, right)
                 return
         pair = Pair(terms, left, right, self.ops, self.commuting())
-        sizes = ", ".join(f"{k} = {v}" for k, v in self.scales.dims(self.ops).items())
+        sizes = ", ".join(f"{k} = {v}" for k, v in self.scales.sizes(self.ops)[0].items())
         cost = f"{after:.3g} ms instead of {before:.3g}" if after else "nothing"
         pair.said["reason"] = (
             f"By the cost model of {self.settings.target} it takes {cost} ({sizes})."

@@ -1,7 +1,8 @@
-"""Shipped rules: which are over a set's ops, which a search finds again, what they do by themselves."""
+"""Shipped rules: which are over a set's ops, which are found again, and what they do."""
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from mlirules.drivers.discover.programs import Writer, in_order
 from mlirules.drivers.prove.binding import op_key
 from mlirules.language.faults import MlirulesError
 from mlirules.language.library import open_rules
+from mlirules.language.loader import LIBRARY
 from mlirules.language.notation import ast
 from mlirules.language.rule import Rule, nested_calls
 
@@ -33,11 +35,14 @@ class Shipped:
 
         self.ops = ops
         self.rules = [r for r in library(list(SETS)) if r.kind == "fusion" or len(r.match) == 1]
-        #: Every shipped rule's name.
-        self.names = {e.name for e in open_rules([""]).entries}
         self.fusions = [r for r in self.rules if r.kind == "fusion"]
         self._engine: Engine | None = None
         self._engines: dict[str, Engine] = {}
+
+    @functools.cached_property
+    def names(self) -> set[str]:
+        """The name of every rule that ships."""
+        return {e.name for e in open_rules([str(LIBRARY)]).entries}
 
     # -- which rules a search could find
 
@@ -57,7 +62,7 @@ class Shipped:
     # -- as what a search found it
 
     def found_as(self, rule: Rule, space: Space) -> int | None:
-        """A program that the rule rewrites into another one of its class; None where there is none."""
+        """A program that the rule rewrites into another one of its class; None: there is none."""
         wanted = Counter(matched(rule))
         terms = space.terms
         tried = 0
@@ -132,8 +137,7 @@ def matched(rule: Rule) -> list[str]:
     """The ops that a rule finds."""
     out: list[str] = []
     for pattern in rule.match:
-        for call in nested_calls(pattern.equation.call):
-            out.append(op_key(call))
+        out += _ops(pattern.equation.call)
     return out
 
 
@@ -142,9 +146,14 @@ def rewritten(rule: Rule) -> list[str] | None:
     out: list[str] = []
     for _, statement in rule.rewrite:
         if isinstance(statement, ast.OpEquation):
-            out += [op_key(c) for c in nested_calls(statement.call)]
+            out += _ops(statement.call)
         elif isinstance(statement, ast.Assignment) and isinstance(statement.value, ast.Name):
             continue  # forwards a value
         else:
             return None
     return out
+
+
+def _ops(call: ast.Call) -> list[str]:
+    """An op and those that stand in its operands; functions of the notation are none."""
+    return [op_key(c) for c in nested_calls(call) if "." in c.fn]

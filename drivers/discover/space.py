@@ -132,7 +132,7 @@ class Space:
         for n, template in enumerate(self.ops.templates):
             step(n, len(self.ops.templates))
             for operands in self._operands(template, pool, size):
-                self.apply(template, operands, size)
+                self.apply(template, operands)
         step(len(self.ops.templates), len(self.ops.templates))
 
     def pool(self) -> list[int]:
@@ -200,7 +200,7 @@ class Space:
                 asked = asked or n != m
         return asked
 
-    def apply(self, template: Template, operands: Sequence[int], size: int) -> int | None:
+    def apply(self, template: Template, operands: Sequence[int]) -> int | None:
         """The program of an op over others; None where there is none, or it is there."""
         args = _filled(template.args, operands)
         if template.op in self.left_out and not operands:
@@ -248,7 +248,7 @@ class Space:
         return len(self.classes) - 1
 
     def _keys(self, t: Type, found: Numbers) -> list[Any]:
-        """Where a tensor of numbers is looked for: two roundings, so that no border parts equals."""
+        """Where a tensor of numbers is looked for: two roundings, that no border parts equals."""
         flat_ = np.asarray(found).ravel()
         base = (t.element, tuple(s.key if hasattr(s, "key") else s for s in t.shape))
         if flat_.dtype == bool:

@@ -16,11 +16,12 @@ from mlirules.language.faults import MlirulesError
 if TYPE_CHECKING:
     from mlirules.drivers.discover.space import Space
 
-#: Sizes that programs are weighed in: large enough that starting a kernel is not all that counts.
-SIZES = (512, 640, 768, 896, 384, 448)
+#: Sizes that programs are weighed in: large enough that starting a kernel is not all that counts,
+#: and far enough apart that what gains in some of them alone shows.
+SIZES = (512, 1024, 256, 768, 384, 448)
 #: The same for programs of vectors, and of batches.
 VECTOR = (4_000_000,)
-BATCH = (8, 384, 512, 320, 256, 128)
+BATCH = (16, 256, 384, 64, 128, 96)
 
 
 class Scales:
@@ -31,10 +32,12 @@ class Scales:
         self.state = state
 
     @staticmethod
-    def dims(ops: OpSet) -> dict[str, int]:
-        """The sizes that programs of a set are weighed in."""
+    def sizes(ops: OpSet) -> list[dict[str, int]]:
+        """The sizes that a set's programs are weighed in: each dim is large once, small once."""
         sizes = VECTOR if ops.rank <= 1 else SIZES if ops.rank == 2 else BATCH
-        return dict(zip(ops.dims, sizes, strict=False))
+        used = list(sizes[: len(ops.dims)])
+        turns = [used[n:] + used[:n] for n in range(min(len(used), 4))]
+        return [dict(zip(ops.dims, turn, strict=True)) for turn in turns]
 
     def milliseconds(self, text: str) -> float | None:
         """A program's cost by the model; None where it does not compile."""
@@ -58,7 +61,7 @@ class Scales:
     @staticmethod
     def rough(space: Space, root: int) -> float:
         """What a program reads and writes, op by op: an order to ask the model in."""
-        dims = Scales.dims(space.ops)
+        dims = Scales.sizes(space.ops)[0]
         total = 0.0
         for at in in_order(space.terms, root):
             term = space.terms[at]

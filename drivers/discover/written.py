@@ -320,6 +320,10 @@ def _dims_of(pair: Pair) -> list[str]:
     return found
 
 
+#: What stands for the negative tests as long as there are none: every rule refuses it.
+_NOTHING = "func.func @f() {\n  return\n}"
+
+
 def _tests(pair: Pair, negatives: Sequence[tuple[str, str]]) -> str:
     right = [t for t in in_order(pair.terms, pair.right) if pair.terms[t].op]
     last = pair.terms[right[-1]].op if right else "torch.aten.relu"
@@ -327,10 +331,10 @@ def _tests(pair: Pair, negatives: Sequence[tuple[str, str]]) -> str:
     out += [f"      {row}" for row in positive(pair).splitlines()]
     out += ["    check: |", "      CHECK-LABEL: func.func @f", f"      CHECK: {last} %"]
     out += ["    run: {devices: [cpu]}"]
-    for text, because in negatives:
+    for text, because in negatives or [(_NOTHING, "")]:
         out += [f"  - name: {_quoted('not ' + because)}", "    unchanged: |"]
         out += [f"      {row}" for row in text.splitlines()]
-        out += [f"    because: {_quoted(because)}"]
+        out += [f"    because: {_quoted(because)}"] * bool(because)
     return "\n".join(out) + "\n"
 
 

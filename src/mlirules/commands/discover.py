@@ -169,8 +169,17 @@ def _print(found: Any, folder: Path) -> None:
         warn(f"{op} was left out: {why}")
     out.print(
         table(
-            ["programs#", "classes#", "pairs#", "no gain#", "implied#", "known#", "new, proven#"]
-            + ["not proven#", "seconds#"],
+            [
+                "programs#",
+                "classes#",
+                "pairs#",
+                "no gain#",
+                "implied#",
+                "known#",
+                "new#",
+                "unproven#",
+                "s#",
+            ],
             [
                 (
                     found.programs,
