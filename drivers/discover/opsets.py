@@ -172,12 +172,10 @@ def _templates(line: str, found: OpSet, rank: int) -> list[Template]:
         tensors = [a.id for a in call.args if isinstance(a, ast.Name) and len(a.id) == 1]
         found.results[call.fn] = tensors.index(whose.strip())
     choices = [_choices(arg, found, rank) for arg in call.args]
-    return [
-        Template(call.fn, args) for args in itertools.product(*choices) if _sensible(call.fn, args)
-    ]
+    return [Template(call.fn, args) for args in itertools.product(*choices) if _sensible(args)]
 
 
-def _sensible(op: str, args: tuple[Any, ...]) -> bool:
+def _sensible(args: tuple[Any, ...]) -> bool:
     """Two axes of one op are written in one order."""
     axes = [a.value for a in args if isinstance(a, Axis)]
     return axes == sorted(set(axes))

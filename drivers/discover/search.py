@@ -1,8 +1,8 @@
 """Equal programs as rules: which side is cheaper, what is known, what is proven, what is written.
 
 :class:`Search` is the whole: programs are enumerated (:mod:`space`), those of a class are weighed by
-the cost model, what a smaller rule implies is left out, what shipped rules do anyway is named, and what
-remains is proven, tested and written.
+the cost model, what a smaller rule implies is left out, what shipped rules do anyway is named, and
+what remains is proven, tested and written.
 """
 
 from __future__ import annotations
