@@ -1,6 +1,6 @@
 """Equal programs as rules: which side is cheaper, what is known, what is proven, what is written.
 
-:class:`Search` is the whole: programs are enumerated (:mod:`space`), those of a class are weighed by
+:class:`Search` is the whole: programs are enumerated (:mod:`space`), those of a class weighed by
 the cost model, what a smaller rule implies is left out, what shipped rules do anyway is named, and
 what remains is proven, tested and written.
 """

@@ -38,6 +38,7 @@ class Shipped:
         self.fusions = [r for r in self.rules if r.kind == "fusion"]
         self._engine: Engine | None = None
         self._engines: dict[str, Engine] = {}
+        self._ops_of: dict[int, dict[int, Counter[str]]] = {}
 
     @functools.cached_property
     def names(self) -> set[str]:
@@ -66,7 +67,7 @@ class Shipped:
         wanted = Counter(matched(rule))
         terms = space.terms
         tried = 0
-        by_ops: dict[int, Counter[str]] = {}
+        by_ops = self._ops_of.setdefault(id(space), {})
 
         def ops_of(root: int) -> Counter[str]:
             if root not in by_ops:

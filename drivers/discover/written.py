@@ -92,6 +92,8 @@ def spelt(terms: Sequence[Term], root: int, names: Mapping[int, str] | None = No
     while args and args[-1] == "none":
         args.pop()
     short = term.op.removeprefix("torch.aten.").split(".")[0]
+    if short in ("add", "sub") and args[2:] == ["1"]:
+        args.pop()  # what the second operand is multiplied by
     return f"{short}({', '.join(args)})"
 
 
