@@ -11,7 +11,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -63,9 +63,25 @@ class Kernel:
     shape: tuple[int, ...]
     element: str
     steps: tuple[tuple[Any, ...], ...]
+    #: The tensors that it reads, and the numbers.
+    reads: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    numbers: tuple[str, ...] = ()
 
-    def run(self, values: dict[str, Numbers]) -> Numbers:
+    @functools.cached_property
+    def work(self) -> int:
+        """How many elements its steps compute and sum, in the sizes that it is for."""
+        given = {n: np.ones(s) for n, s in self.reads}
+        numbers = dict.fromkeys(self.numbers, 1.0)
+        return int(sum(np.size(v) for v in self._held({**given, **numbers})))
+
+    def run(self, values: Mapping[str, Numbers]) -> Numbers:
         """The result for tensors (arrays) and numbers by name."""
+        out = np.asarray(self._held(values)[-1])
+        rank = len(self.shape)
+        return np.broadcast_to(out.reshape((out.shape + (1,) * rank)[:rank]), self.shape)
+
+    def _held(self, values: Mapping[str, Numbers]) -> list[Numbers]:
+        """What each step gives."""
         held: list[Numbers] = []
         with np.errstate(all="ignore"):
             for kind, what, sources in self.steps:
@@ -73,9 +89,7 @@ class Kernel:
                     held.append(what(values))
                 else:
                     held.append(what(*[held[s] for s in sources]))
-        out = np.asarray(held[-1])
-        rank = len(self.shape)
-        return np.broadcast_to(out.reshape((out.shape + (1,) * rank)[:rank]), self.shape)
+        return held
 
 
 def kernel(
@@ -102,7 +116,8 @@ def kernel(
             if not isinstance(made, Array):
                 raise NotComputed(f"nothing is known of {op}")
             shapes = {a.name: a.shape for a in _flat(args) if isinstance(a, Operand)}
-            return _compiled(made, shapes)
+            numbers = tuple(a.name for a in _flat(args) if isinstance(a, Number))
+            return replace(_compiled(made, shapes), reads=tuple(shapes.items()), numbers=numbers)
         except (Undecided, NoFit, Refused, Impossible) as error:
             why = why or str(error)
         except (IndexError, TypeError, ValueError, AssertionError) as error:

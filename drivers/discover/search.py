@@ -18,9 +18,9 @@ from mlirules.drivers.discover.implied import Rules
 from mlirules.drivers.discover.opsets import OpSet
 from mlirules.drivers.discover.programs import Writer, in_order
 from mlirules.drivers.discover.shipped import Shipped
-from mlirules.drivers.discover.space import Space
+from mlirules.drivers.discover.space import Class, Space
 from mlirules.drivers.discover.state import State
-from mlirules.drivers.discover.terms import Scalar, terms_key
+from mlirules.drivers.discover.terms import Scalar, refs, terms_key
 from mlirules.drivers.discover.weighing import Scales
 from mlirules.drivers.discover.written import Pair, rule_text, spelt
 from mlirules.drivers.iree import compiler
@@ -31,7 +31,7 @@ from mlirules.language.loader import load_rule
 from mlirules.support import files
 
 #: Programs of a class that may stand on the right side: the smallest, by what they read and write.
-RIGHT = 4
+RIGHT = 2
 
 
 @dataclass(frozen=True)
@@ -198,13 +198,22 @@ class Search:
         terms = self.space.terms
         classes = [c for c in self.space.classes if len(c.members) > 1]
         left = [(m, c) for c in classes for m in c.members if terms[m].op and terms[m].matchable]
-        left.sort(key=lambda p: (terms[p[0]].size, p[0]))
+        left.sort(key=lambda p: self.order(*p))
         for n, (one, c) in enumerate(left):
             self.watch(f"pairs: {self.found.count('new')} new", n, len(left))
             self.check_time()
             self.left_side(one, c.members)
             if self.settings.most and self.found.count("new") >= self.settings.most:
                 break
+
+    def order(self, left: int, c: Class) -> tuple[Any, ...]:
+        """Small programs first, as they imply others; then what promises most."""
+        terms = self.space.terms
+        twice = any(
+            len(refs(terms[t].args)) > len({*refs(terms[t].args)}) for t in in_order(terms, left)
+        )
+        least = min(self.scales.rough(self.space, m) for m in c.members[:20])
+        return terms[left].size, twice, least / max(1, self.scales.rough(self.space, left)), left
 
     # -- one left side
 

@@ -324,24 +324,20 @@ class Space:
             if known is None:
                 return None
             sizes.append(known)
-        element = self._element(op, args)
-        return Type(tuple(sizes), element)
+        return Type(tuple(sizes), self._kernel(op, args).element)
 
-    def _element(self, op: str, args: Sequence[Any]) -> str:
-        held = run_kernel_of(self._kernels, op, args, self, 0)
-        return held.element
+    def work(self, number: int) -> int:
+        """How many elements the last op of a program computes and sums in the first trial."""
+        term = self.terms[number]
+        return self._kernel(term.op, term.args).work
 
-
-def run_kernel_of(
-    kernels: dict[Any, Kernel | None], op: str, args: Sequence[Any], space: Space, trial: int
-) -> Kernel:
-    """The kernel that an op over programs was run by."""
-    at = space.trials[trial]
-    shapes = {r: tuple(np.shape(space.value(r, trial))) for r in refs(args)}
-    elements = {r: space.terms[r].type.element for r in refs(args)}
-    found = kernels[_kernel_key(op, args, shapes, elements, at)[0]]
-    assert found is not None
-    return found
+    def _kernel(self, op: str, args: Sequence[Any]) -> Kernel:
+        """The kernel that an op over programs was run by in the first trial."""
+        shapes = {r: tuple(np.shape(self.value(r, 0))) for r in refs(args)}
+        elements = {r: self.terms[r].type.element for r in refs(args)}
+        found = self._kernels[_kernel_key(op, args, shapes, elements, self.trials[0])[0]]
+        assert found is not None
+        return found
 
 
 def _kernel_key(

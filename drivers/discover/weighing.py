@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +35,7 @@ class Scales:
         """The sizes that a set's programs are weighed in: each dim is large once, small once."""
         sizes = VECTOR if ops.rank <= 1 else SIZES if ops.rank == 2 else BATCH
         used = list(sizes[: len(ops.dims)])
-        turns = [used[n:] + used[:n] for n in range(min(len(used), 4))]
+        turns = [used[n:] + used[:n] for n in range(min(len(used), 3))]
         return [dict(zip(ops.dims, turn, strict=True)) for turn in turns]
 
     def milliseconds(self, text: str) -> float | None:
@@ -59,16 +58,9 @@ class Scales:
             return -1.0
 
     @staticmethod
-    def rough(space: Space, root: int) -> float:
-        """What a program reads and writes, op by op: an order to ask the model in."""
-        dims = Scales.sizes(space.ops)[0]
-        total = 0.0
-        for at in in_order(space.terms, root):
-            term = space.terms[at]
-            if term.op:
-                read = [space.terms[r].type for r in refs(term.args)]
-                total += sum(math.prod(t.concrete(dims)) for t in (*read, term.type))
-        return total
+    def rough(space: Space, root: int) -> int:
+        """What a program computes, element by element: an order to ask the model in."""
+        return sum(space.work(t) for t in in_order(space.terms, root) if space.terms[t].op)
 
     @staticmethod
     def alike(space: Space, one: int, other: int) -> bool:
