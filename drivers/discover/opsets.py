@@ -68,6 +68,12 @@ class OpSet:
         return {t.op for t in self.templates}
 
     @property
+    def signature(self) -> str:
+        """What tells it from other sets."""
+        listed = [self.size, self.dtypes, self.leaves, self.scalars, self.numbers, self.templates]
+        return repr(listed)
+
+    @property
     def rank(self) -> int:
         """The highest rank of a leaf or of a shape."""
         return max([len(t.shape) for t in self.leaves.values()] + [len(s) for s in self.shapes])

@@ -185,7 +185,7 @@ class Search:
         for n, rule in enumerate(listed):
             self.watch(f"shipped: {rule.name}", n, len(listed))
             self.check_time()
-            key = f"{rule.name} {rule.source.text if rule.source else ''}"
+            key = f"{rule.name} {rule.source.text} {self.ops.signature} {self.settings.seed}"
             known = self.state.get("shipped", key)
             if known is None:
                 found = self.shipped.found_as(rule, self.space)
