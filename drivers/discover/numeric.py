@@ -106,7 +106,11 @@ def kernel(
     Raises :class:`NotComputed` where the conversion rules do not lower it.
     """
     why = ""
-    for guess in (None, *_guesses(args)) if element is None else (element,):
+    guesses = [None, *_guesses(args)] if element is None else [element]
+    if element is None and any(isinstance(a, list) and _tensors(a) for a in args):
+        # What is combined from a list has the type of its items; numbers beside it do not count.
+        guesses = _guesses(args)
+    for guess in guesses:
         world = World(Limits(time.process_time() + seconds))
         hint = (None, None if guess is None else DType(guess))
         try:
@@ -126,10 +130,14 @@ def kernel(
     raise NotComputed(why)
 
 
-def _guesses(args: Sequence[Any]) -> list[str]:
+def _guesses(args: Sequence[Any]) -> list[str | None]:
     """Element types that a result may have where the rule does not say it."""
-    found = [a.element for a in _flat(args) if isinstance(a, Operand)]
+    found = [a.element for a in _tensors(args)]
     return list(dict.fromkeys([*found, "i1", "f32"]))
+
+
+def _tensors(args: Sequence[Any]) -> list[Operand]:
+    return [a for a in _flat(args) if isinstance(a, Operand)]
 
 
 def _flat(args: Sequence[Any]) -> list[Any]:
