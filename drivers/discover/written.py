@@ -332,9 +332,12 @@ def _tests(pair: Pair, negatives: Sequence[tuple[str, str]]) -> str:
     out = ["tests:", "  - name: the program that it was found for", "    input: |"]
     out += [f"      {row}" for row in positive(pair).splitlines()]
     out += ["    check: |", "      CHECK-LABEL: func.func @f", f"      CHECK: {last} %"]
+    left = {pair.terms[t].op for t in in_order(pair.terms, pair.left)}
+    gone = left - {pair.terms[t].op for t in right} - {"", last}
+    out += [f"      CHECK-NOT: {op} %" for op in sorted(gone)]
     out += ["    run: {devices: [cpu]}"]
-    for text, because in negatives or [(_NOTHING, "")]:
-        out += [f"  - name: {_quoted('not ' + because)}", "    unchanged: |"]
+    for n, (text, because) in enumerate(negatives or [(_NOTHING, "")], 1):
+        out += [f"  - name: refused {n}", "    unchanged: |"]
         out += [f"      {row}" for row in text.splitlines()]
         out += [f"    because: {_quoted(because)}"] * bool(because)
     return "\n".join(out) + "\n"
