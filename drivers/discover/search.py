@@ -220,7 +220,11 @@ class Search:
     def left_side(self, left: int, members: Sequence[int]) -> None:
         """A program against the cheapest of its class."""
         terms = self.space.terms
-        rights = [m for m in members if m != left and self.covers(left, m)]
+        rights = [
+            m
+            for m in members
+            if m != left and terms[m].size <= terms[left].size and self.covers(left, m)
+        ]
         if not rights:
             return
         key = terms_key(terms, left)
