@@ -333,7 +333,7 @@ _ARITHMETIC = {
     "floordiv": _front(np.floor_divide),
     "mod": _front(np.mod),
 }
-_LOGIC = {
+_LOGIC: dict[str, Callable[..., Numbers]] = {
     "and": _front(np.logical_and),
     "or": _front(np.logical_or),
     "xor": _front(np.logical_xor),
