@@ -18,6 +18,7 @@ COMMANDS = [
     "compile",
     "demo",
     "diff",
+    "discover",
     "docs",
     "explain",
     "generate",

@@ -125,14 +125,13 @@ class Space:
 
     def grow(self, size: int, step: Callable[[int, int], None] = lambda _n, _of: None) -> None:
         """All programs of so many ops; those of fewer are there."""
-        pool = self.pool()
-        by_size: dict[int, list[int]] = {}
-        for t in pool:
-            by_size.setdefault(self.terms[t].size, []).append(t)
+        pool = _Pool(self.terms, self.pool())
         for n, template in enumerate(self.ops.templates):
             step(n, len(self.ops.templates))
-            for operands in self._operands(template, pool, size):
-                self.apply(template, operands)
+            swaps = self.commutes(template)
+            for operands in pool.operands(template.holes, size - 1):
+                if not swaps or operands[0] <= operands[1]:
+                    self.apply(template, operands)
         step(len(self.ops.templates), len(self.ops.templates))
 
     def pool(self) -> list[int]:
@@ -143,32 +142,6 @@ class Space:
             ties = [m for m in c.members if self.terms[m].size == least][:TIES]
             out += ties if least else ties[:1]
         return sorted(out)
-
-    def _operands(
-        self, template: Template, pool: Sequence[int], size: int
-    ) -> Iterator[tuple[int, ...]]:
-        holes = template.holes
-        terms = self.terms
-        if holes == 0:
-            if size == 1:
-                yield ()
-            return
-        if holes == 1:
-            for a in pool:
-                if terms[a].size == size - 1:
-                    yield (a,)
-            return
-        swaps = self.commutes(template)
-        for chosen in itertools.product(pool, repeat=holes - 1):
-            parts = frozenset[int]().union(*(terms[t].parts for t in chosen))
-            if len(parts) > size - 1:
-                continue
-            for last in pool:
-                if swaps and last < chosen[-1] and holes == 2:
-                    continue
-                if terms[last].size > size - 1 or len(parts | terms[last].parts) != size - 1:
-                    continue
-                yield (*chosen, last)
 
     def commutes(self, template: Template) -> bool:
         """Whether an op gives the same with its first two tensors swapped."""
@@ -338,6 +311,47 @@ class Space:
         found = self._kernels[_kernel_key(op, args, shapes, elements, self.trials[0])[0]]
         assert found is not None
         return found
+
+
+class _Pool:
+    """Programs that may stand inside others, by how many ops they have and by which."""
+
+    def __init__(self, terms: Sequence[Term], pool: Sequence[int]) -> None:
+        self.terms = terms
+        self.by_size: dict[int, list[int]] = {}
+        self.holding: dict[int, list[int]] = {}
+        for t in pool:
+            self.by_size.setdefault(terms[t].size, []).append(t)
+            for part in terms[t].parts:
+                self.holding.setdefault(part, []).append(t)
+
+    def operands(self, holes: int, size: int) -> Iterator[tuple[int, ...]]:
+        """So many programs that have so many ops together, what they share counted once."""
+        if holes == 0:
+            if size == 0:
+                yield ()
+            return
+        yield from self._from((), frozenset(), holes, size)
+
+    def _from(
+        self, chosen: tuple[int, ...], parts: frozenset[int], holes: int, size: int
+    ) -> Iterator[tuple[int, ...]]:
+        left = size - len(parts)
+        if holes == 1:
+            # The last one brings all ops that are missing.
+            for t in self._bringing(parts, left):
+                yield (*chosen, t)
+            return
+        for more in range(left + 1):
+            for t in self._bringing(parts, more):
+                yield from self._from((*chosen, t), parts | self.terms[t].parts, holes - 1, size)
+
+    def _bringing(self, parts: frozenset[int], more: int) -> list[int]:
+        """Programs that have so many ops beside those that there are."""
+        sharing = {t for p in parts for t in self.holding.get(p, ())}
+        found = [t for t in sharing if len(self.terms[t].parts - parts) == more]
+        found += [t for t in self.by_size.get(more, ()) if t not in sharing]
+        return sorted(found)
 
 
 def _kernel_key(
