@@ -45,6 +45,8 @@ from mlirules.drivers.prove.meanings import Meanings
 TOLERANCE = 1e-9
 #: Programs of one class that are as small as its smallest and stand inside larger ones.
 TIES = 6
+#: The same for programs of more than one op.
+LARGER_TIES = 2
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,8 @@ class Space:
         out: list[int] = []
         for c in self.classes:
             least = self.terms[c.members[0]].size
-            ties = [m for m in c.members if self.terms[m].size == least][:TIES]
+            most = TIES if least == 1 else LARGER_TIES
+            ties = [m for m in c.members if self.terms[m].size == least][:most]
             out += ties if least else ties[:1]
         return sorted(out)
 
