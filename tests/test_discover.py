@@ -130,15 +130,9 @@ def test_a_smaller_rule_implies_a_larger_one() -> None:
     space = grown()
     rules = Rules(space)
     rules.add(program(space, "relu(relu(x))"), program(space, "relu(x)"))
-    relus = [t for t in space.terms if t.op == "torch.aten.relu"]
-    assert relus
     assert rules.implies(program(space, "relu(relu(x))"))
     assert not rules.implies(program(space, "relu(t(x))"))
-    inner = space.apply(
-        next(t for t in space.ops.templates if t.op == "torch.aten.relu"),
-        [program(space, "relu(t(x))")],
-    )
-    assert inner is not None
+    inner = program(space, "relu(relu(t(x)))")
     assert rules.implies(inner), "another operand is an instance of the pattern"
 
 
@@ -153,11 +147,11 @@ def pair(left: str, right: str, ops: str = SMALL) -> tuple[Space, Pair]:
 
 
 def test_a_pair_over_any_rank() -> None:
-    space, found = pair("relu(relu(x))", "relu(x)")
+    space, found = pair("neg(neg(x))", "x", "neg,t")
     first = next(iter(forms(space, found)))
     assert first.pack == "*"
     rule = load_rule("a.yaml", rule_text(first, first.name), ops=compiler.op_oracle)
-    assert rule.types["x"][1].rank is None or "S" in str(rule.doc.types["x"])
+    assert rule.doc.types["x"] == "vtensor<S... x T>"
     assert prove(rule, known(), timeout=60).verdict == "proven"
 
 

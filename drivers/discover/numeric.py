@@ -158,7 +158,7 @@ def _compiled(made: Array, shapes: Mapping[str, tuple[int, ...]]) -> Kernel:
     shape = made.shape
     if not all(isinstance(s, int) for s in shape):
         raise NotComputed("a result whose sizes are not numbers")
-    out = [Node("var", f"out:{i}", n) for i, n in enumerate(shape)]
+    out = [Node("var", f"at:{i}", n) for i, n in enumerate(shape)]
     element = made.elem([atom(v) if v.args[1] != 1 else 0 for v in out])
     writer = _Writer(out, shapes)
     writer.of(element)
