@@ -6,7 +6,7 @@ from mlirules.drivers.discover.written import Pair, rule_text
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.quality.check import check_rule
 from mlirules.drivers.quality.ruletest import run_tests
-from mlirules.drivers.quality.synthesis import Made, synthesise
+from mlirules.drivers.quality.synthesis import synthesise
 from mlirules.language.faults import MlirulesError
 from mlirules.language.format import formatted
 from mlirules.language.loader import load_rule
@@ -21,9 +21,7 @@ def complete(pair: Pair, name: str) -> tuple[str, str]:
     path = f"{name}.yaml"
     try:
         rule = load_rule(path, rule_text(pair, name), ops=compiler.op_oracle)
-        negatives = [(made.text, str(made.line)) for made in _first(rule) if made.line is not None][
-            :NEGATIVES
-        ]
+        negatives = _negatives(rule, pair, name)
         if not negatives:
             return "", "no program was made that only one of its lines refuses"
         text = formatted(path, rule_text(pair, name, negatives))
@@ -39,7 +37,19 @@ def complete(pair: Pair, name: str) -> tuple[str, str]:
     return text, ""
 
 
-def _first(rule: Rule) -> list[Made]:
-    made = synthesise(rule).negatives
+def _negatives(rule: Rule, pair: Pair, name: str) -> list[tuple[str, str]]:
+    """Programs that the rule refuses, each at the line that it was made for."""
+    made = [m for m in synthesise(rule).negatives if m.line is not None]
     # What the conditions refuse tells more than another op.
-    return sorted(made, key=lambda m: m.line is None or m.line.section != "where")
+    made.sort(key=lambda m: m.line is None or m.line.section != "where")
+    out: list[tuple[str, str]] = []
+    for each in made:
+        negative = (each.text, str(each.line))
+        trial = load_rule(rule.path, rule_text(pair, name, [negative]), ops=compiler.op_oracle)
+        # Of two lines that a swap of operands makes alike, the other one may speak first.
+        (result,) = run_tests([(trial, t) for t in trial.tests if t.unchanged is not None])
+        if result.passed:
+            out.append(negative)
+        if len(out) == NEGATIVES:
+            break
+    return out
