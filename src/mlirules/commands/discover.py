@@ -64,15 +64,15 @@ def command(
             code="no-solver",
             suggestion="pip install 'mlirules[prove]'",
         ) from None
-    from mlirules.commands.tune import parse_budget
     from mlirules.drivers.discover import opsets
     from mlirules.drivers.discover.search import Search, Settings
     from mlirules.drivers.iree.targets import Target
     from mlirules.drivers.prove.prove import meanings
+    from mlirules.drivers.tuning.outcome import parse_budget
 
     seconds = 0.0
     if limit is not None:
-        _, seconds = parse_budget(limit)
+        _, seconds = parse_budget(limit, "--limit")
         if not seconds:
             raise MlirulesError.at(
                 "--limit", f"not a time: {limit!r}", code="budget", suggestion="90s, 10m or 2h"
