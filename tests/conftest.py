@@ -67,8 +67,12 @@ def cuda() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where this session's artefacts are cached: empty at the start, never the user's own."""
-    folder = tmp_path_factory.mktemp("mlirules-cache")
+    """Where this session's artefacts are cached: empty at the start, never the user's own.
+
+    The workers of pytest-xdist share it, as processes of a user's do.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "mlirules-cache"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLIRULES_CACHE_DIR", str(folder))
         yield folder

@@ -1,4 +1,4 @@
-"""Every shipped rule's inline tests: one pytest item for a few rules of a folder.
+"""Every shipped rule's inline tests: one pytest item for a few files.
 
 FileCheck and refusals of all tests; the numbers of each rule's first test that has any, on the CPU
 and, where there is a device and the test asks for it, on Vulkan. The numbers of its other tests
@@ -21,19 +21,13 @@ from mlirules.language.source import load_yaml
 FILES = [file for file in rule_files(LIBRARY) if not holds_config(file)]
 
 
-#: Rules whose programs are compiled at once: starting the compiler costs more than they do.
-TOGETHER = 8
+#: Files whose programs are compiled at once: starting the compiler costs more than they do.
+TOGETHER = 24
 
 
 def _groups(files: list[Path]) -> list[list[Path]]:
-    """Rules of one folder, up to :data:`TOGETHER` of them."""
-    groups: list[list[Path]] = []
-    for file in files:
-        if groups and len(groups[-1]) < TOGETHER and groups[-1][0].parent == file.parent:
-            groups[-1].append(file)
-        else:
-            groups.append([file])
-    return groups
+    """Files in order, :data:`TOGETHER` of them each."""
+    return [files[at : at + TOGETHER] for at in range(0, len(files), TOGETHER)]
 
 
 def _id(files: list[Path]) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +11,9 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from mlirules.drivers.apply import session
-from mlirules.drivers.iree import compiler, program, runtime
+from mlirules.drivers.iree import compiler, program
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.measure.together import Binary, Calls, Uncompiled
 from mlirules.language.faults import MlirulesError, did_you_mean
 from mlirules.language.model import RunSpec
 
@@ -155,58 +154,6 @@ def difference(found: Array, expected: Array, rtol: float, atol: float) -> str:
 
 
 @dataclass(frozen=True)
-class Binary:
-    """A compiled program: the vmfb, and the function that is the program in it."""
-
-    vmfb: bytes
-    function: str
-
-
-def compile_together(texts: Iterable[str], target: Target, context: Any) -> None:
-    """Compile several small programs at once, for :func:`compare` to find them.
-
-    Starting the compiler and linking cost several times what a small program does. Programs that
-    cannot share a module, and all of them when one does not compile, are left to be compiled alone.
-    """
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for text in dict.fromkeys(texts):
-        if (text, target) not in session.current().binaries and "dense_resource" not in text:
-            groups.setdefault(compiler.flags_for(target, text), []).append(text)
-    for group in groups.values():
-        if len(group) > 1:
-            with contextlib.suppress(MlirulesError):
-                _compile_group(group, target, context)
-
-
-def _compile_group(texts: Sequence[str], target: Target, context: Any) -> None:
-    together = compiler.parse("module {}", "<tests>", context)
-    functions = {}
-    for number, text in enumerate(texts):
-        module = compiler.parse(text, "<tests>", context)
-        operations = list(module.body.operations)
-        if len(operations) != 1:
-            continue
-        name, _ = signature(text)
-        functions[text] = f"p{number}_{name}"
-        with context:
-            operations[0].attributes["sym_name"] = compiler.ir.StringAttr.get(functions[text])
-        together.body.append(operations[0])
-    vmfb = compiler.compile_module(together, target)
-    for text, function in functions.items():
-        session.current().binaries.put((text, target), Binary(vmfb, function))
-
-
-def binary(text: str, target: Target) -> Binary:
-    """The compiled program; compiled once in a session. Raises :class:`CompileError`."""
-    known = session.current().binaries
-    found: Binary | None = known.get((text, target))
-    if found is None:
-        name, _ = signature(text)
-        found = known.put((text, target), Binary(compiler.compile_module(text, target), name))
-    return found
-
-
-@dataclass(frozen=True)
 class Comparison:
     """A program before and after rewriting (or the binary of that), and how to compare them."""
 
@@ -226,55 +173,70 @@ def compare(before: str, after: str | bytes, spec: RunSpec, target: Target) -> l
     conversion cannot compile some programs and gets others wrong. ``spec.expect`` replaces the
     unrewritten program's results. Returns problems, empty when the results agree.
     """
-    (problems,) = compare_all([Comparison(before, after, spec)], target)
+    (problems,) = compare_all([(Comparison(before, after, spec), target)])
     return problems
 
 
-def compare_all(comparisons: Sequence[Comparison], target: Target) -> list[list[str]]:
-    """Like :func:`compare`, for several programs; calls of one binary share a process."""
+def compare_all(comparisons: Sequence[tuple[Comparison, Target]]) -> list[list[str]]:
+    """Like :func:`compare`, for several programs, which are compiled and run together."""
     problems: list[list[str]] = [[] for _ in comparisons]
     reference = Target.parse("cpu")
-    found, expected = _Calls(target), _Calls(reference)
-    runs: list[tuple[int, str, int, int | Sequence[Any]]] = []
-    for number, (one, said) in enumerate(zip(comparisons, problems, strict=True)):
-        name, arguments = signature(one.before)
+    calls = {target: Calls(target) for target in (reference, *(t for _, t in comparisons))}
+    originals: dict[tuple[str, str, str], int] = {}
+    runs: list[tuple[int, Sequence[int], int, int | Sequence[Any]]] = []
+    for number, (one, target) in enumerate(comparisons):
         try:
-            rewritten = (
-                Binary(one.after, name)
-                if isinstance(one.after, bytes)
-                else binary(one.after, target)
-            )
-            known = one.spec.expect is not None or one.expected is not None
-            original = None if known else binary(one.before, reference)
+            name, arguments = signature(one.before)
         except MlirulesError as error:
-            said.append(f"{target}: {error}")
+            problems[number].append(f"{target}: {error}")
             continue
         for place, (sizes, inputs) in enumerate(inputs_of(one.spec, arguments)):
-            shown = f"{target}, sizes {sizes}" if sizes else str(target)
             wanted: int | Sequence[Any] = one.spec.expect or ()
-            if original is not None:
-                wanted = expected.add(original, inputs)
-            elif one.expected is not None:
+            if one.spec.expect is None and one.expected is not None:
                 wanted = one.expected[place]
-            runs.append((number, shown, found.add(rewritten, inputs), wanted))
-    for number, shown, call, wanted in runs:
-        one, said = comparisons[number], problems[number]
-        have = found.result(call)
-        want: list[Array] | MlirulesError = (
-            expected.result(wanted) if isinstance(wanted, int) else [np.asarray(v) for v in wanted]
+            elif one.spec.expect is None:
+                key = (one.before, repr(one.spec), repr(sizes))
+                if key not in originals:
+                    originals[key] = calls[reference].add(one.before, inputs)
+                wanted = originals[key]
+            after = Binary(one.after, name) if isinstance(one.after, bytes) else one.after
+            runs.append((number, sizes, calls[target].add(after, inputs), wanted))
+    for number, sizes, call, wanted in runs:
+        one, target = comparisons[number]
+        said = problems[number]
+        found = calls[target].result(call)
+        want = (
+            calls[reference].result(wanted)
+            if isinstance(wanted, int)
+            else [np.asarray(value) for value in wanted]
         )
-        if isinstance(have, MlirulesError):
-            said.append(f"{shown}: {have}")
-        elif isinstance(want, MlirulesError):
-            said.append(f"{shown}: {want}")
-        elif len(have) != len(want):
-            said.append(f"{shown}: {len(have)} results, not {len(want)}")
-        else:
-            for i, (a, b) in enumerate(zip(have, want, strict=True)):
-                message = difference(np.asarray(a), np.asarray(b), one.spec.rtol, one.spec.atol)
-                if message:
-                    said.append(f"{shown}, result {i}: {message}")
+        wrong = next((v for v in (found, want) if isinstance(v, Uncompiled)), None)
+        if wrong is not None:
+            message = f"{target}: {wrong.error}"
+            said += [message] if message not in said else []
+            continue
+        shown = f"{target}, sizes {sizes}" if sizes else str(target)
+        said += [f"{shown}{problem}" for problem in _differences(found, want, one.spec)]
     return problems
+
+
+def _differences(
+    found: list[Array] | MlirulesError | Uncompiled,
+    want: list[Array] | MlirulesError | Uncompiled,
+    spec: RunSpec,
+) -> list[str]:
+    """How the results of a call differ from those that are wanted."""
+    for side in (found, want):
+        if not isinstance(side, list):
+            return [f": {side}"]
+    if len(found) != len(want):
+        return [f": {len(found)} results, not {len(want)}"]
+    told = []
+    for i, (a, b) in enumerate(zip(found, want, strict=True)):
+        message = difference(np.asarray(a), np.asarray(b), spec.rtol, spec.atol)
+        if message:
+            told.append(f", result {i}: {message}")
+    return told
 
 
 def inputs_of(
@@ -293,29 +255,3 @@ def _inputs(
         np.asarray(v, dtype=_NUMPY[element])
         for v, (_, element) in zip(spec.inputs, arguments, strict=True)
     ]
-
-
-class _Calls:
-    """Calls on one target, run when the first result is asked for."""
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.calls: list[tuple[Binary, list[Array]]] = []
-        self.results: dict[int, list[Array] | MlirulesError] = {}
-
-    def add(self, binary: Binary, inputs: list[Array]) -> int:
-        """Ask for a call; returns its number."""
-        self.calls.append((binary, inputs))
-        return len(self.calls) - 1
-
-    def result(self, number: int) -> list[Array] | MlirulesError:
-        """What a call gave."""
-        if not self.results:
-            together: dict[bytes, list[int]] = {}
-            for index, (binary, _) in enumerate(self.calls):
-                together.setdefault(binary.vmfb, []).append(index)
-            for vmfb, members in together.items():
-                calls = [(self.calls[i][0].function, self.calls[i][1]) for i in members]
-                given = runtime.run_each(vmfb, calls, self.target)
-                self.results.update(zip(members, given, strict=True))
-        return self.results[number]

@@ -13,7 +13,7 @@ from filecheck.matcher import Matcher
 from filecheck.options import Options as CheckOptions
 from filecheck.parser import Parser, pattern_for_opts
 
-from mlirules.drivers.apply.programs import parsed, shared_context
+from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree import runtime
 from mlirules.drivers.iree.targets import Target
@@ -92,30 +92,13 @@ def run_tests(
     ]
     expected = _expected(runs)
     runs = [run for run in runs if id(run[0]) not in expected or expected[id(run[0])] is not None]
-    plain = [
-        r.test.input or ""
-        for r, _, _ in runs
-        if r.test.run and r.test.run.expect is None and id(r) not in expected
+    compared = [
+        (numerics.Comparison(r.test.input or "", made, r.test.run, expected.get(id(r))), target)
+        for r, target, made in runs
+        if r.test.run is not None
     ]
-    cpu = Target.parse("cpu")
-    wanted = {cpu: plain}
-    for result, target, made in runs:
-        if not getattr(result.rule, "variants", ()):  # executables do not go together
-            wanted.setdefault(target, []).append(made)
-        else:
-            wanted.setdefault(target, [])
-    for target, texts in wanted.items():
-        numerics.compile_together(texts, target, shared_context())
-    for target in wanted:
-        here = [(result, made) for result, chosen, made in runs if chosen == target]
-        comparisons = [
-            numerics.Comparison(r.test.input or "", made, r.test.run, expected.get(id(r)))
-            for r, made in here
-            if r.test.run is not None
-        ]
-        compared = numerics.compare_all(comparisons, target)
-        for (result, _), problems in zip(here, compared, strict=True):
-            result.problems += problems
+    for (result, _, _), problems in zip(runs, numerics.compare_all(compared), strict=True):
+        result.problems += problems
     return results
 
 

@@ -1,0 +1,262 @@
+"""Small programs compiled and run together: starting a compiler costs more than what they need.
+
+The bodies of programs become one function, which takes the arguments of all and gives the results
+of all. What the compiler and the runtime do once for a function, a module or a process (much more
+than the work of a few ops) is then done once for all of them. Programs that cannot share a
+function, and those of a group that does not compile or run, are compiled and run alone, so that
+what is wrong is said of the program that has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from mlirules.drivers.apply import session
+from mlirules.drivers.iree import compiler, program, runtime
+from mlirules.drivers.iree.targets import Target
+from mlirules.language.faults import MlirulesError
+
+__all__ = ["Binary", "Calls", "Uncompiled"]
+
+Array = npt.NDArray[Any]
+
+#: How many programs share a function at most: its cost grows faster than their number.
+_MOST = 48
+
+_NAMES = frozenset(["sym_name", "function_type", "sym_visibility"])
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A compiled program: the vmfb, and the function that is the program in it."""
+
+    vmfb: bytes
+    function: str
+
+
+@dataclass(frozen=True)
+class Uncompiled:
+    """Why a program has no results: it does not compile."""
+
+    error: MlirulesError
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A program among those of a function: its results, and arguments that it was called with."""
+
+    results: slice
+    inputs: Sequence[Array]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Programs compiled as one function, by their texts, in the order of its arguments."""
+
+    vmfb: bytes
+    members: dict[str, _Member]
+
+    FUNCTION = "together"
+
+
+@dataclass
+class _Call:
+    """A call that is asked for."""
+
+    program: str | Binary
+    inputs: list[Array]
+    result: list[Array] | MlirulesError | Uncompiled | None = None
+
+
+class Calls:
+    """Calls on one target, compiled and run when the first result is asked for."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._calls: list[_Call] = []
+        self._waiting: list[_Call] = []
+
+    def add(self, called: str | Binary, inputs: list[Array]) -> int:
+        """Ask for a call of a program, given as text or compiled; returns the call's number."""
+        self._calls.append(_Call(called, inputs))
+        self._waiting.append(self._calls[-1])
+        return len(self._calls) - 1
+
+    def result(self, number: int) -> list[Array] | MlirulesError | Uncompiled:
+        """What a call gave."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._run(waiting)
+        result = self._calls[number].result
+        assert result is not None
+        return result
+
+    def _run(self, calls: Sequence[_Call]) -> None:
+        compiled: dict[bytes, list[_Call]] = {}
+        programs: dict[str, list[_Call]] = {}
+        for call in calls:
+            if isinstance(call.program, Binary):
+                compiled.setdefault(call.program.vmfb, []).append(call)
+            else:
+                programs.setdefault(call.program, []).append(call)
+        for same in compiled.values():
+            self._run_binary([(call, call.program) for call in same])  # type: ignore[misc]
+        known = session.current().binaries
+        grouped: dict[int, tuple[_Group, dict[str, list[_Call]]]] = {}
+        new: dict[object, dict[str, list[_Call]]] = {}
+        for text, own in programs.items():
+            found = known.get((text, self._target))
+            if isinstance(found, _Group):
+                grouped.setdefault(id(found), (found, {}))[1][text] = own
+            elif found is not None or (shares := _shares(text, self._target)) is None:
+                self._alone(text, own)
+            else:
+                new.setdefault(shares, {})[text] = own
+        for group, members in grouped.values():
+            self._run_group(group, members)
+        for found in new.values():
+            texts = list(found)
+            for at in range(0, len(texts), _MOST):
+                self._together({text: found[text] for text in texts[at : at + _MOST]})
+
+    def _together(self, programs: dict[str, list[_Call]]) -> None:
+        """Compile programs as one function and call it; where that fails, halves of them."""
+        if len(programs) == 1:
+            ((text, calls),) = programs.items()
+            self._alone(text, calls)
+            return
+        try:
+            group = _compiled(programs, self._target)
+        except MlirulesError:
+            self._halves(programs)
+            return
+        for text in programs:
+            session.current().binaries.put((text, self._target), group)
+        self._run_group(group, programs)
+
+    def _halves(self, programs: dict[str, list[_Call]]) -> None:
+        items = list(programs.items())
+        middle = (len(items) + 1) // 2
+        for half in (items[:middle], items[middle:]):
+            if half:
+                self._together(dict(half))
+
+    def _run_group(self, group: _Group, programs: dict[str, list[_Call]]) -> None:
+        """Call a function of programs until every call of each has been made."""
+        rounds = max(map(len, programs.values()))
+        calls = []
+        for turn in range(rounds):
+            inputs: list[Array] = []
+            for text, member in group.members.items():
+                own = programs.get(text, ())
+                inputs += own[min(turn, len(own) - 1)].inputs if own else member.inputs
+            calls.append((group.FUNCTION, inputs))
+        given = runtime.run_each(group.vmfb, calls, self._target)
+        if any(isinstance(one, MlirulesError) for one in given):
+            self._halves(programs)
+            return
+        for turn, results in enumerate(given):
+            assert not isinstance(results, MlirulesError)
+            for text, own in programs.items():
+                if turn < len(own):
+                    own[turn].result = results[group.members[text].results]
+
+    def _alone(self, text: str, calls: Sequence[_Call]) -> None:
+        known = session.current().binaries
+        found = known.get((text, self._target))
+        if not isinstance(found, Binary):
+            try:
+                name = program.entry(compiler.parse(text, "<program>", session.current().context))
+                if name is None:
+                    raise MlirulesError.at("<program>", "no function to run", code="no-entry")
+                vmfb = compiler.compile_module(text, self._target)
+            except MlirulesError as error:
+                for call in calls:
+                    call.result = Uncompiled(error)
+                return
+            found = known.put((text, self._target), Binary(vmfb, name[0]))
+        self._run_binary([(call, found) for call in calls])
+
+    def _run_binary(self, calls: Sequence[tuple[_Call, Binary]]) -> None:
+        (vmfb,) = {binary.vmfb for _, binary in calls}
+        asked = [(binary.function, call.inputs) for call, binary in calls]
+        for (call, _), result in zip(
+            calls, runtime.run_each(vmfb, asked, self._target), strict=True
+        ):
+            call.result = result
+
+
+def _function(module: Any) -> Any | None:
+    """The one function that a program consists of, if its body can stand in another's."""
+    operations = [op.operation for op in module.body.operations]
+    if len(operations) != 1 or operations[0].name != "func.func":
+        return None
+    (function,) = operations
+    if len(function.regions[0].blocks) != 1 or "arg_attrs" in function.attributes:
+        return None
+    return function
+
+
+def _shares(text: str, target: Target) -> object | None:
+    """Programs with equal values of this may stand in one function; None: with no other."""
+    if "dense_resource" in text:  # its bytes belong to the module
+        return None
+    try:
+        module = compiler.parse(text, "<program>", session.current().context)
+    except MlirulesError:
+        return None
+    function = _function(module)
+    if function is None:
+        return None
+    return compiler.flags_for(target, text), *_others(function).items()
+
+
+def _others(function: Any) -> dict[str, Any]:
+    """The attributes of a function beside its name and type."""
+    return {name: function.attributes[name] for name in function.attributes if name not in _NAMES}
+
+
+def _compiled(programs: dict[str, list[_Call]], target: Target) -> _Group:
+    """Programs as one function. Raises :class:`CompileError`."""
+    context = session.current().context
+    # The modules are kept by name: their ops do not keep them.
+    parsed = {text: compiler.parse(text, "<program>", context) for text in programs}
+    functions = {text: _function(module) for text, module in parsed.items()}
+    ir = compiler.ir
+    with context, ir.Location.unknown(context):
+        module = ir.Module.create()
+        types = [
+            ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+            for function in functions.values()
+        ]
+        inputs = [one for type_ in types for one in type_.inputs]
+        outputs = [one for type_ in types for one in type_.results]
+        first = next(iter(functions.values()))
+        attributes = _others(first)
+        attributes["sym_name"] = ir.StringAttr.get(_Group.FUNCTION)
+        attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, outputs))
+        merged = ir.Operation.create("func.func", attributes=attributes, regions=1)
+        module.body.append(merged)
+        block = merged.regions[0].blocks.append(*inputs)
+        returned: list[Any] = []
+        members: dict[str, _Member] = {}
+        at = 0
+        for text, function in functions.items():
+            (body,) = function.regions[0].blocks
+            for argument in body.arguments:
+                argument.replace_all_uses_with(block.arguments[at])
+                at += 1
+            *ops, last = [op.operation for op in body.operations]
+            start = len(returned)
+            returned += last.operands
+            last.erase()  # before what it uses belongs to another module
+            for op in ops:
+                block.append(op)
+            members[text] = _Member(slice(start, len(returned)), programs[text][0].inputs)
+        block.append(ir.Operation.create("func.return", operands=returned))
+        module.operation.verify()
+    return _Group(compiler.compile_module(module, target), members)
