@@ -2,6 +2,7 @@
 
 import ast
 import gc
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.results import Match, Refusal
 from mlirules.drivers.pipelines.transform import transform
 from mlirules.language.faults import MlirulesError
+from mlirules.language.library import Contents
 from mlirules.language.loader import load_rule
 from mlirules.language.pipeline import Stage
 
@@ -95,6 +97,28 @@ def test_a_rule_file_that_is_edited_is_read_again(tmp_path: Path) -> None:
     for new in ("tanh", "sigmoid", "exp2"):
         file.write_text(text_of("edited", "relu", f"y = torch.aten.{new}(x)"), encoding="utf-8")
         assert f"torch.aten.{new}" in transform(program("relu"), stages=[stage]).text
+
+
+def test_an_edit_that_keeps_size_and_time_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "edited.yaml"
+    stage = Stage(phase="torch", rules=[str(file)], driver="greedy")
+    for new in ("tanh", "sqrt"):
+        file.write_text(text_of("edited", "relu", f"y = torch.aten.{new}(x)"), encoding="utf-8")
+        os.utime(file, ns=(1, 1))
+        assert f"torch.aten.{new}" in transform(program("relu"), stages=[stage]).text
+
+
+def test_a_file_that_was_settled_is_read_once(tmp_path: Path) -> None:
+    file = tmp_path / "rule.yaml"
+    file.write_text("one", encoding="utf-8")
+    contents = Contents()
+    fresh = contents.of(str(file))
+    assert contents.of(str(file)) is not fresh  # a second change could bear the same time
+    held = replace(fresh, settled=True)
+    contents._held[str(file)] = held
+    assert contents.of(str(file)) is held
+    file.write_text("two", encoding="utf-8")
+    assert contents.of(str(file)).raw == b"two"
 
 
 def test_a_rule_that_was_changed_in_memory_is_another_rule() -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mlirules.drivers.apply import conversion, kernels, saturating
+from mlirules.drivers.apply import conversion, kernels
 from mlirules.drivers.apply import leftovers as unconverted
 from mlirules.drivers.apply import walk as walking
 from mlirules.drivers.apply.run import CONSTANTS, LARGE, Options, Outcome, Run
@@ -145,7 +145,7 @@ class Engine:
             return found.patterns
         from mlirules.generator.emit import pdll  # the walk driver writes no patterns
 
-        text = pdll.compile_pdll(pdll.pdll(rules))
+        text = pdll.pdl(rules)
         natives: dict[str, Callable[..., Any]] = {}
         for rule in rules:
             ident = names.identifier(rule.name)
@@ -271,6 +271,8 @@ class Engine:
             elif options.driver == "walk":
                 walking.apply(run, module, rules)
             elif options.driver == "saturate":
+                from mlirules.drivers.apply import saturating  # much, and few stages saturate
+
                 saturating.apply(run, module, rules, self._replay)
             else:
                 self._greedy(module, rules, options, run)

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from mlirules.drivers.apply.engine import Engine
 from mlirules.drivers.iree import compiler
-from mlirules.language.library import RuleSet, open_rules
+from mlirules.language.library import Contents, RuleSet, open_rules
 from mlirules.language.loader import rule_files
 from mlirules.language.rule import Rule
 
@@ -73,21 +73,52 @@ class Session:
     def __init__(self) -> None:
         self.context: Any = compiler.context()
         self.binaries: Bounded[Any, Any] = Bounded(self.BINARIES)
+        self._contents = Contents()
+        self._opened: dict[tuple[str, ...], RuleSet] | None = None
         self._engines: Bounded[tuple[str, ...], Engine] = Bounded(self.ENGINES)
         self._libraries: Bounded[Any, RuleSet] = Bounded(self.LIBRARIES)
         self._tokens: list[Token[Session | None]] = []
 
     def library(self, paths: Sequence[str]) -> RuleSet:
-        """Rule sets by name or path, opened once for as long as no file of theirs changes.
+        """Rule sets by name or path, opened once while no file of theirs says anything else.
 
         Raises :class:`MlirulesError` with the faults of all rules.
         """
-        key = (tuple(paths), *(_stamp(file) for path in paths for file in rule_files(path)))
+        opened = self._opened
+        if opened is not None and tuple(paths) in opened:
+            return opened[tuple(paths)]
+        listed = {path: rule_files(path) for path in paths}
+        files = [str(file) for path in paths for file in listed[path]]
+        key = (tuple(paths), *((file, self._contents.of(file).digest) for file in files))
         found = self._libraries.get(key)
         if found is None:
-            rules = open_rules(paths, ops=compiler.op_oracle, compiler=compiler.revision())
+            rules = open_rules(
+                paths,
+                ops=compiler.op_oracle,
+                compiler=compiler.revision(),
+                contents=self._contents,
+                listed=listed,
+            )
             found = self._libraries.put(key, rules)
+        if opened is not None:
+            opened[tuple(paths)] = found
         return found
+
+    @contextmanager
+    def steady(self) -> Iterator[None]:
+        """Within the block rule sets are as they were when they were first asked for in it.
+
+        The stages of one compilation name the same sets, and looking at hundreds of files for each
+        takes longer than the stages.
+        """
+        outermost = self._opened is None
+        if outermost:
+            self._opened = {}
+        try:
+            yield
+        finally:
+            if outermost:
+                self._opened = None
 
     def engine(self, key: tuple[str, ...], rules: Sequence[Rule] = ()) -> Engine:
         """The engine kept under ``key``, which says what its rules are by their content."""
@@ -130,12 +161,6 @@ def current() -> Session:
         found = Session()
         _CURRENT.set(found)
     return found
-
-
-def _stamp(file: Path) -> tuple[str, int, int, int]:
-    """Changes with the content of a file, without reading it."""
-    state = file.stat()
-    return str(file), state.st_mtime_ns, state.st_size, state.st_ino
 
 
 def _same(one: Rule, other: Rule | None) -> bool:

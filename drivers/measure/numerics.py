@@ -205,30 +205,32 @@ def compare_all(comparisons: Sequence[tuple[Comparison, Target]]) -> list[list[s
         one, target = comparisons[number]
         said = problems[number]
         found = calls[target].result(call)
-        want = (
-            calls[reference].result(wanted)
-            if isinstance(wanted, int)
-            else [np.asarray(value) for value in wanted]
-        )
+        want = wanted if not isinstance(wanted, int) else calls[reference].result(wanted)
         wrong = next((v for v in (found, want) if isinstance(v, Uncompiled)), None)
         if wrong is not None:
             message = f"{target}: {wrong.error}"
             said += [message] if message not in said else []
             continue
+        differences = _differences(found, want, one.spec)
+        if differences:
+            found = calls[target].alone(call)
+            want = wanted if not isinstance(wanted, int) else calls[reference].alone(wanted)
+            differences = _differences(found, want, one.spec)
         shown = f"{target}, sizes {sizes}" if sizes else str(target)
-        said += [f"{shown}{problem}" for problem in _differences(found, want, one.spec)]
+        said += [f"{shown}{problem}" for problem in differences]
     return problems
 
 
 def _differences(
     found: list[Array] | MlirulesError | Uncompiled,
-    want: list[Array] | MlirulesError | Uncompiled,
+    want: Sequence[Any] | MlirulesError | Uncompiled,
     spec: RunSpec,
 ) -> list[str]:
     """How the results of a call differ from those that are wanted."""
-    for side in (found, want):
-        if not isinstance(side, list):
-            return [f": {side}"]
+    if isinstance(found, MlirulesError | Uncompiled):
+        return [f": {found}"]
+    if isinstance(want, MlirulesError | Uncompiled):
+        return [f": {want}"]
     if len(found) != len(want):
         return [f": {len(found)} results, not {len(want)}"]
     told = []

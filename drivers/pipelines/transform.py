@@ -24,7 +24,6 @@ from mlirules.drivers.apply.run import Options, Outcome
 from mlirules.drivers.iree import compiler, weights
 from mlirules.drivers.iree.compiler import Program, ir
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.measure import opcost, roofline
 from mlirules.drivers.pipelines import cost
 from mlirules.drivers.pipelines.phases import check_dispatched, check_rules
 from mlirules.language.faults import CheckFailed, Fault, MlirulesError, Span, did_you_mean
@@ -231,6 +230,8 @@ def _run_stage(
     options.target = kind
     engine = _stage_engine(stage, module)
     if stage.driver == "saturate":
+        from mlirules.drivers.measure import opcost, roofline
+
         known = roofline.parameters(costs.target.kind if costs is not None else kind)
         options.weigh = functools.partial(opcost.seconds, known=known)
         options.nodes, options.seconds = stage.nodes, stage.seconds
@@ -383,21 +384,22 @@ def transform(
     outcome = Outcome()
     if record:
         tracking.number(module)
-    for number, stage in enumerate(stages, 1):
-        if stage.phase == "torch":
-            _run_stage(
-                stage,
-                number,
-                module,
-                outcome,
-                record,
-                max_rewrites,
-                bound,
-                texts,
-                stages[number:],
-                costs,
-                kind,
-            )
+    with session.current().steady():
+        for number, stage in enumerate(stages, 1):
+            if stage.phase == "torch":
+                _run_stage(
+                    stage,
+                    number,
+                    module,
+                    outcome,
+                    record,
+                    max_rewrites,
+                    bound,
+                    texts,
+                    stages[number:],
+                    costs,
+                    kind,
+                )
     _locate(outcome, path)
     if max_rewrites is None:
         convert_returned_constants(module, shared_context())

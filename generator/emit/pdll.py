@@ -24,7 +24,7 @@ from mlirules.generator.render import Templates, shipped
 from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.notation import ast
 from mlirules.language.rule import BodyText, OpPattern, Rule, nested_calls
-from mlirules.support import cache, children, files
+from mlirules.support import cache, children, files, package
 
 MAX_PERMUTATIONS = 8
 
@@ -66,6 +66,8 @@ def _one_line(text: str) -> str:
 
 
 TEMPLATE = "rules.pdll.j2"
+#: So many sets of patterns are kept.
+_KEPT = 4096
 
 
 def pdll(
@@ -74,6 +76,21 @@ def pdll(
     """The rules as PDLL text for the drivers, with natives for conditions and results."""
     views = [view(rule) for rule in rules]
     return (templates or shipped()).render(TEMPLATE, rules=views, origin=origin, driver=True)
+
+
+def pdl(rules: Sequence[Rule]) -> str:
+    """What :func:`compile_pdll` makes of the rules' PDLL, cached by what the template shows.
+
+    Raises :class:`MlirulesError`, located.
+    """
+    said = f"pdl-1\0{package.code()}\0{[view(rule) for rule in rules]!r}"
+    key = hashlib.sha256(said.encode()).hexdigest()
+    kept = cache.kept("pdl-of-rules", key)
+    if kept is not None:
+        return kept.decode()
+    text = compile_pdll(pdll(rules))
+    cache.keep("pdl-of-rules", key, text.encode(), limit=_KEPT)
+    return text
 
 
 def view(rule: Rule) -> RuleView:

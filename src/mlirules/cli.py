@@ -99,6 +99,8 @@ def build(only: str | None = None) -> typer.Typer:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit. ``arguments`` default to those of the process."""
     given = sys.argv[1:] if arguments is None else arguments
+    # Its plugins are looked for among all packages that are installed, which takes long.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     if helps.asked(given):
         kept = helps.Help(given)
         if (text := kept.read()) is None:

@@ -14,14 +14,16 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from mlirules.language.checks.checker import OpOracle
 from mlirules.language.family import members
-from mlirules.language.faults import Fault, MlirulesError
+from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.kernel import KernelDoc
 from mlirules.language.loader import (
     asked_for,
@@ -38,7 +40,7 @@ from mlirules.language.rule import BodyText, Line, OpPattern, Rule
 from mlirules.language.source import MAX_BYTES, Path_, SourceFile, Text, load_yaml
 from mlirules.support import cache, package
 
-__all__ = ["Entry", "RuleSet", "open_rules", "reachable"]
+__all__ = ["Contents", "Entry", "RuleSet", "open_rules", "reachable"]
 
 
 @dataclass(frozen=True)
@@ -150,20 +152,27 @@ def reachable(entries: Sequence[Entry], present: Collection[str]) -> list[Entry]
 
 
 def open_rules(
-    paths: Iterable[str | Path], *, ops: OpOracle | None = None, compiler: str = ""
+    paths: Iterable[str | Path],
+    *,
+    ops: OpOracle | None = None,
+    compiler: str = "",
+    contents: Contents | None = None,
+    listed: Mapping[str, list[Path]] | None = None,
 ) -> RuleSet:
     """The rule sets of these names or paths, in order.
 
     ``ops`` is for :func:`~mlirules.language.loader.load_rules`, and ``compiler`` says which version
-    of the compiler it asks. Raises :class:`MlirulesError` with the faults of all files.
+    of the compiler it asks; ``contents`` are those of files that were read before, and ``listed``
+    the files of paths, where they are known. Raises :class:`MlirulesError` with the faults of all.
     """
+    contents = contents if contents is not None else Contents()
     known: dict[str, Entry] = {}
     faults: list[Fault] = []
     given = list(paths)
     for path in given:
-        files = rule_files(path)
+        files = listed[str(path)] if listed is not None else rule_files(path)
         only = asked_for(path, files)
-        pack = _Pack(Path(path), files, ops, compiler)
+        pack = _Pack(Path(path), files, ops, compiler, contents)
         for file in files:
             try:
                 held = pack.entries(file, len(known), alone=len(files) == 1)
@@ -186,7 +195,57 @@ def open_rules(
     return RuleSet(tuple(known.values()))
 
 
-_FORMAT = 2
+@dataclass(frozen=True)
+class Content:
+    """What a file holds; nothing where it cannot be read: reading it as YAML says why."""
+
+    raw: bytes
+    digest: str
+    #: The state of the file when it was read, as far as the system tells it.
+    state: tuple[int, ...]
+    #: Whether a later change would show in the state: it was not changed just then.
+    settled: bool
+
+
+class Contents:
+    """The content of files that may change meanwhile. One that did not is not read again.
+
+    As in git's index: a file whose state is the same holds the same, unless it was changed so
+    shortly before it was read that a second change could bear the same time.
+    """
+
+    #: Files that are held; of more, all are read again.
+    LIMIT = 8192
+    #: Nanoseconds, more than the clocks of file systems are coarse.
+    _COARSE = 2_000_000_000
+
+    def __init__(self) -> None:
+        self._held: dict[str, Content] = {}
+
+    def of(self, path: str) -> Content:
+        """The content of a file as it is now."""
+        try:
+            found = os.stat(path)  # noqa: PTH116 - of every rule there is
+        except (OSError, ValueError):
+            return Content(b"", hashlib.sha256().hexdigest(), (), False)
+        state = (found.st_ctime_ns, found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev)
+        held = self._held.get(path)
+        if held is not None and held.settled and held.state == state:
+            return held
+        settled = found.st_ctime_ns + self._COARSE < time.time_ns()
+        try:
+            with open(path, "rb") as opened:  # noqa: PTH123 - likewise
+                raw = opened.read(MAX_BYTES + 1)  # a longer one is refused, and not kept
+        except OSError:
+            raw = b""
+        if len(self._held) >= self.LIMIT:
+            self._held.clear()
+        made = Content(raw, hashlib.sha256(raw).hexdigest(), state, settled)
+        self._held[path] = made
+        return made
+
+
+_FORMAT = 4
 #: So many sets are kept; of more, those that were read longest ago go.
 _PACKS = 200
 
@@ -195,11 +254,17 @@ class _Pack:
     """What is kept of the files of one rule set."""
 
     def __init__(
-        self, path: Path, files: Sequence[Path], ops: OpOracle | None, compiler: str
+        self,
+        path: Path,
+        files: Sequence[Path],
+        ops: OpOracle | None,
+        compiler: str,
+        contents: Contents,
     ) -> None:
         self.ops = ops
+        self.contents = contents
         self.stamp = [_FORMAT, package.VERSION, compiler, _code(), ops is not None]
-        self.origins = {folder: origin_of(folder) for folder in {f.parent for f in files}}
+        self.origins: dict[str, str] = {}
         key = hashlib.sha256(f"{path}\0{files[0].resolve()}".encode()).hexdigest()[:24]
         self.file = cache.directory() / "rules" / f"{key}.json"
         self.heads: dict[str, list[Any]] = {}
@@ -215,12 +280,8 @@ class _Pack:
 
     def entries(self, file: Path, order: int, *, alone: bool) -> list[Entry]:
         """The rules in a file; none for a config rule beside others. Raises MlirulesError."""
-        try:
-            with file.open("rb") as opened:
-                raw = opened.read(MAX_BYTES + 1)  # a longer one is refused, and not kept
-        except (OSError, ValueError):
-            raw = b""  # reading it as YAML says what is wrong
-        digest = hashlib.sha256(raw).hexdigest()
+        found = self.contents.of(str(file))
+        raw, digest = found.raw, found.digest
         kept = self.heads.get(digest)
         if kept is None:
             return self._compiled(file, digest, order, alone=alone)
@@ -247,7 +308,12 @@ class _Pack:
         return Entry(made, path, self._origin(file, made.name, head[-1]), order, digest, read)
 
     def _origin(self, file: Path, name: str, family: bool) -> str:
-        return str(Path(self.origins[file.parent], name if family else file.stem))
+        folder, _, last = str(file).rpartition(os.sep)
+        origin = self.origins.get(folder)
+        if origin is None:
+            origin = self.origins[folder] = str(origin_of(file.parent))
+        shown = name if family else os.path.splitext(last)[0]  # noqa: PTH122 - of every rule there is
+        return shown if origin == "." else f"{origin}{os.sep}{shown}"
 
     def _compiled(self, file: Path, digest: str, order: int, *, alone: bool) -> list[Entry]:
         source = load_yaml(file)
@@ -393,6 +459,7 @@ class _KeptSource(SourceFile):
         self.path = path
         self.text = text.removeprefix("\ufeff").replace("\r\n", "\n")
         self.family, self.member = kept["family"], kept["member"]
+        self._named: list[int] = kept["named"]
         self._number = number
 
     @functools.cached_property
@@ -400,6 +467,13 @@ class _KeptSource(SourceFile):
         source = members(load_yaml(self.path, self.text))[self._number]
         source.listed("match", "where", "rewrite")
         return source
+
+    def span_at(self, path: Path_, *, key: bool = False) -> Span:
+        """As of :class:`SourceFile`."""
+        if path == ("rule",) and not key:  # where reports send their reader, and patterns come from
+            line, column, length = self._named
+            return self.span(line, column, length)
+        return super().span_at(path, key=key)
 
     @property
     def data(self) -> Any:
@@ -418,12 +492,21 @@ class _KeptSource(SourceFile):
 
 
 class _KeptText(Text):
-    """A scalar of such a file."""
+    """A scalar of such a file. Its whole place is known, that of a part is found when asked for."""
 
-    def __init__(self, value: str, source: SourceFile, at: Path_) -> None:
+    def __init__(
+        self, value: str, source: SourceFile, at: Path_, whole: tuple[int, int, int]
+    ) -> None:
         self.value = value
         self.source = source
         self._at = at
+        self._whole = whole
+
+    def span(self, offset: int = 0, length: int | None = None) -> Span:
+        """As of :class:`Text`."""
+        if not offset and length is None:
+            return self.source.span(*self._whole)
+        return super().span(offset, length)
 
     @property
     def line(self) -> int:  # type: ignore[override]
@@ -452,12 +535,15 @@ class _KeptText(Text):
 
 
 def _place(line: Line, *more: str) -> list[Any]:
-    return [line.section, line.key, *more, line.text.value]
+    span = line.span
+    whole = [span.line, span.column, span.length]
+    return [line.section, line.key, *more, whole, line.text.value]
 
 
 def _line(found: list[Any], source: SourceFile) -> Line:
-    section, key, *_ = found
-    return Line(section, key, _KeptText(found[-1], source, tuple(found[:-1])))
+    *path, (line, column, length), value = found
+    text = _KeptText(value, source, tuple(path), (line, column, length))
+    return Line(path[0], path[1], text)
 
 
 def _encoded(rule: Rule) -> dict[str, Any]:
@@ -465,6 +551,7 @@ def _encoded(rule: Rule) -> dict[str, Any]:
         "data": rule.source.data,
         "family": rule.source.family,
         "member": rule.source.member,
+        "named": [rule.span.line, rule.span.column, rule.span.length],
         "types": [[n, _place(line), _coded(decl)] for n, (line, decl) in rule.types.items()],
         "match": [[_place(p.line), _coded(p.equation)] for p in rule.match],
         "index": [[_place(line), _coded(e)] for line, e in rule.index_match],

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -155,10 +156,18 @@ def rule_files(path: str | Path, *, pipelines: bool = False) -> list[Path]:
                 _refuse_suffix([candidate])
             return [candidate]
         if on_disk.is_folder(candidate):
-            files = sorted(p for p in candidate.rglob("*.yaml") if not p.name.startswith("."))
+            files, others = _listed(candidate)
+            if others:
+                _refuse_suffix(others)
             if not pipelines and not candidate.resolve().is_relative_to(LIBRARY):
                 files = [file for file in files if not _says(file, _PIPELINE)]
-            _refuse_others(candidate, files)
+            if not files:
+                raise MlirulesError.at(
+                    str(candidate),
+                    "holds no rule files (*.yaml)",
+                    code="no-rules",
+                    suggestion="`mlirules new --help` writes one",
+                )
             return files
     of_family = _family_of(candidates[:2])
     if of_family is not None:
@@ -208,18 +217,22 @@ def _held(file: Path, name: str) -> bool:
         return False
 
 
-def _refuse_others(folder: Path, files: list[Path]) -> None:
-    """A folder that holds no rules, or files that look like rules and would not be read."""
-    others = sorted(p for p in folder.rglob("*.yml") if not p.name.startswith("."))
-    if others:
-        _refuse_suffix(others)
-    if not files:
-        raise MlirulesError.at(
-            str(folder),
-            "holds no rule files (*.yaml)",
-            code="no-rules",
-            suggestion="`mlirules new --help` writes one",
-        )
+def _listed(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The files below a folder that end in .yaml, and those that end in .yml, in order.
+
+    Each by its whole path, folder by folder: `a/b` stands before `a-c`.
+    """
+    found: dict[str, list[str]] = {".yaml": [], ".yml": []}
+    for top, _, names in os.walk(folder):
+        for name in names:
+            if not name.startswith(".") and (end := os.path.splitext(name)[1]) in found:  # noqa: PTH122
+                found[end].append(f"{top}{os.sep}{name}")
+    both = [[Path(file) for file in sorted(files, key=_parts)] for files in found.values()]
+    return both[0], both[1]
+
+
+def _parts(file: str) -> list[str]:
+    return file.split(os.sep)  # noqa: PTH206 - of every rule there is
 
 
 def _refuse_suffix(files: list[Path]) -> None:

@@ -16,7 +16,8 @@ Size = Annotated[int, Field(ge=0, le=1 << 40)]
 class Strict(BaseModel):
     """What a rule file holds: no unknown keys, no converted values, nothing to change."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    # Deferred: most commands read few kinds of files, and each kind takes milliseconds.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class RunSpec(Strict):
