@@ -129,7 +129,8 @@ class Calls:
             elif found is not None or (shares := _shares(text, self._target)) is None:
                 self._alone(text, own)
             else:
-                new.setdefault(shares, {})[text] = own
+                # A function is called as often as the program of it with the most calls.
+                new.setdefault((len(own), shares), {})[text] = own
         for group, members in grouped.values():
             self._run_group(group, members)
         for found in new.values():

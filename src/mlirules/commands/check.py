@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from mlirules.commands import verdicts
 from mlirules.commands.common import Json, TrustNative, out, progress, say_json, split
@@ -14,6 +15,9 @@ from mlirules.language.faults import (
     Fault,
     MlirulesError,
 )
+
+if TYPE_CHECKING:
+    from mlirules.language.rule import Rule
 
 EXAMPLE = "mlirules check torch/to-linalg my-rules/"
 
@@ -123,23 +127,21 @@ def _check(paths: list[str], alone: bool) -> tuple[list[Fault], int]:
             faults += _pipeline_faults(file)
     rewriting = [file for file in rules if not holds_config(file)]
     if rewriting and not any(fault.severity != "warning" for fault in faults):
-        faults += _set_faults(rewriting)
+        rules_by_file, wrong = _read(rewriting)
+        faults += wrong
         if not alone and not any(fault.severity != "warning" for fault in faults):
-            faults += _untrue(rewriting)
-            faults += _together(paths, rewriting)
+            faults += _untrue(rules_by_file)
+            faults += _together(paths, rules_by_file)
     return faults, len(rules) + len(pipelines)
 
 
-def _untrue(files: list[Path]) -> list[Fault]:
+def _untrue(read: Mapping[Path, Sequence[Rule]]) -> list[Fault]:
     """What rules do not do to their own tests' programs; those that ship are tested before that."""
-    from mlirules.drivers.iree import compiler
     from mlirules.drivers.quality.remarks import untrue
     from mlirules.language import consent
-    from mlirules.language.loader import load_rules
 
-    own = [file for file in files if not consent.ships(file)]
-    rules = load_rules(own, ops=compiler.op_oracle) if own else []
-    return [fault for rule in rules for fault in untrue(rule)]
+    own = _in_order(read, [file for file in read if not consent.ships(file)])
+    return [fault for rule in own for fault in untrue(rule)]
 
 
 def _files(paths: list[str]) -> tuple[list[Path], list[Path]]:
@@ -172,14 +174,13 @@ def _pipeline_faults(file: Path) -> list[Fault]:
     return []
 
 
-def _together(paths: list[str], files: list[Path]) -> list[Fault]:
+def _together(paths: list[str], read: Mapping[Path, Sequence[Rule]]) -> list[Fault]:
     """Findings about the rules of each set: those of one stage of a pipeline stand together."""
-    from mlirules.drivers.iree import compiler
     from mlirules.drivers.quality.analysis import analyse
-    from mlirules.language.loader import LIBRARY, load_rules, rule_files
+    from mlirules.language.loader import LIBRARY, rule_files
     from mlirules.language.pipeline import PIPELINES, Pipeline
 
-    given = set(files)
+    given = set(read)
     weighed: set[tuple[Path, ...]] = set()
     wanted: set[tuple[Path, ...]] = set()
     for pipeline in sorted(PIPELINES.glob("*.yaml")):
@@ -200,22 +201,37 @@ def _together(paths: list[str], files: list[Path]) -> list[Fault]:
                 left.setdefault(key, []).append(file)
     found: list[Fault] = []
     for group in (*sets, *left.values()):
-        found += analyse(load_rules(dict.fromkeys(group), ops=compiler.op_oracle))
+        found += analyse(_in_order(read, group))
     for group in costs:
         # Of rules that match at one op the cost driver takes the cheapest, whatever the order.
-        about = analyse(load_rules(dict.fromkeys(group), ops=compiler.op_oracle))
+        about = analyse(_in_order(read, group))
         found += [fault for fault in about if fault.code != "overlap"]
     return list(dict.fromkeys(found))
 
 
-def _set_faults(rules: list[Path]) -> list[Fault]:
-    """Faults of the rules together: names that stand twice, PDLL that does not compile."""
+def _read(files: list[Path]) -> tuple[dict[Path, list[Rule]], list[Fault]]:
+    """The rules of files without a fault, and the faults of all of them together.
+
+    Those are names that stand twice, and PDLL that does not compile.
+    """
     from mlirules.drivers.iree import compiler
     from mlirules.generator.emit import pdll
     from mlirules.language.loader import load_rules
 
+    read: dict[Path, list[Rule]] = {}
     try:
-        pdll.compile_pdll(pdll.pdll(load_rules(rules, ops=compiler.op_oracle)))
+        rules = load_rules(files, ops=compiler.op_oracle)
+        for rule in rules:
+            read.setdefault(Path(rule.path), []).append(rule)
+        pdll.compile_pdll(pdll.pdll(rules))
     except MlirulesError as error:
-        return error.faults
-    return []
+        return read, error.faults
+    return read, []
+
+
+def _in_order(read: Mapping[Path, Sequence[Rule]], files: Iterable[Path]) -> list[Rule]:
+    """The rules of files as one set, in the order of the files."""
+    rules = [rule for file in dict.fromkeys(files) for rule in read.get(file, ())]
+    for order, rule in enumerate(rules):
+        rule.order = order
+    return rules
