@@ -24,7 +24,7 @@ from mlirules.drivers.iree import compiler, program, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import MlirulesError
 
-__all__ = ["Binary", "Calls", "Uncompiled"]
+__all__ = ["Binary", "Calls", "Uncompiled", "binary"]
 
 Array = npt.NDArray[Any]
 
@@ -181,19 +181,12 @@ class Calls:
                     own[turn].result = results[group.members[text].results]
 
     def _alone(self, text: str, calls: Sequence[_Call]) -> None:
-        known = session.current().binaries
-        found = known.get((text, self._target))
-        if not isinstance(found, Binary):
-            try:
-                name = program.entry(compiler.parse(text, "<program>", session.current().context))
-                if name is None:
-                    raise MlirulesError.at("<program>", "no function to run", code="no-entry")
-                vmfb = compiler.compile_module(text, self._target)
-            except MlirulesError as error:
-                for call in calls:
-                    call.result = Uncompiled(error)
-                return
-            found = known.put((text, self._target), Binary(vmfb, name[0]))
+        try:
+            found = binary(text, self._target)
+        except MlirulesError as error:
+            for call in calls:
+                call.result = Uncompiled(error)
+            return
         self._run_binary([(call, found) for call in calls])
 
     def _run_binary(self, calls: Sequence[tuple[_Call, Binary]]) -> None:
@@ -203,6 +196,20 @@ class Calls:
             calls, runtime.run_each(vmfb, asked, self._target), strict=True
         ):
             call.result = result
+
+
+def binary(text: str, target: Target) -> Binary:
+    """A program compiled alone; once in a session. Raises :class:`MlirulesError`."""
+    known = session.current().binaries
+    found = known.get((text, target))
+    if isinstance(found, Binary):
+        return found
+    entry = program.entry(compiler.parse(text, "<program>", session.current().context))
+    if entry is None:
+        raise MlirulesError.at("<program>", "no function to run", code="no-entry")
+    made = Binary(compiler.compile_module(text, target), entry[0])
+    known.put((text, target), made)
+    return made
 
 
 def _function(module: Any) -> Any | None:
@@ -240,7 +247,7 @@ def _compiled(programs: dict[str, list[_Call]], target: Target) -> _Group:
     context = session.current().context
     # The modules are kept by name: their ops do not keep them.
     parsed = {text: compiler.parse(text, "<program>", context) for text in programs}
-    functions = {text: _function(module) for text, module in parsed.items()}
+    functions: dict[str, Any] = {text: _function(module) for text, module in parsed.items()}
     ir = compiler.ir
     with context, ir.Location.unknown(context):
         module = ir.Module.create()

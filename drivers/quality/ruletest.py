@@ -20,7 +20,7 @@ from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.liveness import Frozen
 from mlirules.drivers.match.results import Around, Refusal
-from mlirules.drivers.measure import numerics
+from mlirules.drivers.measure import numerics, together
 from mlirules.drivers.pipelines.transform import engine_for
 from mlirules.drivers.quality import custom_ops
 from mlirules.drivers.quality.bounds import Checked, with_checks
@@ -112,7 +112,7 @@ def _within_bounds(result: TestResult, target: Target, made: str, checks: Checke
     _, arguments = numerics.signature(test.input or "")
     inputs = numerics.inputs_of(test.run, arguments)
     try:
-        binary = numerics.binary(made, target)
+        binary = together.binary(made, target)
         calls = [(checks.function, values) for _, values in inputs]
         done = runtime.run_each(binary.vmfb, calls, target)
     except MlirulesError as error:
