@@ -67,19 +67,13 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 def test_one_compilation_for_all_and_for_all_inputs(compilations: list[object]) -> None:
     with Session():
         calls = Calls(CPU)
-        short = calls.add(NEGATED, [row(1, -2)])
-        long = calls.add(RELU, [row(1, -2)])
-        again = calls.add(RELU, [row(-3, 4)])
-        (negated,), (first,), (second,) = map(calls.result, (short, long, again))
+        inputs = ([row(1, -2)], [row(-3, 4)])
+        numbers = [calls.add(text, given) for text in (NEGATED, RELU) for given in inputs]
+        results = [calls.result(number)[0].tolist() for number in numbers]
         later = Calls(CPU)
         other = later.add(RELU, [row(5, -6)])  # what was compiled is kept
-        (third,) = later.result(other)
-    assert [a.tolist() for a in (negated, first, second, third)] == [
-        [-1, 2],
-        [1, 0],
-        [0, 4],
-        [5, 0],
-    ]
+        results.append(later.result(other)[0].tolist())
+    assert results == [[-1, 2], [3, -4], [1, 0], [0, 4], [5, 0]]
     assert len(compilations) == 1
 
 
