@@ -126,8 +126,6 @@ def test_a_grid_out_of_range_is_an_error(tmp_path: Path) -> None:
     rule = changed(tmp_path, ('"ceildiv(M, TM)"', "M // TM"))
     (result,) = [run_test(rule, rule.tests[0], devices=["cpu"])]
     assert "M // TM is not from 1 to 65535 workgroups" in str(result.problems)
-    (result,) = [run_test(rule, rule.tests[1], devices=["cpu"])]
-    assert "elements differ" in str(result.problems)  # 9 rows are 2 tiles, and one row is left
 
 
 @pytest.mark.parametrize(

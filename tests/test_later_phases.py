@@ -89,7 +89,11 @@ def line(folder: Path, phase: str, rule: str, **stage: object) -> Pipeline:
 
 @pytest.mark.parametrize(
     ("phase", "driver"),
-    [("global-optimization", "walk"), ("dispatch-creation", "walk"), ("flow", "greedy")],
+    [
+        pytest.param("global-optimization", "walk", marks=pytest.mark.slow),
+        ("dispatch-creation", "walk"),
+        pytest.param("flow", "greedy", marks=pytest.mark.slow),
+    ],
 )
 def test_a_stage_takes_effect_wherever_the_op_stands(
     phase: str, driver: str, tmp_path: Path
@@ -127,6 +131,7 @@ def test_the_example(told: Callable[..., tuple[int, str]], tmp_path: Path) -> No
     assert "the program has no flow.tensor.slice" in said
 
 
+@pytest.mark.slow
 def test_a_wrong_rule_is_found(told: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     # Both parts are equally large, and the first one is taken out again.
     text = JOINED.read_text().replace("[4,8]", "[3,8]").replace("[7,8]", "[6,8]")
