@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from mlirules.drivers.quality import checklines, completion, editor, symbols
 from mlirules.language import library
 from mlirules.language.family import MAX_MEMBERS
 from mlirules.language.faults import Fault, MlirulesError
-from mlirules.language.loader import load_rules, rules_of
+from mlirules.language.loader import load_rule, load_rules, rules_of
 from mlirules.language.source import load_yaml
 from mlirules.support import cache
 
@@ -308,3 +309,16 @@ def test_an_editor_knows_families() -> None:
     assert [item.label for item in found] == ["op"]
     keys = [i.label for i in completion.complete(path, text + "  - fo", text.count("\n"), 6)]
     assert "for" in keys
+
+
+def test_explain_asks_which_member(tmp_path: Path, told: Callable[..., tuple[int, str]]) -> None:
+    text = UPDATED.replace("    unch", "    because: T in [f32]\n    unch")
+    text = text.replace("    input:", "    check: 'CHECK: torch'\n    input:")
+    (tmp_path / "signs-fuse.yaml").write_text(text)
+    model = tmp_path / "model.mlir"
+    model.write_text(str(load_rule("signs.yaml", text).tests[1].unchanged))
+    code, said = told("explain", tmp_path / "signs-fuse.yaml", model)
+    assert code == 2
+    assert "signs-fuse.yaml:1:7: error[several-rules]: the file holds 2 rules: signs-abs" in said
+    code, said = told("explain", tmp_path / "signs-abs-fuse", model)
+    assert (code, "T in [f32]" in said) == (0, True)

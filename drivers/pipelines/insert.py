@@ -10,6 +10,7 @@ configurations are chosen.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import library, stage_entries
@@ -86,12 +87,18 @@ def unapplied(sets: Sequence[str], applied: Collection[str]) -> list[Fault]:
             entry.rule.span,
             "not-applied",
             f"{entry.name} applied nowhere in the program",
-            f"`mlirules explain {entry.path} MODEL` says which of its lines refuses",
+            f"`mlirules explain {_named(entry)} MODEL` says which of its lines refuses",
             "warning",
         )
         for entry in entries
         if entry.name not in applied
     ]
+
+
+def _named(entry: Entry) -> str:
+    """What names a rule on the command line: its file, or the folder and its name in a family."""
+    path = Path(entry.path)
+    return str(path.parent / entry.name) if entry.rule.source.family else entry.path
 
 
 def _is_lowered(entry: Entry) -> bool:

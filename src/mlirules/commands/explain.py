@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -97,15 +99,19 @@ def _reached(text: str, model: Path, phase: str, target: str | None, pipeline: s
 def _rule(name: str) -> Any:
     """A rule by file, or by name in the shipped library."""
     from mlirules.drivers.pipelines.transform import rule_set
-    from mlirules.language.loader import LIBRARY, rule_files
+    from mlirules.language.loader import LIBRARY, asked_for, rule_files
 
     if Path(name).is_file() or (LIBRARY / f"{name}.yaml").is_file():
-        return rule_set((name,))[0]
+        return _only(rule_set((name,)))
+    if Path(name).parent.is_dir() and "/" in name:  # a member of a family, as FOLDER/MEMBER
+        with contextlib.suppress(MlirulesError):
+            if asked_for(name, rule_files(name)) is not None:
+                return rule_set((name,))[0]
     # Files are named for their op, rules for what they do: the text is quicker than the model.
     files = rule_files(LIBRARY)
     for file in files:
         if f"\nrule: {name}\n" in "\n" + file.read_text(encoding="utf-8"):
-            return rule_set((str(file),))[0]
+            return _only(rule_set((str(file),)))
     shipped = {rule.name: rule for rule in rule_set((str(LIBRARY),))}
     if name in shipped:  # one of several in its file
         return shipped[name]
@@ -116,6 +122,22 @@ def _rule(name: str) -> Any:
             "no-rule",
             "is neither a rule file nor a shipped rule",
             did_you_mean(name, known),
+        )
+    )
+
+
+def _only(rules: Sequence[Any]) -> Any:
+    """The rule of a file; of a family somebody must say which."""
+    if len(rules) == 1:
+        return rules[0]
+    names = ", ".join(rule.name for rule in rules)
+    folder = Path(rules[0].path).parent
+    raise MlirulesError(
+        Fault(
+            rules[0].span,
+            "several-rules",
+            f"the file holds {len(rules)} rules: {names}",
+            f"say which: `mlirules explain {folder / rules[0].name} MODEL`",
         )
     )
 

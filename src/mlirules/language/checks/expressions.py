@@ -193,7 +193,7 @@ class Expressions(Checker):
                 head,
                 "unknown-function",
                 f"unknown function {node.fn!r}",
-                self.near(node.fn, known) or "see the list in docs/notation.md",
+                self.near(node.fn, {*known, *scope}) or "see the list in docs/notation.md",
             )
             return
         if any(isinstance(a, ast.Pack) for a in node.args):
