@@ -2,14 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from mlirules.drivers.iree import compiler, runtime, weights
+from mlirules.drivers.apply.programs import as_program
+from mlirules.drivers.iree import runtime, weights
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.pipelines.transform import compile_program
+from mlirules.drivers.pipelines.transform import _for_weights, compile_program
 from mlirules.language.pipeline import Pipeline
 
 N = 2048
@@ -77,6 +77,7 @@ def _memory() -> dict[str, int]:
 def test_weights_are_mapped_and_not_read_at_start(archive: str) -> None:
     binary, done = compile_program(_program(), Target("cpu"))
     assert any("weights are mapped" in note for note in done.notes)
+    assert not set(done.flags) & set(Pipeline.load("cpu-fast").copying_weights)
     x = np.ones((4, N), dtype=np.float32)
     before = _memory()
     program = runtime.Program(binary, [x], "local-sync", "main", [archive])
@@ -89,23 +90,15 @@ def test_weights_are_mapped_and_not_read_at_start(archive: str) -> None:
     assert after["own"] - before["own"] < BYTES // 4
 
 
-def _flags(**given: Any) -> tuple[str, ...]:
-    text = _program().replace(str(N), "64")
-    return compile_program(text, Target("cpu"), **given)[1].flags
-
-
 def test_flags_that_copy_weights_make_way_unless_they_are_asked_for() -> None:
     packs = "--iree-global-opt-data-tiling"
-    assert packs in Pipeline.load("cpu-fast").copying_weights
-    assert packs not in _flags()
-    assert packs in _flags(flags=(packs,))
-    inside = (
-        _program()
-        .replace(str(N), "64")
-        .replace('#stream.parameter.named<"model"::"a">', "dense<1.0>")
-        .replace('#stream.parameter.named<"model"::"b">', "dense<2.0>")
-    )
-    assert not list(weights.named(compiler.parse(inside)))
-    done = compile_program(inside, Target("cpu"))[1]
-    assert packs in done.flags
-    assert not done.notes
+    pipeline = Pipeline.load("cpu-fast")
+    assert packs in pipeline.copying_weights
+    small = _program().replace(str(N), "64")
+    assert packs in compile_program(small, Target("cpu"), flags=(packs,))[1].flags
+    inside = small
+    for name in "ab":
+        inside = inside.replace(f'#stream.parameter.named<"model"::"{name}">', "dense<1.0>")
+    program = as_program(inside, "<program>")
+    assert not list(weights.named(program.module))
+    assert _for_weights(pipeline, program) == (pipeline, [])
