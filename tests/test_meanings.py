@@ -203,7 +203,7 @@ def test_check_lines_that_never_match(tmp_path: Path, told: Callable[..., tuple[
     code, said = told("check", file)
     assert code == 2
     assert f"{file}:22:7: error[check-never-matches]: the rewritten program of 'positive'" in said
-    assert 'holds no such line: Couldn\'t match "linalg.matmull"' in said
+    assert 'does not fit this line: Couldn\'t match "linalg.matmull"' in said
     # What the rewrite refuses of its own test's program is told at the rewrite's line.
     file.write_text(RULE.replace(SUM, "c[m, n] += a[m, k] * b[k, n] + dim(a, 7)"))
     code, said = told("check", file)

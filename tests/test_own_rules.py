@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -151,3 +152,18 @@ def test_rules_without_a_place(tmp_path: Path) -> None:
     )
     with pytest.raises(MlirulesError, match="has the name of a rule of the pipeline"):
         with_rules(line, [str(twin)], Target.parse("cpu"))
+
+
+def test_bench_of_pipelines_against_each_other(
+    tmp_path: Path, told: Callable[..., tuple[int, str]]
+) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "pipeline: mine\nsummary: As cpu, with a flag.\nextends: cpu\nflags: [--iree-opt-level=O1]\n"
+    )
+    model = program(tmp_path, "relu")
+    few = ["--rounds", 3, "--seconds", 0, "--json"]
+    code, said = told("bench", model, "-p", "cpu", "-p", tmp_path / "mine.yaml", *few)
+    assert code == 0, said
+    report, _ = json.JSONDecoder().raw_decode(said)
+    assert report["pipeline"] == "mine"
+    assert [row["name"] for row in report["timings"]] == ["stock", "cpu", "mine"]

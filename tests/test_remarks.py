@@ -9,7 +9,7 @@ import pytest
 from mlirules.cli import main
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.quality.check import check_rule
-from mlirules.drivers.quality.remarks import left_open
+from mlirules.drivers.quality.remarks import left_open, untrue
 from mlirules.language.faults import Fault
 from mlirules.language.loader import LIBRARY, holds_config, load_rule, load_rules, rule_files
 
@@ -168,3 +168,66 @@ def test_no_shipped_rule_has_unequal_sizes() -> None:
 
     files = [file for file in rule_files(LIBRARY) if not holds_config(file)]
     assert not [f for rule in load_rules(files) for f in unequal_sizes(rule)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "said"),
+    [
+        (
+            "because: T == f32",
+            "because: vtensor<M x N x T>",
+            "20:5 test-because",
+            "refused by another line: T == f32 (T is f64, not f32)",
+        ),
+        (
+            "f64",
+            "f32",
+            "15:5 test-applies",
+            "the rule rewrites the program of 'negative', which it is to leave alone",
+        ),
+        (
+            "run: {",
+            "applied: 2\n    run: {",
+            "14:5 test-applied",
+            "the rule applied 1 times, not 2",
+        ),
+        (
+            "run: {devices: [cpu]}",
+            "check: 'CHECK-NOT: linalg.matmul'",
+            "14:13 check-never-matches",
+            "the rewritten program of 'positive' does not fit this line: CHECK-NOT: excluded "
+            "string found in input ('linalg.matmul')",
+        ),
+    ],
+)
+def test_what_tests_say_that_is_not_so(old: str, new: str, place: str, said: str) -> None:
+    rule = load_rule("my-mm.yaml", text().replace(old, new), ops=compiler.op_oracle)
+    found = [(f"{f.span.line}:{f.span.column} {f.code}", f.message) for f in untrue(rule)]
+    assert found == [(place, said)]
+
+
+def test_a_fault_of_one_file_keeps_nothing_from_being_told_of_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my-mm.yaml").write_text(text().replace("run: {", "applied: 2\n    run: {"))
+    (tmp_path / "other.yaml").write_text("rule: other\n")
+    assert run("check", tmp_path) == 2
+    said = capsys.readouterr().out
+    assert "error[test-applied]" in said
+    assert "other.yaml:1:1: error[missing-key]" in said
+
+
+def test_what_tests_of_config_rules_say_that_is_not_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shipped = LIBRARY / "configs" / "mmt-2048x1280x5120-f16-cpu.yaml"
+    mine = shipped.read_text().replace("mmt-2048x1280x5120-f16-cpu", "my-mmt")
+    file = tmp_path / "my-mmt.yaml"
+    file.write_text(
+        mine.replace("hits: 1", "hits: 2").replace("because: dims.k", "because: dims.m")
+    )
+    assert run("check", file) == 2
+    said = capsys.readouterr().out
+    assert f"{file}:30:5: error[test-hits]: the rule hit 1 ops, not 2" in said
+    assert "error[test-because]: refused by another part: " in said
+    assert "dims.k (k is 2560, not 5120)" in said

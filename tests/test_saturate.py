@@ -198,11 +198,15 @@ def test_limits_end_it_with_the_best_so_far() -> None:
         assert any(why in note for note in outcome.notes), outcome.notes
 
 
-def test_rules_that_a_graph_cannot_hold_are_told_with_their_line() -> None:
-    body = rule("body", ["y = torch.aten.cos(x)"], ["y[I...] = sin(x[I...])"])
-    _, outcome = run([body], function(op("%y", "cos", "%x")))
-    assert "body.yaml:" in outcome.notes[0]
-    assert "body is left out: makes ops with bodies" in outcome.notes[0]
+def test_rules_that_a_graph_cannot_hold_are_told_in_a_line_for_each_reason() -> None:
+    bodies = [
+        rule(f"b{n}", ["y = torch.aten.cos(x)"], ["y[I...] = sin(x[I...])"]) for n in range(5)
+    ]
+    _, outcome = run(bodies, function(op("%y", "cos", "%x")))
+    assert outcome.notes[0] == (
+        "saturate leaves out 5 of 5 rules that could apply:\n"
+        "  makes ops with bodies, not torch ops alone: b0, b1, b2 and 2 more"
+    )
 
 
 # ---------------------------------------------------------------- the chain

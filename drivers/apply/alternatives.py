@@ -8,7 +8,6 @@ it is then put into the program and given to the matcher, which checks everythin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from mlirules.drivers.apply.egraph import EGraph
 from mlirules.language.notation import ast
@@ -21,34 +20,32 @@ __all__ = ["Skeleton", "unsaid", "unsuitable"]
 Way = dict[int, int]
 
 
-def unsuitable(rule: Rule) -> tuple[Any, str] | None:
-    """The line for which an e-graph cannot hold a rule, and why; None when it can."""
+def unsuitable(rule: Rule) -> str | None:
+    """Why an e-graph cannot hold a rule; None when it can."""
     if rule.variants or not rule.match or rule.index_match:
-        line = rule.index_match[0][0] if rule.index_match else rule.made_by
         what = "a kernel" if rule.variants else "a match by an equation"
-        return line.span, f"{what} has no ops that could be equal to others"
+        return f"{what} has no ops that could be equal to others"
     if rule.other_roots:
-        line = rule.match[rule.other_roots[0]].line
-        return line.span, "several ops are replaced at once"
+        return "several ops are replaced at once"
     for pattern in rule.match:
         calls = nested_calls(pattern.equation.call)
         if any("." not in call.fn for call in calls):
-            return pattern.line.span, "an op of any name is looked for by its name"
+            return "an op of any name is looked for by its name"
         several = any(
             sum(isinstance(i, ast.Pack) for i in items) > 1
             for call in calls
             for items in (call.args, *(a.items for a in call.args if isinstance(a, ast.ListExpr)))
         )
         if pattern.equation.each or several:
-            return pattern.line.span, "the items of a list are not looked at one by one"
-    for line, statement in rule.rewrite:
+            return "the items of a list are not looked at one by one"
+    for _, statement in rule.rewrite:
         if isinstance(statement, ast.OpEquation) and statement.each:
-            return line.span, "makes an op for every item of a list"
+            return "makes an op for every item of a list"
         if isinstance(statement, ast.OpEquation) and "." in statement.call.fn:
             continue
         if isinstance(statement, ast.Assignment) and isinstance(statement.value, ast.Name):
             continue
-        return line.span, "makes ops with bodies, not torch ops alone"
+        return "makes ops with bodies, not torch ops alone"
     return None
 
 

@@ -97,15 +97,16 @@ class Found:
     after: int = 0
 
 
-def sort_out(rules: Sequence[Rule]) -> tuple[list[Rule], list[str]]:
-    """The rules that an e-graph can hold, and the others with the line that says why not."""
-    kept, left = [], []
+def sort_out(rules: Sequence[Rule]) -> tuple[list[Rule], dict[str, list[str]]]:
+    """The rules that an e-graph can hold, and the names of the others by why it cannot."""
+    kept: list[Rule] = []
+    left: dict[str, list[str]] = {}
     for rule in rules:
         why = unsuitable(rule)
         if why is None:
             kept.append(rule)
         else:
-            left.append(f"{why[0]}: {rule.name} is left out: {why[1]}")
+            left.setdefault(why, []).append(rule.name)
     return kept, left
 
 

@@ -55,8 +55,9 @@ def apply(run: Run, module: Any, rules: Sequence[Rule], replay: Replay) -> None:
     """Saturate every block of ``module`` with ``rules``, and put what is cheapest in place."""
     kept, left_out = sort_out(rules)
     if left_out:
-        some = f"saturate leaves out {len(left_out)} of {len(rules)} rules that could apply:"
-        run.outcome.notes.append("\n  ".join([some, *left_out]))
+        count = len(rules) - len(kept)
+        some = f"saturate leaves out {count} of {len(rules)} rules that could apply:"
+        run.outcome.notes.append("\n  ".join([some, *(_told(*why) for why in left_out.items())]))
     options = run.options
     if options.weigh is None:
         raise MlirulesError.at(
@@ -70,6 +71,12 @@ def apply(run: Run, module: Any, rules: Sequence[Rule], replay: Replay) -> None:
         if not any(op.operation.name in names for op in block.operations):
             continue
         _block(run, Saturation(block, kept, dict(run.matchers), run.context, options), replay)
+
+
+def _told(why: str, names: list[str]) -> str:
+    """A line for the rules that are left out for one reason: three of them, and how many more."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{why}: {', '.join(names[:3])}{more}"
 
 
 def _block(run: Run, work: Saturation, replay: Replay) -> None:

@@ -157,14 +157,15 @@ def run_passes(module: ir.Module, pipeline: str) -> None:
 
 
 @functools.cache
-def _known_flags() -> frozenset[str]:
+def known_flags() -> frozenset[str]:
+    """All flags of iree-compile, hidden ones too. The first call starts it."""
     said, _ = run_tool("iree-compile", ["--help-hidden"])
     return frozenset(re.findall(r"^\s+(--[\w-]+)", said, re.MULTILINE))
 
 
 def has_flag(name: str) -> bool:
     """Whether iree-compile knows a flag (``--iree-opt-data-tiling``)."""
-    return name in _known_flags()
+    return name in known_flags()
 
 
 def flags_for(

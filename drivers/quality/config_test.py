@@ -30,9 +30,17 @@ _ARCHITECTURES = {"cuda": "cuda:sm_80", "hip": "hip:gfx942"}
 
 
 def run_config_test(
-    rule: ConfigRule, test: ConfigTest, *, devices: Sequence[str] | None = None
+    rule: ConfigRule,
+    test: ConfigTest,
+    *,
+    devices: Sequence[str] | None = None,
+    compiled: bool = True,
 ) -> TestResult:
-    """Run one inline test of a config rule. ``devices`` limits where numbers are checked."""
+    """Run one inline test of a config rule. ``devices`` limits where numbers are checked.
+
+    Without ``compiled`` programs are only taken as far as configurations are chosen, which is
+    quick; that they compile, and their numbers, are left out.
+    """
     result = TestResult(rule, test)
     name = test.target or rule.doc.targets[0]
     target = Target.parse(_ARCHITECTURES.get(name, name))
@@ -40,8 +48,11 @@ def run_config_test(
         if test.unchanged is not None:
             _unchanged(rule, test, target, result)
         else:
-            _configured(rule, test, target, result, devices)
-    except (MlirulesError, NotApplied) as error:
+            _configured(rule, test, target, result, devices, compiled)
+    except MlirulesError as error:
+        result.problems.append(str(error))
+        result.faults += error.faults
+    except NotApplied as error:
         result.problems.append(str(error))
     return result
 
@@ -61,12 +72,20 @@ def _unchanged(rule: ConfigRule, test: ConfigTest, target: Target, result: TestR
     report = configure(test.unchanged or "", target, [rule], path=rule.path, timeout=TIMEOUT)
     result.output = shown(report)
     if report.hits:
-        result.problems.append("the entry hit an op, but should not have\n" + result.output)
+        result.tell(
+            "the entry hit an op, but should not have\n" + result.output,
+            "unchanged",
+            "test-hits",
+            f"the rule configures an op of {test.name!r}, which it is to leave alone",
+            "say in `match:` what it is not for; a program with an op for it is an `input:`",
+        )
         return
     refusals = [r for op in report.ops if (r := refusal(rule, op.operation)) is not None]
     if test.because is not None and test.because not in {r.because for r in refusals}:
         found = "; ".join(f"{r.because} ({r.message})" for r in refusals) or "no op at all"
-        result.problems.append(f"refused by another part: {found}")
+        said = f"refused by another part: {found}"
+        hint = "name that part, or change the program until this one alone refuses it"
+        result.tell(said, "because", "test-because", said, hint)
 
 
 def _configured(
@@ -75,8 +94,14 @@ def _configured(
     target: Target,
     result: TestResult,
     devices: Sequence[str] | None,
+    compiled: bool,
 ) -> None:
-    binary, report = compile_with(test.input or "", target, [rule], path=rule.path, timeout=TIMEOUT)
+    text = test.input or ""
+    binary = None
+    if compiled:
+        binary, report = compile_with(text, target, [rule], path=rule.path, timeout=TIMEOUT)
+    else:
+        report = configure(text, target, [rule], path=rule.path, timeout=TIMEOUT)
     result.output = shown(report)
     if not report.hits:
         reasons = [
@@ -84,15 +109,23 @@ def _configured(
             for op in report.ops
             if (r := refusal(rule, op.operation)) is not None
         ]
-        result.problems.append("\n".join(["the entry hit no op", *reasons]))
+        result.tell(
+            "\n".join(["the entry hit no op", *reasons]),
+            "input",
+            "test-hits-nothing",
+            f"the rule configures no op of {test.name!r}",
+            "; ".join(reasons) or "the compiler made no dispatch that has a configuration",
+        )
         return
     if test.hits is not None and len(report.hits) != test.hits:
-        result.problems.append(f"hit {len(report.hits)} ops, not {test.hits}")
+        said = f"hit {len(report.hits)} ops, not {test.hits}"
+        hint = "write how many it hits, or say in `match:` what it is not for"
+        result.tell(said, "hits", "test-hits", f"the rule {said}", hint)
     if test.check is not None:
         message = filecheck(test.check, result.output)
         if message:
-            result.problems.append(message + "\n" + result.output)
-    if test.run is None:
+            result.tell_unmatched(message, "the list of configured ops")
+    if test.run is None or binary is None:
         return
     if devices is not None and target.kind not in devices:
         result.skipped.append(f"{target.kind}: not asked for")
@@ -101,7 +134,7 @@ def _configured(
     if reason:
         result.skipped.append(f"{target.kind}: {reason}")
         return
-    result.problems += numerics.compare(test.input or "", binary, test.run, target)
+    result.problems += numerics.compare(text, binary, test.run, target)
 
 
 def any_rules(paths: Sequence[str]) -> list[Rule | ConfigRule]:

@@ -41,15 +41,44 @@ class TestResult:
     problems: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     output: str = ""
-    #: What is wrong with the rule itself, at its lines.
+    #: What is wrong, at its place in the rule's file; numbers that differ have none.
     faults: list[Fault] = field(default_factory=list)
-    #: The first of `check:` that the rewritten program does not hold: its number, and the words.
-    unmatched: tuple[int, str] | None = None
 
     @property
     def passed(self) -> bool:
         """Whether nothing was wrong."""
         return not self.problems
+
+    def tell(self, problem: str, key: str, code: str, message: str, hint: str) -> None:
+        """Note a problem that stands at a key of the test."""
+        self.problems.append(problem)
+        at = ("tests", self._number, key)
+        self.faults.append(Fault(self.rule.source.span_at(at, key=True), code, message, hint))
+
+    def tell_unmatched(self, said: str, what: str) -> None:
+        """Note what FileCheck said of ``output``, which is ``what`` of the test."""
+        self.problems.append(said + "\n" + self.output)
+        told = re.search(r"check:(\d+)(?::\d+)?: error: (.*)", said)
+        row, message = (int(told[1]), told[2]) if told else (1, said)
+        check = self.test.check or ""
+        rows = check.split("\n")
+        row = min(max(row, 1), len(rows))
+        start = sum(len(r) + 1 for r in rows[: row - 1])
+        lead = len(rows[row - 1]) - len(rows[row - 1].lstrip())
+        text = self.rule.source.text_at(("tests", self._number, "check"))
+        self.faults.append(
+            Fault(
+                text.span(start + lead, max(1, len(rows[row - 1].strip()))),
+                "check-never-matches",
+                f"{what} of {self.test.name!r} does not fit this line: {message}",
+                "`mlirules test` shows what it is held against; `mlirules test -u` writes the "
+                "lines of rewrites anew",
+            )
+        )
+
+    @property
+    def _number(self) -> int:
+        return next(n for n, test in enumerate(self.rule.tests) if test is self.test)
 
 
 def run_test(
@@ -227,13 +256,21 @@ def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
     if errors:
         result.problems.append(str(errors[0]))
     if len(refusals) < candidates or _apply(rule, module, _first_kind(rule)):
-        result.problems.append("the rule applied, but should not have")
+        result.tell(
+            "the rule applied, but should not have",
+            "unchanged",
+            "test-applies",
+            f"the rule rewrites the program of {test.name!r}, which it is to leave alone",
+            "say in `where:` what refuses it; a program to be rewritten is an `input:`",
+        )
         return
     if test.because is not None:
         said = {" ".join(str(r.line).split()) for r in refusals}
         if " ".join(test.because.split()) not in said:
             found = "; ".join(f"{r.line} ({r.message})" for r in refusals)
-            result.problems.append(f"refused by another line: {found}")
+            said = f"refused by another line: {found}"
+            hint = "name that line, or change the program until this one alone refuses it"
+            result.tell(said, "because", "test-because", said, hint)
 
 
 def _rewritten(
@@ -264,16 +301,16 @@ def _rewritten(
         result.problems.append(f"the rule did not apply\n{why}")
         return []
     if test.applied is not None and count != test.applied:
-        result.problems.append(f"applied {count} times, not {test.applied}")
+        said = f"applied {count} times, not {test.applied}"
+        hint = "count them in what `mlirules apply --trace` writes"
+        result.tell(said, "applied", "test-applied", f"the rule {said}", hint)
     if not module.operation.verify():
         result.problems.append("the rewritten program does not verify")
         return []
     if test.check is not None:
         message = filecheck(test.check, result.output)
         if message:
-            result.problems.append(message + "\n" + result.output)
-            told = re.search(r"check:(\d+)(?::\d+)?: error: (.*)", message)
-            result.unmatched = (int(told[1]), told[2]) if told else (1, message)
+            result.tell_unmatched(message, "the rewritten program")
     targets: list[tuple[Target, str, Checked | None]] = []
     if test.run is not None:
         for device in _asked(test.run.devices, devices, result):

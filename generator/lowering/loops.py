@@ -364,6 +364,13 @@ class Loops(Body):
                 linear.append(Affine((), value))
             else:
                 break
+        for at, (item, dim) in enumerate(zip(linear, dims, strict=False)):
+            place = item.offset if not item.terms else 0
+            if isinstance(place, int) and (
+                place < 0 or (isinstance(dim, int) and 0 < dim <= place)
+            ):
+                what = "before its first element" if place < 0 else f"and has {dim} elements there"
+                raise Refused(f"{source.tensor.name} is read at {place} in dim {at}, {what}")
         if len(linear) == len(values) and self.readable(linear):
             for have in self.reads:
                 if have.source == source and have.items == linear:

@@ -113,6 +113,7 @@ def _against(paths: list[str], others: list[str]) -> list[Fault]:
 
 def _check(paths: list[str], alone: bool) -> tuple[list[Fault], int]:
     from mlirules.drivers.quality.check import check_rule
+    from mlirules.drivers.quality.stages import pipeline_faults
     from mlirules.language.loader import LIBRARY, holds_config
     from mlirules.language.pipeline import PIPELINES
 
@@ -124,15 +125,39 @@ def _check(paths: list[str], alone: bool) -> tuple[list[Fault], int]:
             faults += check_rule(file)
         for file in pipelines:
             step(file.stem)
-            faults += _pipeline_faults(file)
-    rewriting = [file for file in rules if not holds_config(file)]
-    if rewriting and not any(fault.severity != "warning" for fault in faults):
-        rules_by_file, wrong = _read(rewriting)
-        faults += wrong
-        if not alone and not any(fault.severity != "warning" for fault in faults):
+            faults += pipeline_faults(file)
+    if not alone:
+        faults += _unconfigured([f for f in rules if holds_config(f)], _wrong(faults))
+    # What one file cannot say keeps nothing from being told of the others.
+    wrong = _wrong(faults)
+    rewriting = [file for file in rules if str(file) not in wrong and not holds_config(file)]
+    if rewriting:
+        rules_by_file, said = _read(rewriting)
+        faults += said
+        if not alone and not said:
             faults += _untrue(rules_by_file)
-            faults += _together(paths, rules_by_file)
+            if not _wrong(faults):
+                faults += _together(paths, rules_by_file)
     return faults, len(rules) + len(pipelines)
+
+
+def _wrong(faults: list[Fault]) -> set[str]:
+    return {fault.span.path for fault in faults if fault.severity == "error"}
+
+
+def _unconfigured(files: list[Path], wrong: set[str]) -> list[Fault]:
+    """What config rules of the user's own do not do to their own tests' programs."""
+    from mlirules.drivers.quality.config_test import run_config_test
+    from mlirules.drivers.tuning_specs.compile import config_set
+    from mlirules.language import consent
+
+    own = [str(file) for file in files if str(file) not in wrong and not consent.ships(file)]
+    return [
+        fault
+        for rule in (config_set(own) if own else ())
+        for test in rule.tests
+        for fault in run_config_test(rule, test, devices=[], compiled=False).faults
+    ]
 
 
 def _untrue(read: Mapping[Path, Sequence[Rule]]) -> list[Fault]:
@@ -159,19 +184,6 @@ def _files(paths: list[str]) -> tuple[list[Path], list[Path]]:
             is_pipeline = isinstance(data, dict) and "pipeline" in data and "rule" not in data
             (pipelines if is_pipeline else rules)[file] = None
     return list(rules), list(pipelines)
-
-
-def _pipeline_faults(file: Path) -> list[Fault]:
-    from mlirules.language.loader import rule_files
-    from mlirules.language.pipeline import Pipeline
-
-    try:
-        for stage in Pipeline.load(file).stages:
-            for name in stage.rules:
-                rule_files(name)
-    except MlirulesError as error:
-        return error.faults
-    return []
 
 
 def _together(paths: list[str], read: Mapping[Path, Sequence[Rule]]) -> list[Fault]:

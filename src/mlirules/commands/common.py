@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -237,14 +240,56 @@ def progress(what: str, total: int) -> Iterator[Any]:
         yield lambda name="": bar.update(task, advance=1, description=name or what)
 
 
+#: Seconds after which it is said in a file or pipe that something still goes on, and again after
+#: twice as many.
+STILL = 30.0
+
+
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """A spinner on stderr while something takes long. Nothing when no terminal."""
+    """Tell on stderr that something takes long: a spinner with the time, or a line now and then."""
     if not err.is_terminal:
+        with _ticking(STILL, 2.0, lambda s: note(f"{what}: {s} s so far; Ctrl-C ends it")):
+            yield
+        return
+    with err.rich.status(what) as status:  # noqa: SIM117 - the second needs the first
+        with _ticking(5.0, 1.0, lambda s: status.update(f"{what}: {s} s, Ctrl-C ends it")):
+            yield
+
+
+@contextmanager
+def _ticking(first: float, growth: float, say: Callable[[int], None]) -> Iterator[None]:
+    done, started = threading.Event(), time.monotonic()
+
+    def tick() -> None:
+        wait = first
+        while not done.wait(wait):
+            say(round(time.monotonic() - started))
+            wait *= growth
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let an interrupt end the process while it computes in C, where Python would not hear it.
+
+    Not around what starts processes or writes files: nothing is put in order then.
+    """
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    with err.rich.status(what):
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
         yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def split(values: Sequence[str] | None) -> list[str]:

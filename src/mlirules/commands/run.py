@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,11 +19,13 @@ from mlirules.commands.common import (
     out,
     say_json,
     say_unapplied,
+    stoppable,
     warn,
     working,
 )
 from mlirules.commands.options import Argument, Exit, Option
 from mlirules.commands.recipes import recipe_for
+from mlirules.language import consent
 from mlirules.language.faults import CheckFailed, MlirulesError
 
 EXAMPLE = "mlirules run model.mlir --target cpu --input '2x3xf32=1 2 3 4 5 6'"
@@ -81,7 +84,8 @@ def command(
     name = function or _only_function(binary, model)
     elements = signature[1] if signature[0] == name else []
     arguments = _inputs(inputs, golden, elements)
-    with working(f"running {name} on {chosen}"):
+    here = chosen.kind == "cpu" and timeout is None and not consent.current().used
+    with working(f"running {name} on {chosen}"), stoppable() if here else nullcontext():
         results = runtime.run(
             binary, arguments, chosen, name, timeout=timeout, parameters=parameters or ()
         )

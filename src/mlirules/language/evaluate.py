@@ -87,7 +87,7 @@ class Evaluator:
     def pack(self, node: ast.Pack) -> list[Any]:
         """The values that a pack stands for."""
         if node.id is None:
-            raise Refused("'...' has no value here", node)
+            raise Refused("`...` stands for the indices of the left-hand side: it has none", node)
         return sequence(self.name(ast.Name(node.pos, node.end, node.id)), node.id)
 
     def call(self, node: ast.Call) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -171,7 +172,7 @@ class Pipeline(_Strict):
     def _below(self, folder: Path) -> Pipeline:
         """With rule sets that lie beside the pipeline file by their paths."""
 
-        stages = [_found(stage, folder) for stage in self.stages]
+        stages = [beside(stage, folder) for stage in self.stages]
         return self.model_copy(update={"stages": stages})
 
     @classmethod
@@ -212,8 +213,8 @@ class Pipeline(_Strict):
         if unknown := consent.flag_faults(extension.flags, source):
             raise MlirulesError(unknown)
         chain = (*above, path.resolve())
-        beside = path.parent / extension.extends
-        other = beside if files.is_file(beside) else PIPELINES / f"{extension.extends}.yaml"
+        near = path.parent / extension.extends
+        other = near if files.is_file(near) else PIPELINES / f"{extension.extends}.yaml"
         if not files.is_file(other) or other.resolve() in chain:
             known = sorted(p.stem for p in PIPELINES.glob("*.yaml"))
             raise MlirulesError(
@@ -254,11 +255,11 @@ class Pipeline(_Strict):
         stages: list[Stage] = []
         for stage in base.stages:
             at = [n for n in extension.insert if n.at == stage.name]
-            stages += [_found(s, folder) for n in at if n.before for s in n.stages]
+            stages += [beside(s, folder) for n in at if n.before for s in n.stages]
             if stage.name is None or stage.name not in extension.without:
                 stages.append(stage)
-            stages += [_found(s, folder) for n in at if n.after for s in n.stages]
-        stages += [_found(s, folder) for s in extension.stages]
+            stages += [beside(s, folder) for n in at if n.after for s in n.stages]
+        stages += [beside(s, folder) for s in extension.stages]
         flags = [f for f in base.flags if f not in extension.without_flags] + extension.flags
         named = [s.name for s in stages if s.name]
         if twice := sorted({n for n in named if named.count(n) > 1}):
@@ -279,10 +280,10 @@ class Pipeline(_Strict):
             raise MlirulesError([_fault(source, e, Extension) for e in error.errors()]) from None
 
 
-def _found(stage: Stage, folder: Path) -> Stage:
-    """With rule sets that lie beside the pipeline file by their paths."""
-    beside = [(r, folder / r) for r in stage.rules]
-    rules = [str(p) if files.is_file(p) or files.is_folder(p) else r for r, p in beside]
+def beside(stage: Stage, folder: Path) -> Stage:
+    """The stage with rule sets that lie beside the pipeline file, in ``folder``, by their paths."""
+    placed = [(r, folder / r) for r in stage.rules]
+    rules = [str(p) if files.is_file(p) or files.is_folder(p) else r for r, p in placed]
     return stage.model_copy(update={"rules": rules})
 
 
@@ -301,6 +302,11 @@ def _fault(source: SourceFile, error: ErrorDetails, model: type[BaseModel]) -> F
         message = f"unknown key {loc[-1]!r}"
     elif error["type"] == "missing":
         message = f"the key {loc[-1]!r} is missing"
+    elif error["type"] == "literal_error":
+        known = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        given = str(error["input"])[:60]
+        message = f"`{loc[-1]}` must be one of {', '.join(known)}, not {given}"
+        hint = did_you_mean(given, known)
     return Fault(source.span_at(loc, key=extra), "pipeline", message, hint)
 
 

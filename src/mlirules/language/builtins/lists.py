@@ -211,13 +211,14 @@ def _at_least(items: Any, value: Any) -> bool:
     return all(number(v) >= number(value) for v in sequence(items))
 
 
-def _axes(items: list[Any], where: Any) -> list[int]:
+def _axes(items: list[Any], where: Any, what: str = "the axis") -> list[int]:
     values = where if isinstance(where, (list, tuple)) else [where]
     out = []
     for v in values:
         a = integer(v, "the axis")
         if not -len(items) <= a < len(items):
-            raise Refused(f"axis {a} is outside a list of {len(items)}")
+            last = f"the last is {len(items) - 1}" if items else "there is none"
+            raise Refused(f"there is no {what.removeprefix('the ')} {a}: {last}")
         out.append(a % len(items))
     return out
 
@@ -227,7 +228,7 @@ def item_at(items: Any, where: Any, what: str = "the index") -> Any:
     values = sequence(items)
     if not values and isinstance(where, int):
         raise Refused(f"{what} {where} is outside an empty list")
-    return values[_axes(values, where)[0]]
+    return values[_axes(values, where, what)[0]]
 
 
 @table.function(
