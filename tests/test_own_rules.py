@@ -158,7 +158,7 @@ def test_bench_of_pipelines_against_each_other(
     tmp_path: Path, told: Callable[..., tuple[int, str]]
 ) -> None:
     (tmp_path / "mine.yaml").write_text(
-        "pipeline: mine\nsummary: As cpu, with a flag.\nextends: cpu\nflags: [--iree-opt-level=O1]\n"
+        "pipeline: mine\nsummary: As cpu, and a flag.\nextends: cpu\nflags: [--iree-opt-level=O1]\n"
     )
     model = program(tmp_path, "relu")
     few = ["--rounds", 3, "--seconds", 0, "--json"]

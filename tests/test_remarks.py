@@ -93,6 +93,38 @@ def test_tests_that_compare_no_numbers() -> None:
     assert (found.code, found.severity, found.span.line) == ("no-numbers", "note", 9)
 
 
+BITS = """\
+rule: my-low-half
+kind: conversion
+summary: The low half of a byte.
+reason: It shows what check tells.
+types: {q: vtensor<N x ui8>, y: vtensor<N x ui8>}
+match: ['y = torch.aten.__and__.Scalar(q, 15)']
+rewrite: ['y[n] = bitand(q[n], 15)']
+tests:
+  - name: positive
+    input: |
+      func.func @main(%q: !torch.vtensor<[5],ui8>) -> !torch.vtensor<[5],ui8> {
+        %m = torch.constant.int 15
+        %y = torch.aten.__and__.Scalar %q, %m : !torch.vtensor<[5],ui8>, !torch.int -> !torch.vtensor<[5],ui8>
+        return %y : !torch.vtensor<[5],ui8>
+      }
+    run: {devices: [cpu]}
+"""  # noqa: E501 - the program's line
+
+
+def test_bits_of_which_tests_set_the_lowest_alone() -> None:
+    negative = "  - {name: negative, unchanged: 'module {}'}\n"
+    (found,) = left_open(load_rule("b.yaml", BITS + negative, ops=compiler.op_oracle))
+    assert (found.code, found.severity, found.span.line) == ("low-bits", "note", 16)
+    assert found.message == (
+        "my-low-half computes with bits, and its tests draw whole numbers up to 2: none sets a "
+        "higher bit"
+    )
+    wide = BITS.replace("[cpu]", "[cpu], high: 255.0")
+    assert not list(left_open(load_rule("b.yaml", wide + negative, ops=compiler.op_oracle)))
+
+
 def run(*arguments: object) -> int:
     with pytest.raises(SystemExit) as done:
         main([str(a) for a in arguments])

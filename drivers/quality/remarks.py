@@ -138,8 +138,8 @@ def _low_bits(rule: Rule) -> Iterator[Fault]:
         yield Fault(
             rule.source.span_at(("tests", rule.tests.index(drawn[0]), "run"), key=True),
             "low-bits",
-            f"{rule.name} computes with bits, and its tests draw whole numbers up to {_high(drawn)}: "
-            "none sets a higher bit",
+            f"{rule.name} computes with bits, and its tests draw whole numbers up to "
+            f"{_high(drawn)}: none sets a higher bit",
             "give `run:` a `low:` and `high:` as wide as the type, or `inputs:`",
             "note",
         )
