@@ -235,6 +235,18 @@ def test_the_completion_list_as_data() -> None:
     assert "vtensor<" in labels(RULE.replace("a: vtensor<M x K x T>", "a: v"), "a: v")
 
 
+def test_the_transcript_of_completions(editor: Editor) -> None:
+    """docs/completion.json is what the server answers: the list that an editor shows, as data."""
+    page = Path(__file__).parent.parent / "docs" / "completion.json"
+    for number, asked in enumerate(json.loads(page.read_text(encoding="utf-8"))):
+        text = RULE.replace(asked["old"], asked["new"], 1)
+        document = {"uri": open_(editor, text, f"completed-{number}.yaml")}
+        answer = editor.ask(
+            "textDocument/completion", textDocument=document, position=asked["position"]
+        )
+        assert answer == asked["result"], asked["what"]
+
+
 def test_completion_in_pipelines(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "my-mm.yaml").write_text(RULE)

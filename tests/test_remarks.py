@@ -208,25 +208,25 @@ def test_no_shipped_rule_has_unequal_sizes() -> None:
         (
             "because: T == f32",
             "because: vtensor<M x N x T>",
-            "20:5 test-because",
+            "23:5 test-because",
             "refused by another line: T == f32 (T is f64, not f32)",
         ),
         (
             "f64",
             "f32",
-            "15:5 test-applies",
+            "18:5 test-applies",
             "the rule rewrites the program of 'negative', which it is to leave alone",
         ),
         (
             "run: {",
             "applied: 2\n    run: {",
-            "14:5 test-applied",
+            "16:5 test-applied",
             "the rule applied 1 times, not 2",
         ),
         (
             "run: {devices: [cpu]}",
             "check: 'CHECK-NOT: linalg.matmul'",
-            "14:13 check-never-matches",
+            "16:13 check-never-matches",
             "the rewritten program of 'positive' does not fit this line: CHECK-NOT: excluded "
             "string found in input ('linalg.matmul')",
         ),

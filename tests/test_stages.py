@@ -100,7 +100,7 @@ stages:
             "driver: walk\n    expect_rules: {torch-mn-to-linalg: {min: 1}}",
             "10:20 expect",
             "the stage has no rule torch-mn-to-linalg, so it can never apply",
-            "did you mean 'torch-mm-to-linalg'",
+            "'torch-mm-to-linalg'",
         ),
         (
             "driver: walk\n",
