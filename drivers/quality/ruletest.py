@@ -268,9 +268,9 @@ def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
         said = {" ".join(str(r.line).split()) for r in refusals}
         if " ".join(test.because.split()) not in said:
             found = "; ".join(f"{r.line} ({r.message})" for r in refusals)
-            said = f"refused by another line: {found}"
+            problem = f"refused by another line: {found}"
             hint = "name that line, or change the program until this one alone refuses it"
-            result.tell(said, "because", "test-because", said, hint)
+            result.tell(problem, "because", "test-because", problem, hint)
 
 
 def _rewritten(
