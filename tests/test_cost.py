@@ -327,3 +327,67 @@ def test_what_was_weighed_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(cost.package, "code", lambda: "another version")
     pipeline.transform(attention(4, 256), costs=cost.Settings(CPU), stages=stages())
     assert len(made) == 1
+
+
+def depthwise(channels: int, size: int, stride: int) -> str:
+    """A padded 3x3 window of torch over square images."""
+    result = (size + 2 - 3) // stride + 1
+    x = f"!torch.vtensor<[1,{channels},{size},{size}],f32>"
+    w = f"!torch.vtensor<[{channels},1,3,3],f32>"
+    y = f"!torch.vtensor<[1,{channels},{result},{result}],f32>"
+    ints = "!torch.list<int>"
+    return f"""func.func @main(%x: {x}, %w: {w}) -> {y} {{
+  %b = torch.constant.none
+  %false = torch.constant.bool false
+  %one = torch.constant.int 1
+  %step = torch.constant.int {stride}
+  %groups = torch.constant.int {channels}
+  %s = torch.prim.ListConstruct %step, %step : (!torch.int, !torch.int) -> {ints}
+  %p = torch.prim.ListConstruct %one, %one : (!torch.int, !torch.int) -> {ints}
+  %n = torch.prim.ListConstruct : () -> {ints}
+  %y = torch.aten.convolution %x, %w, %b, %s, %p, %p, %false, %n, %groups
+      : {x}, {w}, !torch.none, {ints}, {ints}, {ints}, !torch.bool, {ints}, !torch.int -> {y}
+  return %y : {y}
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "rule"),
+    [(14, 1, "linalg-depthwise-by-places-3x3"), (28, 2, "torch-depthwise-channels-last")],
+)
+def test_depthwise_convolutions_run_in_vectors_by_default(
+    size: int, stride: int, rule: str
+) -> None:
+    found = pipeline.transform(depthwise(96, size, stride), kind="cpu", costs=cost.Settings(CPU))
+    applied = [d for d in found.outcome.decisions if d.applies]
+    assert [d.rule for d in applied] == [rule]
+    assert applied[0].ratio > 2
+
+
+def test_rows_that_no_part_fills_slow_a_convolution_down() -> None:
+    """IREE computes up to 8 places of a row at once, and only a divisor of the row's length."""
+    known = roofline.parameters("cpu")
+    assert known.of_rows(56) == 1
+    assert known.of_rows(13) < known.of_rows(26) < known.of_rows(27) < known.of_rows(28)
+    assert roofline.parameters("vulkan").of_rows(13) == 1
+    stage = Stage(phase="torch", rules=["linalg/im2col/linalg-im2col-nchw"], driver="cost")
+    for size, applies in ((3, False), (4, True)):  # rows of 14 and of 13
+        found = pipeline.transform(
+            convolution(32, 64, size=size), stages=[stage], costs=cost.Settings(CPU)
+        )
+        (decision,) = found.outcome.decisions
+        assert decision.applies == applies, decision
+
+
+def test_overlapping_slices_come_from_memory_once() -> None:
+    stage = Stage(phase="torch", rules=["linalg/depthwise"], driver="greedy")
+    text = pipeline.transform(depthwise(16, 28, 1), stages=[*_lowering(), stage]).text
+    found = roofline.estimate(text, CPU)
+    places = found.dispatches[-1]
+    assert places.kind == "elementwise"
+    image, filters, result = 16 * 30 * 30, 16 * 3 * 3, 16 * 28 * 28
+    assert places.bytes == 4 * (image + filters + result)
+
+
+def _lowering() -> list[Stage]:
+    return [Stage(phase="torch", rules=["torch/to-linalg"], driver="walk")]

@@ -90,12 +90,14 @@ def test_each_rule_goes_where_its_ops_are(
     target = "vulkan" if name == "vulkan" else "cpu"
     conversion = (None, ["my-twice-to-linalg"])
     fusions = [("fusions", [])] if name == "vulkan" else []
+    turned = [("depthwise", [])] if name == "cpu-fast" else []
     assert stages(name, own, target) == [
         (None, ["my-twice-thrice-fuse"]),
         *((n, []) for n in before),
         *fusions,
         conversion,
         ("decompose", []),
+        *turned,
         conversion,
         ("to-linalg", []),
         (None, ["my-linalg"]),

@@ -38,7 +38,16 @@ without_flags: [--iree-global-opt-data-tiling]
         )
     )
     names = [s.name for s in made.stages]
-    assert names == ["attention", "forms", "one", "decompose", "to-linalg", "two", "last"]
+    assert names == [
+        "attention",
+        "forms",
+        "one",
+        "decompose",
+        "depthwise",
+        "to-linalg",
+        "two",
+        "last",
+    ]
     kept = {s.name: s for s in base.stages}
     assert all(s == kept[s.name] for s in made.stages if s.name in kept)
     assert made.flags[-1] == "--iree-opt-level=O1"

@@ -40,6 +40,8 @@ Class = Literal[
     "swapped-contraction",
     "convolution",
     "strided-convolution",
+    "depthwise",
+    "scalar-depthwise",
     "attention",
     "reduction",
     "elementwise",
@@ -64,6 +66,16 @@ class Parameters(BaseModel):
     )
     efficiency: dict[Class, Positive] = Field(
         description="The share of the peak that the compiler's kernels of a class reach."
+    )
+    row_tile: Annotated[int, Field(ge=1)] = Field(
+        default=1,
+        description="How many places along a row the compiler's kernels of convolutions compute at "
+        "once, at most; it takes a divisor of the row's length, so that no part is left over.",
+    )
+    row_exponent: Annotated[float, Field(ge=0)] = Field(
+        default=0.0,
+        description="Of rows of which it takes d at once (d / row_tile) ** row_exponent of the "
+        "efficiency is left.",
     )
     special_flops: Positive = Field(
         description="How many operations an exponential, a logarithm, an erf ... stands for."
@@ -99,6 +111,11 @@ class Parameters(BaseModel):
             fresh = sum(size for size in results if size > 1e6 * self.fresh_mb)
             seconds += fresh / (1e9 * self.fresh_gbs)
         return seconds
+
+    def of_rows(self, length: int) -> float:
+        """The share of a convolution's efficiency that rows of this many places leave."""
+        taken = max(d for d in range(1, self.row_tile + 1) if length % d == 0)
+        return float((taken / self.row_tile) ** self.row_exponent)
 
     def peak(self, element: str) -> float:
         """Operations a second for an element type; other types count as f32."""
@@ -247,9 +264,11 @@ def _kernel(name: str, function: Any, known: Parameters) -> Dispatch:
     flops = moved = compute = 0.0
     longest, kind = -1.0, "other"
     results: list[float] = []
+    read: dict[Any, float] = {}
     for op in _ops(function, ("linalg.", "iree_linalg_ext.")):
         if op.name.endswith("dispatch.tensor.load"):
-            moved += _bytes(op.results[0].type)
+            source = op.operands[0]
+            read[source] = read.get(source, 0.0) + _bytes(op.results[0].type)
         elif op.name.endswith("dispatch.tensor.store"):
             results.append(_bytes(op.operands[0].type))
             moved += results[-1]
@@ -257,12 +276,14 @@ def _kernel(name: str, function: Any, known: Parameters) -> Dispatch:
             work = _work(op, known)
             if work is None:
                 continue
-            operations, which, element = work
-            seconds = operations / (known.peak(element) * known.efficiency[which])
+            operations, which, element, share = work
+            seconds = operations / (known.peak(element) * known.efficiency[which] * share)
             flops += operations
             compute += seconds
             if seconds > longest:
                 longest, kind = seconds, which
+    # Slices of one tensor that overlap come from memory once.
+    moved += sum(min(size, _held(source.type, size)) for source, size in read.items())
     memory = known.memory(moved, results)
     took = 1e-6 * known.launch_us + max(compute, memory)
     return Dispatch(name, 1, flops, moved, kind, compute, memory, took)
@@ -294,6 +315,15 @@ def _bytes(type_: Any) -> float:
     return math.prod(_shape(type_)) * max(bits, 8) / 8
 
 
+def _held(type_: Any, otherwise: float) -> float:
+    """The bytes of the tensor that a dispatch is bound to; ``otherwise`` where they vary."""
+    inner = re.search(r"tensor<[^<>]*>(?=>)", str(type_))
+    if inner is None:
+        return otherwise
+    held = ir.Type.parse(inner[0], type_.context)
+    return _bytes(held) if ir.ShapedType(held).has_static_shape else otherwise
+
+
 _SPECIAL = (
     "math.exp",
     "math.log",
@@ -320,36 +350,43 @@ _FREE = (
 )
 
 
-def _work(op: Any, known: Parameters) -> tuple[float, Class, str] | None:
-    """Operations of one structured op, its class, and the element type they are of."""
+def _work(op: Any, known: Parameters) -> tuple[float, Class, str, float] | None:
+    """Operations of one structured op, its class, the element type they are of, and the share of
+    the class's efficiency that its sizes leave."""
     if op.name in ("linalg.fill", "iree_linalg_ext.yield", "linalg.yield", "linalg.index"):
         return None
     shaped = [v.type for v in op.operands if isinstance(v.type, ir.RankedTensorType)]
     element = _element(shaped[0]) if shaped else "f32"
     if op.name in ("iree_linalg_ext.attention", "iree_linalg_ext.online_attention"):
-        return _attention(op, known), "attention", element
+        return _attention(op, known), "attention", element, 1.0
     maps = compiler.indexing_maps(op) if op.name.startswith("linalg.") else None
     if maps is None:
         results = sum(math.prod(_shape(r.type)) for r in op.results)
-        return float(results), "other", element
+        return float(results), "other", element, 1.0
     sizes = _loops(op, maps)
     reduces = _reduces(maps, len(sizes))
     bodies = [inner for inner in _ops(op) if not inner.name.startswith(_FREE)]
     each = sum(known.special_flops if b.name.startswith(_SPECIAL) else 1.0 for b in bodies)
     operations = each * math.prod(sizes)
     if not reduces:
-        return operations, "elementwise", element
+        return operations, "elementwise", element, 1.0
     names = {b.name for b in bodies}
     multiplies = names & {"arith.mulf", "arith.muli", "complex.mul"}
     adds = names & {"arith.addf", "arith.addi", "complex.add"}
     if not (multiplies and adds and len(maps) >= 3):
-        return operations, "reduction", element
+        return operations, "reduction", element, 1.0
     kind = _product(maps)
-    if kind == "contraction" and any(_steps(value) for value in op.operands):
+    share = 1.0
+    if "convolution" in kind:
+        kind = _depthwise(maps) or kind
+        row = _row(maps)
+        if "convolution" in kind and row is not None:
+            share = known.of_rows(sizes[row])
+    elif kind == "contraction" and any(_steps(value) for value in op.operands):
         kind = "strided-contraction"
     elif kind == "contraction" and _swapped(maps):
         kind = "swapped-contraction"
-    return operations, kind, element
+    return operations, kind, element, share
 
 
 def _steps(value: Any) -> bool:
@@ -381,6 +418,31 @@ def _product(maps: Sequence[Any]) -> Class:
     if any("+" in place for place in places):
         return "strided-convolution" if strided else "convolution"
     return "strided-contraction" if strided else "contraction"
+
+
+def _depthwise(maps: Sequence[Any]) -> Class | None:
+    """Whether a convolution sums over its window alone, and if so which loop runs along the rows
+    of the result: the channels, whose products make a vector, or places of the window."""
+    image = next((m for m in maps[:-1] if any("+" in str(r) for r in m.results)), None)
+    if image is None:
+        return None
+    plain = {str(place) for place in image.results}
+    result = [str(place) for place in maps[-1].results]
+    others = {str(place) for m in maps[:-1] if m is not image for place in m.results}
+    if (plain - set(result)) & others or (others & set(result)) - plain:
+        return None
+    if not others & set(result):
+        return None
+    return "depthwise" if result[-1] in plain else "scalar-depthwise"
+
+
+def _row(maps: Sequence[Any]) -> int | None:
+    """The loop along the rows of a convolution's result where those are places of the image (and
+    not channels, which a filter has, too)."""
+    last = re.fullmatch(r"d(\d+)", str(maps[-1].results[-1])) if len(maps[-1].results) else None
+    if last is None or any(str(r) == last[0] for m in maps[:-1] for r in m.results):
+        return None
+    return int(last[1])
 
 
 def _loops(op: Any, maps: Sequence[Any]) -> list[int]:
