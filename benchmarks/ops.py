@@ -1,9 +1,9 @@
 """Single ops on cpu, one thread: the default pipeline, the forms it chose from, PyTorch, the limit.
 
 Convolutions (with bias and relu) whose sizes are those of convolutional networks, depthwise ones
-among them, and products of transformers. Every form that the pipeline's stages for
-convolutions choose from is compiled, too: "lost" is what the default takes over the fastest form.
-The limit is the longer of FLOP over the machine's peak (a large product in numpy) and bytes over its bandwidth
+among them, and products of transformers. Every form that the pipeline's stages for convolutions
+choose from is compiled, too: "lost" is what the default takes over the fastest form. The limit is
+the longer of FLOP over the machine's peak (a large product in numpy) and bytes over its bandwidth
 (a large copy), both measured in the same run. Times are the least processor time of a thread over
 many short samples in turns, so that other work on the machine matters little; judge ratios alone.
 
