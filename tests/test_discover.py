@@ -180,6 +180,7 @@ def products() -> opsets.OpSet:
     )
 
 
+@pytest.mark.slow
 def test_a_search_writes_rules_that_pass_and_goes_on(tmp_path: Path) -> None:
     settings = Settings(tmp_path, timeout=30, most=1)
     found = Search(products(), known(), settings, lambda *_: None).run()

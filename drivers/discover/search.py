@@ -366,7 +366,7 @@ class Search:
         name = pair.name
         taken = {r.rule for r in self.found.rows if r.rule}
         count = 2
-        while name in taken or name in self.shipped.names:
+        while name in taken or self.shipped.has(name):
             name = f"{pair.name}-{count}"
             count += 1
         key = rule_text(pair, name)

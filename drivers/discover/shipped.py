@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from mlirules.drivers.discover.opsets import OpSet
 from mlirules.drivers.discover.programs import Writer, in_order
 from mlirules.drivers.prove.binding import op_key
 from mlirules.language.faults import MlirulesError
-from mlirules.language.library import open_rules
 from mlirules.language.loader import LIBRARY
 from mlirules.language.notation import ast
 from mlirules.language.rule import Rule, nested_calls
@@ -40,10 +38,10 @@ class Shipped:
         self._engines: dict[str, Engine] = {}
         self._ops_of: dict[int, dict[int, Counter[str]]] = {}
 
-    @functools.cached_property
-    def names(self) -> set[str]:
-        """The name of every rule that ships."""
-        return {e.name for e in open_rules([str(LIBRARY)]).entries}
+    @staticmethod
+    def has(name: str) -> bool:
+        """Whether a shipped file is named so."""
+        return any(True for _ in LIBRARY.rglob(f"{name}.yaml"))
 
     # -- which rules a search could find
 
