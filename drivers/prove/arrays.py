@@ -115,6 +115,86 @@ def reshaped(symbols: Symbols, x: Array, shape: Sequence[Any], *, assume: bool) 
         else False
         for s in sizes
     ]
+    known = _shaped_before(world, sizes, total)
+    if known is not None:
+        sizes = known
+    elif assume and not all(
+        plain or not isinstance(s, Poly) or _surely_size(s)
+        for s, plain in zip(sizes, loose, strict=True)
+    ):
+        sizes = _shaped(world, sizes, total, loose)
+    else:
+        sizes = _inferred(symbols, sizes, total, loose, assume=assume)
+    # A shape of a shape is one of what lies below.
+    below = x.base if x.base is not None else x
+    have = below.shape
+    assert x.dtype is not None
+    if len(have) == len(sizes) and all(world.same(a, b) for a, b in zip(have, sizes, strict=True)):
+        return array(x.name, have, x.dtype, below.elem, below)
+    # Dims that stay as they are at the front and the back are read as they are.
+    front = 0
+    while front < min(len(have), len(sizes)) and world.same(have[front], sizes[front]):
+        front += 1
+    back = 0
+    while back < min(len(have), len(sizes)) - front and world.same(
+        have[-1 - back], sizes[-1 - back]
+    ):
+        back += 1
+    end = len(sizes) - back
+    inner_have, inner_new = have[front : len(have) - back], sizes[front:end]
+
+    def elem(index: Sequence[Int]) -> E:
+        at = row_major(index[front:end], inner_new)
+        middle = unravelled(world, at, inner_have)
+        return below.elem([*index[:front], *middle, *index[end:]])
+
+    return array(x.name, sizes, x.dtype, elem, below)
+
+
+def _surely_size(value: Poly) -> bool:
+    """Whether a number is written by sizes alone, so that it is not -1."""
+    return not value.vars and all(
+        c > 0 and all(n.op == "dim" for n, _ in m) for m, c in value.terms.items()
+    )
+
+
+def _shaped_before(world: World, sizes: list[Int], total: Int) -> list[Int] | None:
+    """What these numbers said of as many elements before: the same list, the same shape."""
+    for key, elements, found in world.shaped:
+        if key == key_of(tuple(sizes)) and world.same(elements, total):
+            return list(found)
+    return None
+
+
+def _shaped(world: World, sizes: list[Int], total: Int, loose: list[bool]) -> list[Int]:
+    """The sizes of a program's result: each is what the list says, or it is inferred."""
+    found: list[Int] = []
+    for at, (s, plain) in enumerate(zip(sizes, loose, strict=True)):
+        if not isinstance(s, Poly) or plain or _surely_size(s):
+            if s == -1:
+                s = dim(world.fresh("inferred"))
+            elif isinstance(s, Poly):
+                world.assume(at_least_zero(s))
+            elif s < 0:
+                raise Impossible("a negative size")
+            found.append(s)
+            continue
+        size = dim(f"size {at} of {key_of(tuple(sizes))} {key_of(total)}")
+        inferred, same = is_zero(s + 1), is_zero(s - size)
+        if isinstance(inferred, Node) and isinstance(same, Node):
+            world.assume(Node("or", inferred, same))
+        found.append(size)
+    if not world.same(product(found), total):
+        world.assume(is_zero(product(found) - total))
+    world.shaped.append((key_of(tuple(sizes)), total, found))
+    return found
+
+
+def _inferred(
+    symbols: Symbols, given: list[Int], total: Int, loose: list[bool], *, assume: bool
+) -> list[Int]:
+    """The sizes that a list says; whether one of them is -1 is decided."""
+    world, sizes = symbols.world, list(given)
     inferred = [i for i, s in enumerate(sizes) if not loose[i] and symbols.equal(s, -1)]
     if len(inferred) > 1:
         if assume:
@@ -145,30 +225,9 @@ def reshaped(symbols: Symbols, x: Array, shape: Sequence[Any], *, assume: bool) 
         if not assume:
             raise Undecided("a reshape whose numbers of elements are not known to be equal")
         world.assume(is_zero(product(sizes) - total))
-    # A shape of a shape is one of what lies below.
-    below = x.base if x.base is not None else x
-    have = below.shape
-    assert x.dtype is not None
-    if len(have) == len(sizes) and all(world.same(a, b) for a, b in zip(have, sizes, strict=True)):
-        return array(x.name, have, x.dtype, below.elem, below)
-    # Dims that stay as they are at the front and the back are read as they are.
-    front = 0
-    while front < min(len(have), len(sizes)) and world.same(have[front], sizes[front]):
-        front += 1
-    back = 0
-    while back < min(len(have), len(sizes)) - front and world.same(
-        have[-1 - back], sizes[-1 - back]
-    ):
-        back += 1
-    end = len(sizes) - back
-    inner_have, inner_new = have[front : len(have) - back], sizes[front:end]
-
-    def elem(index: Sequence[Int]) -> E:
-        at = row_major(index[front:end], inner_new)
-        middle = unravelled(world, at, inner_have)
-        return below.elem([*index[:front], *middle, *index[end:]])
-
-    return array(x.name, sizes, x.dtype, elem, below)
+    if assume:
+        world.shaped.append((key_of(tuple(given)), total, sizes))
+    return sizes
 
 
 def padded(

@@ -253,6 +253,8 @@ def given(
     """An operand of a declared type of which nothing else is known."""
     if decl.optional and world.choose(f"{name} is none", [False, True]):
         return None
+    if name in world.limits.constants:
+        return world.limits.constants[name]
     match decl.kind:
         case "vtensor" | "tensor":
             t = element_of(world, name, decl, env)

@@ -8,6 +8,7 @@ from typing import Any
 from mlirules.drivers.prove import arrays, scalars
 from mlirules.drivers.prove.arrays import array
 from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, atom, dim
+from mlirules.drivers.prove.lists import in_order
 from mlirules.drivers.prove.normal import Normal
 from mlirules.drivers.prove.scalars import E, to_type
 from mlirules.drivers.prove.symbols import Symbols
@@ -228,7 +229,7 @@ class Equation:
                     pack = [body.stretched(d, p) for d, p in zip(dims, pack, strict=True)]
                 out.extend(pack)
                 continue
-            value = body.pack(item) if isinstance(item, ast.Pack) else body.eval(item)
+            value = in_order(body.pack(item) if isinstance(item, ast.Pack) else body.eval(item))
             out.extend(value) if isinstance(value, list) else out.append(value)
         return out
 
@@ -285,6 +286,7 @@ class Equation:
                     continue
                 try:
                     value = body.pack(item) if isinstance(item, ast.Pack) else body.eval(item)
+                    value = in_order(value)
                 except Undecided:
                     value = None
                 values.extend(value) if isinstance(value, list) else values.append(value)
@@ -368,11 +370,16 @@ class Equation:
         if isinstance(size, int):
             self.demand(size, to, "...")
             return
+        if self.world.stretches(size, to, assume=self.assume):
+            return
         if not self.world.decide(is_zero(size - 1)):
             self.demand(size, to, "...")
 
     def broadcast(self, sizes: Sequence[Int]) -> Int:
         """The size that sizes broadcast to."""
+        joined = self.world.joined(sizes, assume=self.assume)
+        if joined is not None:
+            return joined
         out: Int = 1
         for d in sizes:
             if d == 1 or self.world.same(out, d):
@@ -676,7 +683,7 @@ def declared_type(symbols: Symbols, decl: ast.TypeDecl) -> Hint:
         elif d.value is None or d.value not in symbols.names or symbols.names[d.value] is None:
             return None, t
         elif d.pack:
-            dims += [symbols.whole(v, "a size") for v in sequence(symbols.names[d.value])]
+            dims += [symbols.whole(v, "a size") for v in sequence(in_order(symbols.names[d.value]))]
         else:
             dims.append(symbols.whole(symbols.names[d.value], "a size"))
     return dims, t

@@ -81,7 +81,7 @@ class Node:
                 found = found - bound
             self._occurring = (
                 found | {self} if self.op == "var" else found,
-                named | {self} if self.op in ("dim", "int") else named,
+                named | {self} if self.op in ("dim", "int", "axis") else named,
             )
         return self._occurring
 

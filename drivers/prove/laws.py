@@ -72,7 +72,7 @@ class Laws:
                     out = out * one
             return out
         lead = Fraction(next(iter(value.terms.values())))
-        scaled = value * (1 / lead)
+        scaled = self.near(value * (1 / lead))
         return atom(Node("inv", scaled)) * (1 / lead)
 
     def select(self, c: Int, a: Int, b: Int) -> Int:
@@ -89,6 +89,7 @@ class Laws:
 
     def function(self, name: str, args: tuple[Int, ...]) -> Int:
         """A function of reals, after the laws that are listed for it."""
+        args = tuple(self.near(a) for a in args)
         a = args[0]
         if name == "rsqrt":
             return self.inverse(self.function("sqrt", args))
@@ -142,6 +143,15 @@ class Laws:
                 )
             args = (first, second)
         return atom(Node("f", name, args))
+
+    def near(self, value: Int) -> Int:
+        """A value whose numbers stand for all that round to them, where constants do."""
+        limits = self.world.limits
+        if not limits.constants:
+            return value
+        if isinstance(value, Poly):
+            return make({m: limits.near(c) for m, c in value.terms.items()})
+        return limits.near(value)
 
     def _exponential(self, a: Int) -> Int:
         """``exp`` of a real sum: the product of those of its terms; of -x the inverse."""

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mlirules.drivers.prove.axes import Unordered, pinned
 from mlirules.drivers.prove.expr import Int, Poly, Undecided
 from mlirules.drivers.prove.scalars import E
 from mlirules.drivers.prove.world import World, is_zero
@@ -13,6 +14,15 @@ from mlirules.language.builtins.lists import replaced, without
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.notation import ast
 from mlirules.language.operands import Refused, sequence, tensor
+
+
+def in_order(value: Any) -> Any:
+    """A list whose order is chosen."""
+    return value.ordered() if isinstance(value, Unordered) else value
+
+
+#: Functions of a list that do not depend on its order.
+UNORDERED = frozenset({"drop", "reduced", "restore", "len", "product", "sum", "distinct", "permute"})
 
 
 class Lists(Evaluator):
@@ -34,7 +44,7 @@ class Lists(Evaluator):
 
     def concrete(self, value: Any, low: int, high: int) -> int:
         """A whole number as one of ``low`` .. ``high`` - 1, each a case of its own."""
-        given = self.whole(value, "the axis")
+        given = pinned(self.world, self.whole(value, "the axis"))
         if isinstance(given, int):
             return given
         for v in itertools.chain(range(max(low, 0), high), range(low, min(0, high))):
@@ -70,8 +80,18 @@ class Lists(Evaluator):
         assert impl is not None
         return impl(items, self.concrete(count, -most, most + 1))
 
+    def items(self, items: Sequence[ast.Expr]) -> list[Any]:
+        """The values of list items; what is a set is put in an order."""
+        return [in_order(v) for v in super().items(items)]
+
+    def pack(self, node: ast.Pack) -> list[Any]:
+        """The values that a pack stands for, in an order."""
+        found: list[Any] = in_order(super().pack(node))
+        return found
+
     def access(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Any:
         """An item of a list, or an element of a tensor."""
+        base = in_order(base)
         if isinstance(base, (list, tuple)):
             where = self.items(items)
             if len(where) != 1:
@@ -101,7 +121,11 @@ class Lists(Evaluator):
 
     def do_permute(self, items: Any, perm: Any) -> list[Any]:
         """Item p[i] of a list at place i."""
-        values = sequence(items)
+        values = sequence(in_order(items))
+        if isinstance(perm, Unordered):
+            return Unordered(
+                [values[i] for i in perm], lambda: [values[i] for i in perm.ordered()]
+            )
         return [values[i] for i in self._axes(values, perm)]
 
     def do_inverse(self, items: Any) -> list[int]:

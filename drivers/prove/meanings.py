@@ -22,6 +22,7 @@ from mlirules.drivers.prove.expr import (
     nodes_in,
     whole,
 )
+from mlirules.drivers.prove.lists import in_order
 from mlirules.drivers.prove.names import (
     COMBINING,
     CREATING,
@@ -125,7 +126,7 @@ class Meanings:
         if isinstance(arg, ast.Call) and "." in arg.fn:
             inner = [self.argument(world, symbols, a, assume) for a in arg.args]
             return self.results(world, op_key(arg), inner, {}, [(None, None)], assume=assume)[0]
-        return symbols.eval(arg)
+        return in_order(symbols.eval(arg))
 
     def results(
         self,

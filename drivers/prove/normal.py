@@ -79,6 +79,8 @@ class Normal(Laws):
             case "const":
                 value = e.args[0]
                 return Fraction(int(value) if isinstance(value, bool) else value)
+            case "num" if e.args[0] in self.world.reals:
+                return self.world.reals[e.args[0]]
             case "special" | "num":
                 return atom(Node(e.op, *e.args))
             case "elem" | "applied":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mlirules.drivers.prove.binding import op_key
+from mlirules.drivers.prove.constants import meant
 from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, atom, key_of, nodes_in
 from mlirules.drivers.prove.meanings import Meanings
 from mlirules.drivers.prove.normal import Normal
@@ -94,6 +95,8 @@ class _Round:
     #: Sizes are at least this.
     least: int = 0
     left_out: dict[str, str] = field(default_factory=dict)
+    #: Whether sizes were broadcast without asking which of them are 1.
+    broadcast: bool = False
 
 
 def prove(
@@ -110,9 +113,14 @@ def prove(
         return Verdict(rule.name, "undecided", why, line)
     deadline = started + timeout
     best = _Round()
-    for least, opaque in [(n, w) for n in (0, 1) for w in _ways(rule, meanings)]:
+    asked = False
+    tries = [(n, w, e) for n in (0, 1) for w in _ways(rule, meanings) for e in (False, True)]
+    for least, opaque, eager in tries:
+        if eager and (not asked or best.reason.startswith(DIFFERENT)):
+            continue  # what forms differ in is decided as it is met
         mine = Meanings(meanings.rules, opaque, meanings.valid, rule.name, meanings.definitions)
-        found = _round(rule, mine, deadline, dropped, least)
+        found = _round(rule, mine, deadline, dropped, least, eager)
+        asked = found.broadcast
         found.used = mine.used
         if best.reason == "out of time" and found.rank <= best.rank:
             break
@@ -120,17 +128,23 @@ def prove(
             best = found
         if found.rank >= RANKS or time.process_time() > deadline:
             break
+    fixed = ""
+    if best.rank < 1 and best.reason.startswith(DIFFERENT):
+        found, fixed = _for_meant(rule, meanings, deadline, dropped)
+        best = found or best
     seconds = time.process_time() - started
     used = tuple(sorted(best.used))
     verdict: Word
     limits = []
     if best.rank < RANKS:
         limits.append(f"ranks to {best.rank}; beyond: {best.reason}")
+    if fixed:
+        limits.append(fixed)
     if best.least:
         limits.append("sizes of at least 1")
     limits += [f"where {op} has a meaning ({why})" for op, why in best.left_out.items()]
     if best.rank < 1 or not best.cases:
-        verdict, reason = "undecided", best.reason or "no case of the rule was found"
+        verdict, reason = "undecided", best.reason or NO_CASE
     elif limits:
         verdict, reason = "bounded", "; ".join(limits)
     else:
@@ -149,6 +163,29 @@ def prove(
         different=verdict == "undecided" and best.reason.startswith(DIFFERENT),
     )
 
+
+def _for_meant(
+    rule: Rule, meanings: Meanings, deadline: float, dropped: int | None
+) -> tuple[_Round | None, str]:
+    """A proof for the numbers that a rule's constants stand for, and which those are."""
+    best: _Round | None = None
+    said: list[str] = []
+    for numbers in meant(rule):
+        mine = Meanings(
+            meanings.rules, frozenset(), meanings.valid, rule.name, meanings.definitions
+        )
+        found = _round(rule, mine, deadline, dropped, 0, False, numbers)
+        found.used = mine.used
+        if not found.cases and found.rank < 1 and found.reason == NO_CASE:
+            continue  # the rule's other conditions leave it out
+        said.append(", ".join(f"{n} = {v:g}" for n, v in numbers.items()))
+        if best is None or found.rank < best.rank:
+            best = found
+    return best, f"constants as what they stand for ({'; '.join(said)})"
+
+
+#: What is said where a rule has no case.
+NO_CASE = "no case of the rule was found"
 
 #: What a difference between two forms is told as.
 DIFFERENT = "not shown to be equal"
@@ -236,7 +273,13 @@ def _symmetric(call: ast.Call) -> bool:
 
 
 def _round(
-    rule: Rule, meanings: Meanings, deadline: float, dropped: int | None, least: int
+    rule: Rule,
+    meanings: Meanings,
+    deadline: float,
+    dropped: int | None,
+    least: int,
+    eager: bool,
+    constants: dict[str, float] | None = None,
 ) -> _Round:
     out = _Round(least=least)
     variants: list[int | None] = [None]
@@ -246,11 +289,15 @@ def _round(
         if p.op in rule.doc.commutative and not _symmetric(p.equation.call)
     ]
     for at, swapped in enumerate(variants):
-        limits = Limits(deadline, RANKS, least=least, left_out=out.left_out)
+        limits = Limits(deadline, RANKS, least=least, left_out=out.left_out, eager=eager)
+        limits.constants = constants or {}
 
         def run(world: World, swapped: int | None = swapped) -> bool:
             case = Case(world, rule, meanings, swapped=swapped, dropped=dropped)
-            sides = case.run()
+            try:
+                sides = case.run()
+            finally:
+                out.broadcast = out.broadcast or bool(world.wide)
             exact = True
             for name, value in sides.before.items():
                 case.line = case.line or (rule.rewrite[0][0] if rule.rewrite else None)
@@ -284,7 +331,7 @@ def _round(
         if out.rank < 1:
             return out
     if not out.cases:
-        out.rank, out.reason = -1, "no case of the rule was found"
+        out.rank, out.reason = -1, NO_CASE
     return out
 
 
@@ -315,7 +362,7 @@ def compare(world: World, name: str, before: Any, after: Any) -> bool:
     if strict(normal, left, {}) == strict(normal, right, {}):
         return True
     for _ in range(40):
-        a, b = normal.of(left), normal.of(right)
+        a, b = normal.near(normal.of(left)), normal.near(normal.of(right))
         if world.equal and key_of(a) != key_of(b):
             # Sizes that are equal on this path, under one name.
             for _ in range(3):

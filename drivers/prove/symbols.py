@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
 from mlirules.drivers.prove import scalars
-from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, nodes_in
-from mlirules.drivers.prove.lists import Lists
+from mlirules.drivers.prove.axes import axes_of, axis_of, pinned
+from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, key_of, nodes_in
+from mlirules.drivers.prove.lists import UNORDERED, Lists, in_order
 from mlirules.drivers.prove.normal import Normal
 from mlirules.drivers.prove.scalars import NUMBER, E
 from mlirules.drivers.prove.tensors import Applied, Unknown
 from mlirules.drivers.prove.world import World, at_least_zero, compared, is_zero
+from mlirules.language.evaluate import Evaluator
 from mlirules.language.functions import SIMPLE, SPECIAL, TENSOR
 from mlirules.language.notation import ast
 from mlirules.language.operands import Refused, dtype, sequence, tensor
@@ -98,6 +101,7 @@ class Symbols(Lists):
 
     def unary(self, op: str, value: Any) -> Any:
         """``not`` or ``-``."""
+        value = in_order(value)
         if op == "not":
             if isinstance(value, E):
                 return scalars.boolean("not", value)
@@ -136,6 +140,7 @@ class Symbols(Lists):
         if op in ("in", "not in"):
             found = any(self.equal(a, v) for v in sequence(b, "the right side of 'in'"))
             return found if op == "in" else not found
+        a, b = in_order(a), in_order(b)
         many = isinstance(a, (list, tuple)) or isinstance(b, (list, tuple))
         if op in ("==", "!="):
             if not many and self.at_run_time(a, b):
@@ -193,7 +198,9 @@ class Symbols(Lists):
             return bool(super().binary(op, a, b))
         if isinstance(a, (E, float)) or isinstance(b, (E, float)):
             return self.decided_real(op, a, b)
-        a, b = (int(v) if isinstance(v, bool) else v for v in (a, b))
+        if isinstance(a, Poly) and isinstance(b, Poly) and a == b:
+            return op in ("==", "<=", ">=")
+        a, b = (int(v) if isinstance(v, bool) else pinned(self.world, v) for v in (a, b))
         for v in (a, b):
             if not isinstance(v, (int, Poly)):
                 raise Refused(f"{type(v).__name__} is not a number")
@@ -222,6 +229,8 @@ class Symbols(Lists):
             case "==" | "!=":
                 first = next(iter(d.terms.values()))
                 found = self.world.decide(Node("req0", d if first > 0 else -d))
+                if found:
+                    self.is_number(d)
                 return found == (op == "==")
             case ">=":
                 return self.world.decide(Node("rge0", d))
@@ -231,6 +240,13 @@ class Symbols(Lists):
                 return self.world.decide(Node("rgt0", d))
             case _:
                 return self.world.decide(Node("rgt0", -d))
+
+    def is_number(self, d: Poly) -> None:
+        """Remember that a number of the program's is a given one, where its difference is 0."""
+        rest = d.terms.get((), 0)
+        ((mono, c), *more) = [(m, k) for m, k in d.terms.items() if m]
+        if not more and len(mono) == 1 and mono[0][1] == 1 and mono[0][0].op == "num":
+            self.world.reals[str(mono[0][0].args[0])] = -Fraction(rest) / Fraction(c)
 
     def equal(self, a: Any, b: Any) -> bool:
         """Equality of two values, decided where they are symbols."""
@@ -274,7 +290,7 @@ class Symbols(Lists):
             return scalars.wide(dtype(self.eval(node.args[0])))
         if fn in TENSOR:
             raise Refused(f"{fn} gives a tensor: define it in an equation of its own", node)
-        args = self.items(node.args)
+        args = Evaluator.items(self, node.args) if fn in UNORDERED else self.items(node.args)
         if any(isinstance(a, Unknown) for a in args) and fn not in ("present", "constant"):
             raise Undecided(f"{fn} of what is not known")
         if fn == "select" and isinstance(args[0], bool):
@@ -359,6 +375,7 @@ class Symbols(Lists):
             return out
         if not any(isinstance(v, Poly) for v in flat):
             return (max if fn == "max" else min)(flat)
+        flat = [pinned(self.world, v) for v in flat]
         out = flat[0]
         for v in flat[1:]:
             out = self.world.most(out, v) if fn == "max" else self.world.least(out, v)
@@ -413,6 +430,9 @@ class Symbols(Lists):
         rank = x if isinstance(x, int) else len(x) if isinstance(x, list) else tensor(x).rank
         most = max(1, rank)
         d = self.whole(d, "the axis")
+        found = axis_of(self.world, d, most) if isinstance(d, Poly) else None
+        if found is not None:
+            return 0 if most == 1 else found
         if not (self.decided(">=", d, -most) and self.decided("<", d, most)):
             raise Refused(f"axis {d} is outside a rank-{rank} tensor")
         # Which one it is counts only where something stands on it.
@@ -422,6 +442,9 @@ class Symbols(Lists):
         """The axes of a reduction."""
         rank = tensor(x).rank
         named = [] if dims is None else dims if isinstance(dims, (list, tuple)) else [dims]
+        several = axes_of(self.world, named, rank)
+        if several is not None:
+            return several
         found = [self.do_axis(d, rank) for d in named]
         if rank == 0:
             return []
@@ -498,7 +521,10 @@ class Symbols(Lists):
             return 0 if size == 1 else index
         if isinstance(index, Poly) and self.world.within(index, size):
             return index
-        return self.world.picked(is_zero(size - 1), 0, index)
+        found = self.world.picked(is_zero(size - 1), 0, index)
+        if isinstance(index, Poly) and self.world.broadcasts(size, index):
+            self.world.inside.add((key_of(found), size.key))
+        return found
 
     def do_static(self, x: Any) -> bool:
         """Whether sizes are known at compile time: both are cases where they are symbols."""

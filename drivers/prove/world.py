@@ -12,6 +12,7 @@ import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from mlirules.drivers.prove.expr import (
@@ -21,6 +22,8 @@ from mlirules.drivers.prove.expr import (
     Poly,
     Undecided,
     atom,
+    dim,
+    key_of,
     make,
     terms_of,
 )
@@ -102,9 +105,15 @@ class Limits:
     left_out: dict[str, str] = field(default_factory=dict)
     #: Every path of a lower rank has been run.
     rank_at_work: int = 0
+    #: Whether what broadcasting asks of sizes is decided at once.
+    eager: bool = False
+    #: Constants that stand for one number each; numbers that round to one are one.
+    constants: dict[str, float] = field(default_factory=dict)
+    rounded: list[Fraction] = field(default_factory=list)
     #: The element types that a symbol may stand for; all where none is given.
     types: tuple[DType, ...] = ()
     _solver: Solver | None = None
+    _looked: float = 0.0
 
     def solver(self) -> Solver:
         """The solver, shared by all paths."""
@@ -112,10 +121,24 @@ class Limits:
             self._solver = Solver(self.least)
         return self._solver
 
+    def near(self, value: Number) -> Number:
+        """The number that stands for all that round to it, where constants do."""
+        if not self.constants or not isinstance(value, Fraction):
+            return value
+        for other in self.rounded:
+            if abs(value - other) * 1_000_000_000 <= abs(other):
+                return other
+        self.rounded.append(value)
+        return value
+
     def check(self) -> None:
         """Raise :class:`OutOfTime` when the time is over."""
-        if time.process_time() > self.deadline:
-            raise OutOfTime("out of time")
+        # The processor's time is dear to ask for: no more often than a plain clock says.
+        now = time.perf_counter()
+        if now - self._looked > 0.05:
+            self._looked = now
+            if time.process_time() > self.deadline:
+                raise OutOfTime("out of time")
 
 
 @dataclass
@@ -135,6 +158,16 @@ class World:
     facts: list[Node] = field(default_factory=list)
     #: Sizes that a reshape infers, by how many elements there are and how many beside it.
     inferred: dict[str, Int] = field(default_factory=dict)
+    #: Lists of sizes that a program reshapes to, with how many elements, and the shapes.
+    shaped: list[tuple[str, Int, list[Int]]] = field(default_factory=list)
+    #: Sizes that others are broadcast to, and those.
+    wide: dict[Node, frozenset[Node]] = field(default_factory=dict)
+    #: Indices that are below a size for certain, by their keys.
+    inside: set[tuple[str, str]] = field(default_factory=set)
+    #: Axes that the program gives, and what is chosen of them.
+    axes: dict[Node, Any] = field(default_factory=dict)
+    #: Numbers that a condition says to be others.
+    reals: dict[str, Int] = field(default_factory=dict)
     #: Sizes that equations write by others.
     equal: dict[Node, Int] = field(default_factory=dict)
     #: Numbers for which all that is assumed holds; how many facts they were held against.
@@ -311,6 +344,8 @@ class World:
 
     def within(self, value: Int, size: Int) -> bool:
         """Whether 0 <= value < size for certain."""
+        if self.inside and (key_of(value), key_of(size)) in self.inside:
+            return True
         if self._radix(value, size):
             return True
         if self.follows(at_least_zero(value)) and self.follows(at_least_zero(size - value - 1)):
@@ -377,6 +412,65 @@ class World:
             return self.follows(at_least_zero(weight - 1))
         return self._radix(rest, weight)
 
+    # -- broadcasting
+
+    def joined(self, sizes: Sequence[Int], *, assume: bool) -> Int | None:
+        """The size that sizes broadcast to, without asking which of them are 1.
+
+        None: where that does not help, or (unless ``assume``) they may not fit.
+        """
+        if self.limits.eager:
+            return None
+        found: set[Node] = set()
+        for s in sizes:
+            if isinstance(s, int):
+                if s != 1:
+                    return None
+                continue
+            name = _named(s)
+            if name is None:
+                return None
+            found |= self.wide.get(name, frozenset((name,)))
+        if len(found) < 2:
+            return atom(next(iter(found))) if found else 1
+        names = sorted(found, key=lambda n: n.key)
+        first = atom(names[0])
+        if all(self.same(first, atom(n)) for n in names[1:]):
+            return first
+        all_of_them = frozenset(found)
+        for wide, of in self.wide.items():
+            if of == all_of_them:
+                return atom(wide)
+        if not assume:
+            for at, a in enumerate(names):
+                for b in names[:at]:
+                    if not self.follows(_fit(atom(a), atom(b))):
+                        return None
+        out = dim("the broadcast of " + ",".join(n.key for n in names))
+        for n in names:
+            self.assume(_fit(atom(n), out, only=True))
+        self.assume(_any(is_zero(out - atom(n)) for n in names))
+        ((mono, _),) = out.terms.items()
+        self.wide[mono[0][0]] = all_of_them
+        return out
+
+    def stretches(self, size: Int, to: Int, *, assume: bool) -> bool:
+        """Whether a size is 1 or another one for certain; ``assume``: that it is so."""
+        if self.limits.eager or not isinstance(size, Poly) or not isinstance(to, Poly):
+            return False
+        fit = _fit(size, to, only=True)
+        if assume:
+            self.assume(fit)
+            return True
+        return self.follows(fit)
+
+    def broadcasts(self, size: Poly, index: Poly) -> bool:
+        """Whether an index runs over a size that this one is broadcast to."""
+        name = _named(index)
+        if name is None or name.op != "var":
+            return False
+        return bool(self.known.get(getattr(_fit(size, name.args[1], only=True), "key", "")))
+
     # -- whole numbers
 
     def idiv(self, a: Int, b: Int) -> Int:
@@ -436,6 +530,28 @@ class World:
             return a
         assert isinstance(condition, Node)
         return b + atom(Node("holds", condition)) * (a - b)
+
+
+def _named(value: Int) -> Node | None:
+    """The node that a value is."""
+    if not isinstance(value, Poly) or len(value.terms) != 1:
+        return None
+    ((mono, c),) = value.terms.items()
+    return mono[0][0] if c == 1 and len(mono) == 1 and mono[0][1] == 1 else None
+
+
+def _any(conditions: Iterable[Node | bool]) -> Node | bool:
+    """The condition that one of some holds."""
+    left = list(conditions)
+    if any(c is True for c in left):
+        return True
+    return Node("or", *[c for c in left if isinstance(c, Node)])
+
+
+def _fit(a: Int, b: Int, *, only: bool = False) -> Node | bool:
+    """The condition that two sizes broadcast; ``only``: the first to the second."""
+    one = [is_zero(a - 1)] if only else [is_zero(a - 1), is_zero(b - 1)]
+    return _any([*one, is_zero(a - b)])
 
 
 def _single(value: Int) -> bool:
