@@ -27,13 +27,24 @@ _STARTS = (1.0, -1.0, 0.1, -0.1, 10.0, -10.0)
 def meant(rule: Rule) -> Iterator[dict[str, float]]:
     """The numbers that the constants of a rule stand for, every combination of them."""
     found: dict[str, list[float]] = {}
-    for _, expr in rule.where:
+    for expr in (part for _, w in rule.where for part in _parts(w)):
         one = _roots(rule, expr) or _infinite(rule, expr)
         if one is not None:
             found.setdefault(one[0], one[1])
     if found and all(found.values()):
         for values in itertools.product(*found.values()):
             yield dict(zip(found, values, strict=True))
+
+
+def _parts(expr: ast.Expr) -> Iterator[ast.Expr]:
+    """The conditions that ``and`` joins."""
+    waiting = [expr]
+    while waiting:
+        at = waiting.pop()
+        if isinstance(at, ast.Binary) and at.op == "and":
+            waiting += [at.left, at.right]
+        else:
+            yield at
 
 
 def _constant(rule: Rule, name: str) -> bool:

@@ -13,7 +13,7 @@ from mlirules.drivers.prove.normal import Normal
 from mlirules.drivers.prove.scalars import E, to_type
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Array
-from mlirules.drivers.prove.world import OutOfTime, World, at_least_zero, is_zero
+from mlirules.drivers.prove.world import Impossible, OutOfTime, World, at_least_zero, is_zero
 from mlirules.language.functions import TENSOR
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression as walk
@@ -472,11 +472,12 @@ class Equation:
             return  # of the elements that are read it may still hold
         self.checked = False
 
-    @staticmethod
-    def typed(value: Any, t: DType | None) -> E:
+    def typed(self, value: Any, t: DType | None) -> E:
         """What the equation computes, in the target's type."""
         if isinstance(value, E) and value.dtype is not scalars.NUMBER:
             if t is not None and not (value.dtype is t or value.dtype == t):
+                if self.assume:
+                    raise Impossible("a program that declares another type than its op gives")
                 raise Undecided(f"an equation of {value.dtype} for a target of {t}")
             return value
         return scalars.to_type(value, t)

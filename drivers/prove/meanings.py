@@ -212,7 +212,7 @@ class Meanings:
             if declared is not None and declared[1].kind not in ("vtensor", "tensor"):
                 continue
             if t is None:
-                t = self.type_of(world, rule, name, env, args, at)
+                t = self.type_of(world, rule, name, env, args, at, assume=assume)
             if declared is not None and declared[1].element is not None:
                 binder.element(declared[1].element, t)
             if dims is None and assume and declared is not None:
@@ -247,6 +247,8 @@ class Meanings:
                     raise Undecided(f"{rule.name}: the sizes of {name} are not computed")
                 t = inner[name][1]
                 if t is not None and not (value.dtype is t or value.dtype == t):
+                    if assume:
+                        raise Impossible(f"{name} of another type")
                     raise Undecided(f"{rule.name} gives {value.dtype} where {t} is declared")
             out.append(value)
         return out
@@ -281,7 +283,15 @@ class Meanings:
                 raise NoFit(str(line), sizes=floats or valid, refused=valid)
 
     def type_of(
-        self, world: World, rule: Rule, name: str, env: dict[str, Any], args: list[Any], at: int
+        self,
+        world: World,
+        rule: Rule,
+        name: str,
+        env: dict[str, Any],
+        args: list[Any],
+        at: int,
+        *,
+        assume: bool,
     ) -> DType:
         """The element type of a result for which the program's type is not given."""
         args = [v.settle() if isinstance(v, Unknown) and v.settle is not None else v for v in args]
@@ -320,6 +330,9 @@ class Meanings:
                 raise Undecided(f"the element type of {name}")
             if short in COMBINING or found.is_float:
                 return found
+        if assume:
+            # Whichever the program declares: where the op gives another one, it is no program.
+            return LazyType(world, f"type of {short} {world.fresh('t')}")
         raise Undecided(f"{base}: the element type of its result is not declared")
 
     # -- what nothing is known of

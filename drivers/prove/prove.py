@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from mlirules.drivers.prove.constants import meant
 from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, atom, key_of, nodes_in
 from mlirules.drivers.prove.meanings import Meanings
 from mlirules.drivers.prove.normal import Normal
-from mlirules.drivers.prove.scalars import E
+from mlirules.drivers.prove.scalars import INDEX, NUMBER, E, LazyType
 from mlirules.drivers.prove.sides import At, Case
 from mlirules.drivers.prove.tensors import Applied, Array
 from mlirules.drivers.prove.world import (
@@ -25,8 +25,10 @@ from mlirules.drivers.prove.world import (
     paths,
 )
 from mlirules.language.notation import ast
+from mlirules.language.notation.parser import parse_expression
 from mlirules.language.operands import Refused
 from mlirules.language.rule import Line, Rule, nested_calls
+from mlirules.language.values import dtype_named
 from mlirules.support import files
 
 #: The highest rank for which a rule over any rank is proven.
@@ -201,14 +203,51 @@ def for_cost(rule: Rule) -> tuple[str, ...]:
 
 
 def unneeded(rule: Rule, meanings: Meanings, *, timeout: float) -> tuple[str, ...]:
-    """Conditions without which a proven rule is proven, too."""
+    """Conditions without which a proven rule is proven, too, and weaker ones that would do."""
     found = list(for_cost(rule))
     for at, (line, expr) in enumerate(rule.where):
         if isinstance(expr, ast.Call) and expr.fn in ("one_use", "inside", "static", "unused"):
             continue
         if prove(rule, meanings, timeout=timeout, dropped=at).verdict == "proven":
             found.append(f"`{line}` is not needed for equality")
+            continue
+        for text in weaker(str(line), expr):
+            where = list(rule.where)
+            where[at] = (line, parse_expression(text))
+            if prove(replace(rule, where=where), meanings, timeout=timeout).verdict == "proven":
+                found.append(f"instead of `{line}`, `{text}` would do for equality")
+                break
     return tuple(found)
+
+
+def weaker(text: str, expr: ast.Expr) -> Iterator[str]:
+    """Conditions that hold wherever this one does, the weakest first."""
+    match expr:
+        case ast.Binary(op=op, left=left, right=right):
+            a, b = text[left.pos : left.end], text[right.pos : right.end]
+            match op, right:
+                case "and", _:
+                    yield from (a, b)
+                case "in", ast.ListExpr(items=items):
+                    types = [dtype_named(i.id) for i in items if isinstance(i, ast.Name)]
+                    named = [t for t in types if t is not None]
+                    if len(named) < len(items) or not named:
+                        return
+                    if all(t.is_float for t in named):
+                        yield from (f"is_float({a}) or is_complex({a})", f"is_float({a})")
+                    elif all(t.is_int for t in named):
+                        yield from (f"not is_bool({a})", f"is_int({a})")
+                case "==", ast.Literal(value=int(n)) if n > 0 and not isinstance(n, bool):
+                    yield from (f"{a} != 0", f"{a} >= 1", f"{a} <= {n}", f"{a} >= {n}")
+                case "==", _ if not isinstance(right, ast.ListExpr):
+                    yield from (f"{a} <= {b}", f"{a} >= {b}")
+                case (">" | "<"), _:
+                    yield from (f"{a} != {b}", f"{a} {op}= {b}")
+        case ast.Call(fn="is_float", args=(ast.Name(id=name),)):
+            yield from (f"not is_bool({name})", f"is_float({name}) or is_complex({name})")
+            yield f"is_float({name}) or is_int({name})"
+        case ast.Call(fn="is_int", args=(ast.Name(id=name),)):
+            yield from (f"not is_bool({name})", f"is_int({name}) or is_bool({name})")
 
 
 def refuted(rule: Rule, verdict: Verdict) -> Verdict:
@@ -370,7 +409,8 @@ def compare(world: World, name: str, before: Any, after: Any) -> bool:
         if (isinstance(a, Poly) and isinstance(b, Poly) and a == b) or (
             not isinstance(a, Poly) and not isinstance(b, Poly) and a == b
         ):
-            return False
+            # Integers are exact: nothing rounds that could differ.
+            return rounds_nowhere(left) and rounds_nowhere(right)
         split = _free_condition(a, b)
         empty = None if split is not None else _emptiness(world, a, b)
         if split is not None:
@@ -394,6 +434,17 @@ def elements(world: World, before: Array, after: Array, index: list[Any]) -> tup
         left, right = before.elem(index), after.elem(index)
         if stage == world.stage():
             return left, right
+
+
+def rounds_nowhere(e: E) -> bool:
+    """Whether an element is computed of integers and truth values alone."""
+    for n in nodes_in(e):
+        if not isinstance(n, E) or n.dtype is INDEX:
+            continue
+        among = n.dtype.among if isinstance(n.dtype, LazyType) else (n.dtype,)
+        if n.dtype is NUMBER or not all(t.is_int or t.is_bool for t in among):
+            return False
+    return True
 
 
 def shown(value: Any) -> str:
