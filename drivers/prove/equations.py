@@ -10,10 +10,11 @@ from mlirules.drivers.prove.arrays import array
 from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, atom, dim
 from mlirules.drivers.prove.lists import in_order
 from mlirules.drivers.prove.normal import Normal
-from mlirules.drivers.prove.scalars import E, to_type
+from mlirules.drivers.prove.scalars import E, LazyType, to_type
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Array
 from mlirules.drivers.prove.world import Impossible, OutOfTime, World, at_least_zero, is_zero
+from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.functions import TENSOR
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression as walk
@@ -37,6 +38,19 @@ class Bodies(Symbols):
         #: Only places are asked for, so what stands there does not matter.
         self.trial = trial
         self.running = True
+
+    def call(self, node: ast.Call) -> Any:
+        """A function's value; of a function that the program gives only that it is one is known."""
+        if node.fn in FUNCTIONS or node.fn in self.names or dtype_named(node.fn) is not None:
+            return super().call(node)
+        normal = Normal(self.world)
+        args = [scalars.to_type(v, None) for v in self.items(node.args)]
+        known = f"what {node.fn} gives"
+        if known not in self.world.chosen:
+            declared = self.equation.hint[1]
+            self.world.chosen[known] = declared or LazyType(self.world, known)
+        key = Node("operands", node.fn, *(normal.of(a) for a in args))
+        return E("applied", (key, 0, ()), self.world.chosen[known])
 
     def access(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Any:
         """An element, or an item of a list."""
@@ -502,6 +516,7 @@ class Rewrite:
         assume: bool,
         checked: bool = False,
         body: Callable[..., dict[str, Any]] | None = None,
+        unused: frozenset[str] = frozenset(),
     ) -> None:
         self.world, self.rule, self.call = world, rule, call
         #: What says what raw MLIR makes.
@@ -510,6 +525,8 @@ class Rewrite:
         self.locals: dict[str, Any] = {}
         self.hints = hints
         self.assume, self.checked = assume, checked
+        #: Results that nothing reads: whatever they are given.
+        self.unused = unused
         #: The line that is at work: where a verdict stands.
         self.line: Line | None = None
 
@@ -528,6 +545,8 @@ class Rewrite:
         """One line."""
         self.world.limits.check()
         match statement:
+            case ast.IndexEquation(target=target) if target in self.unused:
+                return
             case ast.IndexEquation():
                 self.equation(statement)
             case ast.Assignment(target=target, value=value):

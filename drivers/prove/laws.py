@@ -20,6 +20,15 @@ from mlirules.drivers.prove.realness import finite, positive, special
 from mlirules.drivers.prove.world import World, at_least_zero
 
 
+def _choice(value: Int) -> Node | None:
+    """The choice between two values that a value is."""
+    if isinstance(value, Poly) and len(value.terms) == 1:
+        ((mono, c),) = value.terms.items()
+        if c == 1 and len(mono) == 1 and mono[0][1] == 1 and mono[0][0].op == "ite":
+            return mono[0][0]
+    return None
+
+
 class Laws:
     """Arithmetic and functions over the reals, under the assumptions of one world."""
 
@@ -33,6 +42,15 @@ class Laws:
         for x, y in ((a, b), (b, a)):
             if special(x) in ("inf", "-inf") and finite(self.world, y):
                 return x
+        choices = sorted(
+            ((_choice(x), y) for x, y in ((a, b), (b, a)) if _choice(x) is not None),
+            key=lambda t: key_of(t[0]),
+        )
+        for node, y in choices:
+            # What is added to a choice is added to both of its values.
+            assert node is not None
+            c, p, q = node.args
+            return self.select(c, self.added(p, y), self.added(q, y))
         out = a + b
         if len(terms_of(out)) < len(terms_of(a).keys() | terms_of(b).keys()):
             gone = [m for m in terms_of(a).keys() & terms_of(b).keys() if m not in terms_of(out)]

@@ -166,6 +166,14 @@ class Lists(Evaluator):
         rest = iter(values)
         return [value if i in at else next(rest) for i in range(len(values) + len(places))]
 
+    def do_expanded(self, items: Any, count: Any) -> list[Any]:
+        """A list of one item repeated; of another length it is refused."""
+        from mlirules.language.builtins import FUNCTIONS
+
+        impl = FUNCTIONS["expanded"].impl
+        assert impl is not None
+        return list(impl(sequence(items), self.concrete(count, 0, 7)))
+
     def do_reduced(self, items: Any, where: Any, keep: Any) -> list[Any]:
         """The indices of a reduction's result."""
         if not isinstance(keep, bool):

@@ -102,6 +102,7 @@ REFUSALS = (
     "division by zero",
     "indices for a tensor",
     "outside a list",
+    "are needed",
 )
 #: Ops whose operands have one element type in PyTorch.
 ONE_TYPE = frozenset(

@@ -43,6 +43,16 @@ from mlirules.language.values import DType
 _ORDERS = 24
 
 
+def _place(value: Int) -> bool:
+    """Whether a value is written by indices and sizes, as places in tensors are."""
+    return all(
+        isinstance(c, int)
+        and abs(c) <= 1 << 31
+        and (not m or (len(m) == 1 and m[0][1] == 1 and m[0][0].op in ("var", "dim")))
+        for m, c in terms_of(value).items()
+    )
+
+
 class Normal(Laws):
     """Normal forms under the assumptions of one world."""
 
@@ -55,9 +65,9 @@ class Normal(Laws):
     def of(self, e: E) -> Int:
         """An element's normal form, by its type."""
         t = e.dtype
-        if e.op == "elem" and isinstance(t, LazyType) and len(t.among) > 1:
+        if e.op in ("elem", "applied") and isinstance(t, LazyType) and len(t.among) > 1:
             # What is only moved is the same in every type.
-            return atom(Node("elem", *e.args))
+            return atom(Node(e.op, *e.args))
         if t is NUMBER:
             return self.real(e)
         if t is INDEX or t.is_int:
@@ -320,9 +330,34 @@ class Normal(Laws):
                     return 0  # no real number is infinite
                 if op == "==" and y_ == 0 and positive(self.world, x_):
                     return 0  # exponentials, and sums of them, are above 0
+        return self.compared(op, type_name_for_order(t), a, b)
+
+    def compared(self, op: str, order: str, a: Int, b: Int) -> Int:
+        """A comparison in an order: of numbers, of truth values as numbers, of places."""
         if op == "==":
             a, b = sorted((a, b), key=key_of)
-        return self.indicator(Node("cmp", op, type_name_for_order(t), a, b))
+        if order in ("real", "si64") and not isinstance(a, Poly) and not isinstance(b, Poly):
+            return int({"==": a == b, "<": a < b, "<=": a <= b}[op])
+        chosen = {n for v in (a, b) for m in terms_of(v) for n, _ in m}
+        if len(chosen) == 1 and next(iter(chosen)).op == "holds":
+            # A choice between two numbers: the comparison is one, too.
+            (node,) = chosen
+            no, yes = (
+                self.compared(op, order, self.chosen(a, n), self.chosen(b, n)) for n in (0, 1)
+            )
+            return no + (yes - no) * atom(node)
+        if order == "si64" and all(_place(v) for v in (a, b)):
+            # Places in a tensor, and differences of two, are far below 2 to the power of 63.
+            d = b - a
+            return self.indicator(
+                {"==": is_zero(d), "<": at_least_zero(d - 1), "<=": at_least_zero(d)}[op]
+            )
+        return self.indicator(Node("cmp", op, order, a, b))
+
+    @staticmethod
+    def chosen(value: Int, which: int) -> Int:
+        """A value of one truth value where that is 0 or 1."""
+        return sum((c for m, c in terms_of(value).items() if which or not m), 0)
 
     def indicator(self, condition: Node | bool) -> Int:
         """1 where a condition holds, else 0."""
@@ -521,7 +556,7 @@ class Normal(Laws):
             by: dict[Node, Int] = {}
             named: list[Node] = []
             for i, v in enumerate(order):
-                size = self.replaced(v.args[1], by)
+                size = self.world.canonical(self.replaced(v.args[1], by))
                 new = Node("var", f"#{height}.{i}", size)
                 by[v] = atom(new)
                 named.append(new)

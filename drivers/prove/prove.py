@@ -16,6 +16,7 @@ from mlirules.drivers.prove.scalars import INDEX, NUMBER, E, LazyType
 from mlirules.drivers.prove.sides import At, Case
 from mlirules.drivers.prove.tensors import Applied, Array
 from mlirules.drivers.prove.world import (
+    Impossible,
     Limits,
     OutOfTime,
     World,
@@ -130,6 +131,8 @@ def prove(
             best = found
         if found.rank >= RANKS or time.process_time() > deadline:
             break
+        if best.reason.startswith(DIFFERENT) and any(True for _ in meant(rule)):
+            break  # for all numbers they are not equal
     fixed = ""
     if best.rank < 1 and best.reason.startswith(DIFFERENT):
         found, fixed = _for_meant(rule, meanings, deadline, dropped)
@@ -392,8 +395,10 @@ def compare(world: World, name: str, before: Any, after: Any) -> bool:
     for v in index:
         if isinstance(v, Poly):
             (node,) = v.vars
-            world.assume(at_least_zero(node.args[1] - 1))
-            world.assume(at_least_zero(node.args[1] - 1 - v))
+            world.assume(at_least_zero(node.args[1] - 1), check=False)
+            world.assume(at_least_zero(node.args[1] - 1 - v), check=False)
+    if not world.possible():
+        raise Impossible("a result without elements")
     left, right = elements(world, before, after, index)
     if left.key == right.key:
         return True

@@ -107,7 +107,10 @@ class Replacement:
             case "min":
                 return w.least(*args)
             case "holds":
-                return n.indicator(args[0])
+                condition = args[0]
+                if isinstance(condition, Node) and condition.op == "cmp":
+                    return n.compared(*condition.args)
+                return n.indicator(condition)
             case "f":
                 return n.function(args[0], args[1])
             case "exp":

@@ -364,6 +364,7 @@ class Case:
             assume=False,
             checked=True,
             body=run_body,
+            unused=frozenset(r for r in self.rule.root_results if r and r not in before),
         )
         try:
             made = rewrite.run()

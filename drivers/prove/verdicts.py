@@ -21,7 +21,7 @@ from mlirules.language.rule import Rule
 from mlirules.support import cache, files
 
 #: Raised with every change after which a verdict that was given may no longer be.
-PROVER = 4
+PROVER = 5
 
 #: The verdicts that ship.
 FILE = Path(__file__).with_name("verdicts.json")
@@ -94,6 +94,19 @@ def shipped(file: Path = FILE) -> dict[str, dict[str, Any]]:
         return {}
     found: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
     return found
+
+
+#: The sets whose verdicts ship, and what writes them anew.
+SETS = ("torch/fusions", "torch/unfuse", "torch/decompose", "linalg")
+RENEW = f"mlirules prove {' '.join(SETS)} --timeout 4 --no-run --store"
+
+
+def stale(rules: Iterable[Rule], file: Path = FILE) -> list[str]:
+    """The rules whose own lines are not those that a shipped verdict is about."""
+    found = shipped(file)
+    return [
+        r.name for r in rules if r.name not in found or found[r.name]["own"] != own_hash(r)
+    ]
 
 
 def ship(new: Iterable[dict[str, Any]], names: Iterable[str], file: Path = FILE) -> None:

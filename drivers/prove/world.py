@@ -9,6 +9,7 @@ solver knows nothing is a fork too, so what it cannot tell never makes a proof.
 from __future__ import annotations
 
 import heapq
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -164,6 +165,8 @@ class World:
     wide: dict[Node, frozenset[Node]] = field(default_factory=dict)
     #: Indices that are below a size for certain, by their keys.
     inside: set[tuple[str, str]] = field(default_factory=set)
+    #: Sizes that reductions run over, each written in one way.
+    sizes: list[Int] = field(default_factory=list)
     #: Axes that the program gives, and what is chosen of them.
     axes: dict[Node, Any] = field(default_factory=dict)
     #: Numbers that a condition says to be others.
@@ -246,8 +249,11 @@ class World:
             return False
         return None
 
-    def assume(self, condition: Node | bool) -> None:
-        """Assume a condition. Raises :class:`Impossible` where it contradicts what is known."""
+    def assume(self, condition: Node | bool, *, check: bool = True) -> None:
+        """Assume a condition. Raises :class:`Impossible` where it contradicts what is known.
+
+        ``check=False``: a contradiction is found where next it is asked for.
+        """
         if isinstance(condition, bool):
             if not condition:
                 raise Impossible("a condition that is false")
@@ -255,7 +261,7 @@ class World:
         if self.known.get(condition.key):
             return
         self._hold(condition)
-        if not self.possible():
+        if check and not self.possible():
             raise Impossible(str(condition))
 
     def _hold(self, condition: Node | bool) -> None:
@@ -448,7 +454,7 @@ class World:
                         return None
         out = dim("the broadcast of " + ",".join(n.key for n in names))
         for n in names:
-            self.assume(_fit(atom(n), out, only=True))
+            self.assume(_fit(atom(n), out, only=True), check=False)
         self.assume(_any(is_zero(out - atom(n)) for n in names))
         ((mono, _),) = out.terms.items()
         self.wide[mono[0][0]] = all_of_them
@@ -470,6 +476,20 @@ class World:
         if name is None or name.op != "var":
             return False
         return bool(self.known.get(getattr(_fit(size, name.args[1], only=True), "key", "")))
+
+    def canonical(self, size: Int) -> Int:
+        """One way to write a size for all ways that are known to be equal."""
+        if not isinstance(size, Poly) or size.vars:
+            return size
+        if all(n.op in ("dim", "int") for m in size.terms for n, _ in m):
+            if size not in self.sizes:
+                self.sizes.append(size)
+            return size
+        for other in self.sizes:
+            if self.same(size, other):
+                return other
+        self.sizes.append(size)
+        return size
 
     # -- whole numbers
 
@@ -501,6 +521,11 @@ class World:
                 x, m = mono[0][0].args
                 if self.follows(at_least_zero(m - 1)) and self.follows(at_least_zero(b - 1)):
                     return self.idiv(x, m * b)
+        for w, left in _factors(b):
+            # (w*i + r) // (w*n) is i // n where r is a digit below w.
+            high, low = divided(a, w)
+            if high != 0 and self.follows(at_least_zero(w - 1)) and self.within(low, w):
+                return self.idiv(high, left)
         return atom(Node("fdiv", a, b))
 
     def imod(self, a: Int, b: Int) -> Int:
@@ -538,6 +563,26 @@ def _named(value: Int) -> Node | None:
         return None
     ((mono, c),) = value.terms.items()
     return mono[0][0] if c == 1 and len(mono) == 1 and mono[0][1] == 1 else None
+
+
+def _factors(value: Int) -> Iterator[tuple[Int, Int]]:
+    """The ways to write a product of sizes as a product of two, the larger first factors first."""
+    if not isinstance(value, Poly) or len(value.terms) != 1:
+        return
+    ((mono, c),) = value.terms.items()
+    nodes = [n for n, p in mono for _ in range(p)]
+    if c != 1 or not 2 <= len(nodes) <= 5:
+        return
+    for count in range(len(nodes) - 1, 0, -1):
+        for some in itertools.combinations(range(len(nodes)), count):
+            w: Int = 1
+            left: Int = 1
+            for at, n in enumerate(nodes):
+                if at in some:
+                    w = w * atom(n)
+                else:
+                    left = left * atom(n)
+            yield w, left
 
 
 def _any(conditions: Iterable[Node | bool]) -> Node | bool:
