@@ -103,6 +103,7 @@ REFUSALS = (
     "indices for a tensor",
     "outside a list",
     "are needed",
+    "empty list",
 )
 #: Ops whose operands have one element type in PyTorch.
 ONE_TYPE = frozenset(

@@ -93,8 +93,8 @@ class _Round:
     line: Line | None = None
     reason: str = ""
     used: set[str] = field(default_factory=set)
-    #: The highest rank of any case.
-    reached: int = 0
+    #: The lowest rank of any case.
+    lowest: int = RANKS
     #: Sizes are at least this.
     least: int = 0
     left_out: dict[str, str] = field(default_factory=dict)
@@ -148,7 +148,7 @@ def prove(
     if best.least:
         limits.append("sizes of at least 1")
     limits += [f"where {op} has a meaning ({why})" for op, why in best.left_out.items()]
-    if best.rank < 1 or not best.cases:
+    if best.rank < max(1, best.lowest) or not best.cases:
         verdict, reason = "undecided", best.reason or NO_CASE
     elif limits:
         verdict, reason = "bounded", "; ".join(limits)
@@ -357,7 +357,7 @@ def _round(
         try:
             for world, exact in paths(lambda w: (run(w),), limits):
                 out.cases += 1
-                out.reached = max(out.reached, world.rank)
+                out.lowest = min(out.lowest, world.rank)
                 out.exact = out.exact and exact[0]
         except OutOfTime as stopped:
             out.reason = stopped.reason
