@@ -93,19 +93,20 @@ def test_a_sign_that_is_lost_is_seen(tmp_path: Path, wide: str, word: str) -> No
     assert found.verdict == word, found.reason
 
 
-DIFFERENCE = """
-    types: {x: vtensor<N x f32>, y: vtensor<N x f32>}
+VALUE = "!torch.vtensor<[4],f32>"
+DIFFERENCE = f"""
+    types: {{x: vtensor<N x f32>, y: vtensor<N x f32>}}
     match: y = torch.aten.sub.Tensor(x, x, 1)
     rewrite: y = torch.aten.zeros_like(x, none, none, none, none, none)
     tests:
       - name: zero
         input: |
-          func.func @f(%x: !torch.vtensor<[4],f32>) -> !torch.vtensor<[4],f32> {
+          func.func @f(%x: {VALUE}) -> {VALUE} {{
             %i1 = torch.constant.int 1
-            %y = torch.aten.sub.Tensor %x, %x, %i1 : !torch.vtensor<[4],f32>, !torch.vtensor<[4],f32>, !torch.int -> !torch.vtensor<[4],f32>
-            return %y : !torch.vtensor<[4],f32>
-          }
-        run: {devices: [cpu]}
+            %y = torch.aten.sub.Tensor %x, %x, %i1 : {VALUE}, {VALUE}, !torch.int -> {VALUE}
+            return %y : {VALUE}
+          }}
+        run: {{devices: [cpu]}}
 """
 
 

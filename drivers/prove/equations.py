@@ -15,7 +15,7 @@ from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Array
 from mlirules.drivers.prove.world import Impossible, OutOfTime, World, at_least_zero, is_zero
 from mlirules.language.builtins import FUNCTIONS
-from mlirules.language.functions import TENSOR
+from mlirules.language.functions import SIMPLE, SPECIAL, TENSOR
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression as walk
 from mlirules.language.operands import Refused, dtype, sequence
@@ -41,7 +41,10 @@ class Bodies(Symbols):
 
     def call(self, node: ast.Call) -> Any:
         """A function's value; of a function that the program gives only that it is one is known."""
-        if node.fn in FUNCTIONS or node.fn in self.names or dtype_named(node.fn) is not None:
+        if (
+            any(node.fn in known for known in (FUNCTIONS, SIMPLE, SPECIAL, TENSOR, self.names))
+            or dtype_named(node.fn) is not None
+        ):
             return super().call(node)
         normal = Normal(self.world)
         args = [scalars.to_type(v, None) for v in self.items(node.args)]

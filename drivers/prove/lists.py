@@ -22,7 +22,9 @@ def in_order(value: Any) -> Any:
 
 
 #: Functions of a list that do not depend on its order.
-UNORDERED = frozenset({"drop", "reduced", "restore", "len", "product", "sum", "distinct", "permute"})
+UNORDERED = frozenset(
+    {"drop", "reduced", "restore", "len", "product", "sum", "distinct", "permute"}
+)
 
 
 class Lists(Evaluator):
@@ -123,9 +125,7 @@ class Lists(Evaluator):
         """Item p[i] of a list at place i."""
         values = sequence(in_order(items))
         if isinstance(perm, Unordered):
-            return Unordered(
-                [values[i] for i in perm], lambda: [values[i] for i in perm.ordered()]
-            )
+            return Unordered([values[i] for i in perm], lambda: [values[i] for i in perm.ordered()])
         return [values[i] for i in self._axes(values, perm)]
 
     def do_inverse(self, items: Any) -> list[int]:

@@ -383,9 +383,9 @@ class Meanings:
         """An operand by what it holds: equal tensors are equal operands."""
         for key, held in world.chosen.items():
             # The rule's own operand, perhaps named before anything was asked of it.
-            if held is value and key.startswith("operand ") and value is not None:
-                if isinstance(value, (Array, list)):
-                    return Node("unknown", key.removeprefix("operand "))
+            own = held is value and key.startswith("operand ")
+            if own and isinstance(value, (Array, list)):
+                return Node("unknown", key.removeprefix("operand "))
         if isinstance(value, Applied):
             return Node("result", value.call, value.at)
         if isinstance(value, Array):

@@ -244,7 +244,7 @@ def weaker(text: str, expr: ast.Expr) -> Iterator[str]:
                     yield from (f"{a} != 0", f"{a} >= 1", f"{a} <= {n}", f"{a} >= {n}")
                 case "==", _ if not isinstance(right, ast.ListExpr):
                     yield from (f"{a} <= {b}", f"{a} >= {b}")
-                case (">" | "<"), _:
+                case ((">" | "<"), _):
                     yield from (f"{a} != {b}", f"{a} {op}= {b}")
         case ast.Call(fn="is_float", args=(ast.Name(id=name),)):
             yield from (f"not is_bool({name})", f"is_float({name}) or is_complex({name})")

@@ -104,9 +104,7 @@ RENEW = f"mlirules prove {' '.join(SETS)} --timeout 4 --no-run --store"
 def stale(rules: Iterable[Rule], file: Path = FILE) -> list[str]:
     """The rules whose own lines are not those that a shipped verdict is about."""
     found = shipped(file)
-    return [
-        r.name for r in rules if r.name not in found or found[r.name]["own"] != own_hash(r)
-    ]
+    return [r.name for r in rules if r.name not in found or found[r.name]["own"] != own_hash(r)]
 
 
 def ship(new: Iterable[dict[str, Any]], names: Iterable[str], file: Path = FILE) -> None:

@@ -62,8 +62,9 @@ def command(
     if store:
         from mlirules.drivers.prove import verdicts as kept
         from mlirules.drivers.prove.prove import library
+        from mlirules.language.loader import LIBRARY
 
-        kept.ship(found, [r.name for r in library([""])])
+        kept.ship(found, [r.name for r in library([str(LIBRARY)])])
     if as_json:
         say_json([{k: v for k, v in f.items() if k not in ("own", "full")} for f in found])
     else:
