@@ -110,7 +110,7 @@ def value_of(world: World, name: Node) -> int:
 
 
 def _at(world: World, name: Node) -> int:
-    held = world.axes[name]
+    held: Axis = world.axes[name]
     if held.at is None:
         if held.group is not None:
             group = held.group

@@ -135,8 +135,9 @@ def prove(
             break  # for all numbers they are not equal
     fixed = ""
     if best.rank < 1 and best.reason.startswith(DIFFERENT):
-        found, fixed = _for_meant(rule, meanings, deadline, dropped)
-        best = found or best
+        pinned, said_of = _for_meant(rule, meanings, deadline, dropped)
+        if pinned is not None:
+            best, fixed = pinned, said_of
     seconds = time.process_time() - started
     used = tuple(sorted(best.used))
     verdict: Word
