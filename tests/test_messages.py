@@ -42,7 +42,7 @@ func.func @main(%x: {TENSOR}) -> {TENSOR} {{
         ("y[m, n] = cast(x[m, n], m)", "the loop index m has no element type"),
         ("y[I...] = x[permute(I, I)]", "the axis is the loop index I, not a number"),
         ("y = literal(x)", f"x is {TENSOR}, not an attribute that holds elements"),
-        ("y[m, n] = x[m, n] + dim(x, 2)", "there is no axis 2: the last is 1"),
+        ("y[m, n] = x[m, n] + dim(x, 2)", "the axis 2 is outside a list of 2, whose last is 1"),
         ("y[m, n] = x[m, 3]", "x is read at 3 in dim 1, and has 3 elements there"),
         ("y[m, n] = x[-1, n]", "x is read at -1 in dim 0, before its first element"),
         ("y = x[...]", "`...` stands for the indices of the left-hand side: it has none"),

@@ -217,8 +217,8 @@ def _axes(items: list[Any], where: Any, what: str = "the axis") -> list[int]:
     for v in values:
         a = integer(v, "the axis")
         if not -len(items) <= a < len(items):
-            last = f"the last is {len(items) - 1}" if items else "there is none"
-            raise Refused(f"there is no {what.removeprefix('the ')} {a}: {last}")
+            last = f", whose last is {len(items) - 1}" if items else ""
+            raise Refused(f"{what} {a} is outside a list of {len(items)}{last}")
         out.append(a % len(items))
     return out
 
