@@ -6,7 +6,9 @@ reason, and that reason. The rule's own positive test differs from the program i
 
 from __future__ import annotations
 
+import gc
 import json
+import types
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,15 @@ import pytest
 import yaml
 
 from mlirules.cli import main
+from mlirules.commands.explain import as_data, shown
+from mlirules.drivers.apply.engine import Engine
 from mlirules.drivers.apply.programs import shared_context
+from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.pipelines.transform import rule_set
-from mlirules.drivers.quality.explain import diagnoses
+from mlirules.drivers.quality.explain import diagnoses, why_not
 from mlirules.language.loader import load_rule
 
 PAIRS = sorted((Path(__file__).parent / "explain").iterdir())
@@ -94,6 +100,46 @@ def test_why_not_tells_of_every_rule(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert reasons[1]["nearest"] is None
     main_exit(["apply", str(program), "--rules", names, "--why-not", "-o", str(tmp_path / "o")])
     assert "1 more rules start at ops that the program does not hold" in capsys.readouterr().err
+
+
+def ops_held_by(*roots: Any) -> list[Any]:
+    """The ops and values of programs that can be reached from objects."""
+    closed = (type, types.ModuleType, types.FunctionType, compiler.ir.Context)
+    found, seen, left = [], set(), list(roots)
+    while left:
+        item = left.pop()
+        if id(item) in seen or isinstance(item, closed):
+            continue
+        seen.add(id(item))
+        if isinstance(item, compiler.ir.OpView | compiler.ir.Operation | compiler.ir.Value):
+            found.append(item)
+        left += gc.get_referents(item)
+    return found
+
+
+def test_nothing_that_outlives_a_program_holds_an_op_of_it() -> None:
+    """Such an op is freed memory: reading its name has ended the process."""
+    wanted = ("-one-use", "-divisible", "-producer-is-another-op", "-operand-order")
+    folders = [next(p for p in PAIRS if p.name.endswith(n)) for n in wanted]
+    programs = [parsed((folder / "program.mlir").read_text()) for folder in folders]
+    matchers = [matcher_of(folder) for folder in folders]
+    told = [d for m in matchers for p in programs for d in diagnoses(m, p, lambda _: True)]
+    assert ops_held_by(matchers[0].diagnose(next(iter(ops_below(programs[0].operation)))))
+    outcome = Engine([matchers[0].rule], shared_context()).run(programs[0], Options(record=True))
+    reasons = [r for p in programs for r in why_not(matchers, p, p, outcome)]
+    assert any(r.at is not None for d in told for r in d.refusals)
+    assert any(r.nearest is not None for r in reasons)
+    assert not ops_held_by(told, reasons, outcome)
+    before = [as_data(d, Path("m.mlir")) for d in told]
+    programs.clear()
+    gc.collect()
+    for size in range(50):  # what was freed is used for something else
+        parsed(
+            f"func.func @f(%a: tensor<{size}xf32>) -> tensor<{size}xf32> {{ return %a : "
+            f"tensor<{size}xf32> }}"
+        )
+    assert [as_data(d, Path("m.mlir")) for d in told] == before
+    assert all(shown(d.op, []).startswith(("%", "func.", "return")) for d in told if d.op)
 
 
 def test_a_config_rule_is_held_against_dispatches(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlirules.drivers.match.liveness import is_dead
@@ -13,7 +13,33 @@ from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation import ast
 from mlirules.language.rule import Line, Rule
 
-__all__ = ["ANYWHERE", "ONLY_TENSORS", "Around", "Diagnosis", "Match", "Refusal"]
+__all__ = ["ANYWHERE", "ONLY_TENSORS", "Around", "Diagnosis", "Match", "Refusal", "Spot"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """An op as it stood in a program, in words.
+
+    An op of the bindings does not keep its module alive: what is read of it once the program is
+    gone, or the op erased, is other memory, and may end the process.
+    """
+
+    name: str
+    #: As MLIR writes it.
+    location: str
+    #: Results, name, operands and types in a line; without attributes, which may be large.
+    text: str
+
+    @classmethod
+    def of(cls, op: Any, names: Any) -> Spot:
+        """Where ``op`` stands; ``names``, the ``AsmState`` of its program, names its values."""
+        results = ", ".join(value.get_name(names) for value in op.results)
+        operands = ", ".join(value.get_name(names) for value in op.operands)
+        takes = ", ".join(str(value.type) for value in op.operands)
+        gives = ", ".join(str(value.type) for value in op.results)
+        types = " -> ".join(part for part in (takes, gives) if part)
+        line = f"{results} = " * bool(results) + f"{op.name} {operands}".rstrip()
+        return cls(op.name, str(op.location), f"{line} : {types}" if types else line)
 
 
 @dataclass
@@ -26,8 +52,9 @@ class Refusal:
     found: str = ""
     depth: int = 0
     node: ast.Node | None = None
-    #: The op of the program that stands where the rule wants something else, when not the root.
-    at: Any = None
+    #: The op of the program that stands where the rule wants something else, when not the root:
+    #: an op, or its :class:`Spot`, as :class:`Diagnosis` says.
+    at: Any = field(default=None, repr=False, compare=False)
     suggestion: str = ""
     #: The rule is at fault: it let the op in, and its rewrite does not fit.
     error: MlirulesError | None = None
@@ -48,16 +75,26 @@ class Refusal:
 class Diagnosis:
     """How near a rule comes to applying at an op, and all that stands against it.
 
+    ``op`` (as ``at`` of the refusals) is an op for as long as the program stands as it was. What
+    outlives that is :meth:`settled`: there it is a :class:`Spot`. None: no op is the candidate.
     ``passed`` of ``total`` parts of the rule (ops, operands, type lines, conditions) hold.
     ``lines`` says of each `types`, `let` and `where` line whether it holds; None: it cannot be
     judged, because what it speaks of was not found.
     """
 
-    op: Any
+    op: Any = field(repr=False)
     refusals: list[Refusal]
     passed: int
     total: int
     lines: list[tuple[Line, bool | None]]
+
+    def settled(self, names: Any) -> Diagnosis:
+        """The same for when the program is gone; ``names`` as :meth:`Spot.of` takes them."""
+        refusals = [
+            r if r.at is None else replace(r, at=Spot.of(r.at, names)) for r in self.refusals
+        ]
+        op = None if self.op is None else Spot.of(self.op, names)
+        return replace(self, op=op, refusals=refusals)
 
     @property
     def applies(self) -> bool:

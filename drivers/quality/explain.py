@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlirules.drivers.apply.run import Outcome
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.liveness import Frozen
 from mlirules.drivers.match.matcher import Matcher
@@ -29,7 +30,7 @@ def diagnoses(matcher: Matcher, module: Any, wanted: Wanted | None = None) -> li
     Candidates are the ops that have the name of the rule's root. Where an op asked for by
     ``wanted`` has another name, those that it stands in or feeds are taken, as far as the pattern
     reaches; where there are none either, the answer says what the rule looks for and what stands
-    there. An empty list: ``wanted`` fits no op.
+    there. An empty list: ``wanted`` fits no op. The answers are settled: they outlive the program.
     """
     rule = matcher.rule
     roots = frozenset(rule.root_ops)
@@ -44,9 +45,10 @@ def diagnoses(matcher: Matcher, module: Any, wanted: Wanted | None = None) -> li
     surroundings = Around(dead=Frozen(module.operation).dead)
     found = [matcher.diagnose(op, surroundings) for op in chosen]
     if not found and asked:
-        names = Counter(op.name for op in ops)
-        found = [_absent(matcher, asked, names, None if wanted is None else asked[0])]
-    return sorted(found, key=lambda d: d.rank)
+        counts = Counter(op.name for op in ops)
+        found = [_absent(matcher, asked, counts, None if wanted is None else asked[0])]
+    names = ir.AsmState(module.operation)
+    return [d.settled(names) for d in sorted(found, key=lambda d: d.rank)]
 
 
 def _parents(op: Any) -> Iterator[Any]:
@@ -102,10 +104,10 @@ def _absent(matcher: Matcher, ops: Sequence[Any], names: Counter[str], there: An
 class WhyNot:
     """Why one rule of a set did not apply, or not everywhere.
 
-    ``nearest`` is the op it came nearest to, of the ``candidates`` that it left alone; None when
-    the program held no op that the rule starts at. ``applied`` counts its applications. ``made``:
-    the candidates stand only in the result, made by other rules. ``taken``: it fits, and these
-    rules, which fit as well, go before it.
+    ``nearest`` is the op it came nearest to, of the ``candidates`` that it left alone, settled;
+    None when the program held no op that the rule starts at. ``applied`` counts its applications.
+    ``made``: the candidates stand only in the result, made by other rules. ``taken``: it fits, and
+    these rules, which fit as well, go before it.
     """
 
     rule: Rule
@@ -123,6 +125,7 @@ def why_not(matchers: Sequence[Matcher], before: Any, after: Any, outcome: Outco
     did.
     """
     old, new = _by_name(before), _by_name(after)
+    names = [ir.AsmState(module.operation) for module in (before, after)]
     dead = [Frozen(module.operation).dead for module in (before, after)]
     out = []
     for matcher in matchers:
@@ -152,7 +155,8 @@ def why_not(matchers: Sequence[Matcher], before: Any, after: Any, outcome: Outco
                 and outcome.counts[other.rule.name]
                 and other.diagnose(nearest.op, around).applies
             ]
-        out.append(WhyNot(rule, len(left), nearest, applied, made, taken))
+        settled = nearest.settled(names[made])
+        out.append(WhyNot(rule, len(left), settled, applied, made, taken))
     return sorted(out, key=lambda w: (w.nearest is None, w.nearest.rank if w.nearest else (0, 0.0)))
 
 

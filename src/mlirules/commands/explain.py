@@ -6,13 +6,16 @@ import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.text import Text
 
 from mlirules.commands.common import Json, TrustNative, err, out, say_json, warn
 from mlirules.commands.options import Argument, BadParameter, Option
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
+
+if TYPE_CHECKING:
+    from mlirules.drivers.match.results import Spot
 
 EXAMPLE = "mlirules explain torch-mm-to-linalg model.mlir"
 
@@ -193,7 +196,7 @@ def _explain_config(
 
 
 def place(op: Any, path: Path) -> str:
-    """Where an op stands in the program: ``FILE:LINE:COLUMN``."""
+    """Where an op (or its Spot) stands in the program: ``FILE:LINE:COLUMN``."""
     from mlirules.drivers.apply.programs import located
 
     shown = str(op.location).removeprefix("loc(").removesuffix(")").replace('"', "")
@@ -238,13 +241,13 @@ def as_data(diagnosis: Any, model: Path) -> dict[str, object]:
     return {**data, **(refusals[0] if refusals else {}), "refusals": refusals}
 
 
-def shown(op: Any, lines: list[str]) -> str:
+def shown(spot: Spot, lines: list[str]) -> str:
     """An op in one line: as the program's text has it, where its location leads there."""
-    found = re.search(r'"-":(\d+):\d+', str(op.location))
+    found = re.search(r'"-":(\d+):\d+', spot.location)
     at = int(found[1]) - 1 if found else -1
-    if 0 <= at < len(lines) and op.name.rpartition(".")[2] in lines[at]:
+    if 0 <= at < len(lines) and spot.name.rpartition(".")[2] in lines[at]:
         return lines[at].strip()[:200]
-    return str(op).split("\n", 1)[0][:200]
+    return spot.text[:200]
 
 
 def _show(rule: Any, group: list[Any], model: Path, lines: list[str]) -> None:
