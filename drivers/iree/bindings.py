@@ -21,6 +21,7 @@ def _numpy_away() -> Iterator[None]:
     if "numpy" in sys.modules or "iree.compiler.ir" in sys.modules or threading.active_count() > 1:
         yield
         return
+    # None is what makes an import fail; the stubs know only of modules there.
     sys.modules["numpy"] = None  # type: ignore[assignment]
     try:
         yield
