@@ -39,9 +39,9 @@ tests:
     check: 'CHECK: func.func'
   - name: what it refuses
     unchanged: |
-      func.func @f(%x: !torch.vtensor<[4,8],i1>) -> !torch.vtensor<[4,8],i1> {{
-        %y = torch.aten.{op} %x : !torch.vtensor<[4,8],i1> -> !torch.vtensor<[4,8],i1>
-        return %y : !torch.vtensor<[4,8],i1>
+      func.func @f(%x: !torch.vtensor<[4],i1>) -> !torch.vtensor<[4],i1> {{
+        %y = torch.aten.{op} %x : !torch.vtensor<[4],i1> -> !torch.vtensor<[4],i1>
+        return %y : !torch.vtensor<[4],i1>
       }}
 """
 

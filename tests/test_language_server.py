@@ -258,6 +258,9 @@ def test_completion_in_pipelines(tmp_path: Path) -> None:
         "torch",
         "input",
         "preprocessing",
+        "global-optimization",
+        "dispatch-creation",
+        "flow",
         "configuration",
     }
     assert "cost" in labels(text, "driver: ", file)

@@ -164,7 +164,7 @@ def test_what_a_phase_does_not_allow_is_an_error(
 
 
 def test_a_phase_that_takes_no_stages_is_said_with_those_that_do(tmp_path: Path) -> None:
-    with pytest.raises(MlirulesError, match="'dispatch-creation', 'flow' or 'configuration'"):
+    with pytest.raises(MlirulesError, match="dispatch-creation, flow, configuration, not stream"):
         line(tmp_path, "stream", FLIP)
 
 

@@ -10,7 +10,7 @@ from mlirules.drivers.prove import scalars
 from mlirules.drivers.prove.arrays import array
 from mlirules.drivers.prove.binding import Binder, NoFit, op_key
 from mlirules.drivers.prove.definitions import definitions
-from mlirules.drivers.prove.equations import Hint, Rewrite
+from mlirules.drivers.prove.equations import Hint
 from mlirules.drivers.prove.expr import (
     Int,
     Node,
@@ -36,6 +36,7 @@ from mlirules.drivers.prove.names import (
     short_name,
 )
 from mlirules.drivers.prove.normal import Normal
+from mlirules.drivers.prove.rewriting import Rewrite
 from mlirules.drivers.prove.scalars import FLOATS, E, LazyType
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Applied, Array, Unknown

@@ -8,9 +8,10 @@ from typing import Any
 
 from mlirules.drivers.prove.binding import Binder, NoFit, element_of, given, sizes_of
 from mlirules.drivers.prove.bodies import run as run_body
-from mlirules.drivers.prove.equations import Equation, Hint, Rewrite, declared_type
+from mlirules.drivers.prove.equations import Equation, Hint
 from mlirules.drivers.prove.expr import Int, Node, Undecided, atom
 from mlirules.drivers.prove.meanings import Meanings
+from mlirules.drivers.prove.rewriting import Rewrite, declared_type
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Array, Unknown
 from mlirules.drivers.prove.world import Impossible, OutOfTime, World, is_zero

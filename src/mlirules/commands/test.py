@@ -35,13 +35,13 @@ def command(
         list[str] | None,
         Option(help="Compare numbers on these only: cpu, cpu:znver4, vulkan, cuda; none: nowhere."),
     ] = None,
-    bounds: Annotated[
+    no_bounds: Annotated[
         bool,
         Option(
-            "--bounds/--no-bounds",
-            help="Compare every access of a kernel with the buffer that it goes to.",
+            "--no-bounds",
+            help="Do not compare every access of a kernel with the buffer that it goes to.",
         ),
-    ] = True,
+    ] = False,
     verbose: Annotated[bool, Option("--verbose", "-v", help="List what passed.")] = False,
     synthesise: Annotated[
         bool,
@@ -74,7 +74,7 @@ def command(
     if synthesise:
         _synthesise(paths or [""], only, skip, devices, verbose, as_json)
         return
-    results = _run(paths or [""], only, skip, devices, bounds)
+    results = _run(paths or [""], only, skip, devices, not no_bounds)
     failed = [r for r in results if not r.passed]
     if as_json:
         say_json([_as_json(r) for r in results])
