@@ -23,7 +23,7 @@ from mlirules.drivers.apply import walk as walking
 from mlirules.drivers.apply.run import CONSTANTS, LARGE, Options, Outcome, Run
 from mlirules.drivers.iree.compiler import ir, rewrite
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
-from mlirules.drivers.match.liveness import Marks
+from mlirules.drivers.match.liveness import Marks, MarksAmongCasts
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.places import Numbered
 from mlirules.drivers.match.results import ANYWHERE, Around, Refusal
@@ -249,7 +249,8 @@ class Engine:
         if options.driver != "saturate" and any(
             r.doc.kind == "fusion" or self.matchers[r.name].structural for r in rules
         ):
-            run.marks = Marks(module)
+            converts = options.driver == "conversion"
+            run.marks = MarksAmongCasts(module) if converts else Marks(module)
             run.around = Around(options.target, run.marks.dead)
         # A trace shows ops as they stand in the program, without marks.
         if not options.record and options.driver != "saturate":

@@ -16,6 +16,7 @@ from typing import Any
 from mlirules.drivers.apply.placing import Scope
 from mlirules.drivers.apply.run import Run
 from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.match.places import following
 from mlirules.drivers.match.results import Match
 from mlirules.drivers.match.rewrites import Read, Rewrite
 from mlirules.drivers.match.values import only_tensors
@@ -64,7 +65,8 @@ class Walk:
         self.one_by_one = (
             options.record or options.max_rewrites is not None or options.bound is not None
         )
-        # What several roots became one of, and is still to be erased.
+        # What several roots became one of, and is still to be erased: what the loop over the block
+        # holds cannot go, nor what it goes on to from there.
         self._replaced: list[Any] = []
         self._matchers: dict[str, list[Matcher]] = {}
         for rule in sorted(rules, key=lambda rule: -rule.benefit):
@@ -105,12 +107,16 @@ class Walk:
                 self._match(site, op)
         self._erase_replaced(None)
 
-    def _erase_replaced(self, current: Any) -> bool:
-        """Erase the ops that went with the last root; whether ``current`` was one of them."""
+    def _erase_replaced(self, current: Any, *, keep: bool = False) -> bool:
+        """Erase the ops that went with the last root; whether ``current`` was one of them.
+
+        ``keep``: erase all but ``current``, which the walk holds as the next one to visit.
+        """
         gone = current in self._replaced
         for op in self._replaced:
-            op.erase()
-        self._replaced.clear()
+            if not (keep and op == current):
+                op.erase()
+        self._replaced = [current] if keep and gone else []
         return gone
 
     def _site(self, name: str) -> _Site:
@@ -124,10 +130,13 @@ class Walk:
         for matcher in site.matchers:
             match = matcher.match(op, run.around)
             if isinstance(match, Match):
+                held = following(op) if match.others else None
                 made = run.apply(match, op, partial(self._replace_beside, op))
                 for result, value in zip(op.results, made, strict=True):
                     result.replace_all_uses_with(value)
                 op.erase()
+                if self._replaced:
+                    self._erase_replaced(held, keep=True)
                 self.instantiator.erase_passed()
                 return
             if match.error is not None:
@@ -137,8 +146,8 @@ class Walk:
     def _replace_beside(self, root: Any, op: Any, values: list[Any]) -> None:
         """Replace an op that goes with ``root``.
 
-        The walk may hold it as the next one to visit, so that it is erased a step later: then it
-        stands where ``root`` was, and nobody holds it.
+        The walk may hold it as the next one to visit. Then it is erased a step later, and stands
+        where ``root`` was: what comes after it is what came after ``root``.
         """
         for result, value in zip(op.results, values, strict=True):
             result.replace_all_uses_with(value)

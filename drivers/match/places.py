@@ -15,7 +15,7 @@ from typing import Any
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import ops_below
 
-__all__ = ["Numbered", "Places", "forget"]
+__all__ = ["Numbered", "Places", "following", "forget"]
 
 _MARK = "mlirules.place"
 #: So many times ops are put in order by MLIR: its numbers cost a small part of what marks cost.
@@ -103,7 +103,7 @@ class Numbered(Places):
                     unnumbered.attributes[_MARK] = number
                 return int(number.value)
             passed.append(op)
-            op = _next(op)
+            op = following(op)
         self._renumber(passed[0].block)
         return int(passed[0].attributes[_MARK].value)
 
@@ -111,7 +111,7 @@ class Numbered(Places):
         """Whether ``b`` comes after ``a``: from both at once, so that the nearer end is found."""
         after_a, after_b = a, b
         for _ in range(max(NEAR, self._size // 16)):
-            after_a, after_b = _next(after_a), _next(after_b)
+            after_a, after_b = following(after_a), following(after_b)
             if after_a == b or after_b is None:
                 return True
             if after_b == a or after_a is None:
@@ -126,10 +126,10 @@ class Numbered(Places):
         self._size = max(self._size, number + 1)
 
 
-def _next(op: Any) -> Any:
+def following(op: Any) -> Any:
     """The op after ``op`` in its block; None: it is the last."""
-    following = ir.InsertionPoint.after(op).ref_operation
-    return None if following is None else following.operation
+    found = ir.InsertionPoint.after(op).ref_operation
+    return None if found is None else found.operation
 
 
 def forget(op: Any) -> None:
