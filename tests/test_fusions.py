@@ -99,6 +99,9 @@ def test_attention_there_and_back_computes_the_same() -> None:
         "linalg/fusions/linalg-bias-relu-fuse",
         "torch/fusions/matmul/torch-three-linear-fuse",
         "torch/fusions/matmul/torch-two-mm-fuse",
+        "torch/fusions/matmul/torch-three-mm-fuse",  # ops side by side, which go at once
+        "torch/fusions/activations/torch-silu-fuse",  # asks how often a value is used
+        "torch/fusions/views/torch-reshape-none-fuse",  # what MLIR would fold
         "torch/unfuse/torch-attention-unfuse",
     ],
 )
@@ -111,6 +114,38 @@ def test_a_rule_applies_under_every_driver(name: str, driver: DriverName) -> Non
     assert outcome.counts == {rule.name: 1}
     assert module.operation.verify()
     assert "unrealized_conversion_cast" not in str(module)
+
+
+def test_a_rule_whose_result_has_its_own_name_applies_under_conversion() -> None:
+    rules = rule_set(("torch/layout",))
+    program = next(t.input for t in rules[-1].tests if t.input)
+    assert rules[-1].name.endswith("-elementwise-sink")
+    module = compiler.parse(program, "program", shared_context())
+    assert engine_for(rules).run(module, Options(driver="conversion")).total == 1
+    assert module.operation.verify()
+
+
+def test_conversion_counts_what_reads_a_value_through_its_casts() -> None:
+    """``one_use`` holds of a value that one op reads, and not of one that another reads as well."""
+    tanh = "torch/to-linalg/elementwise/torch-tanh-to-linalg"
+    rules = rule_set(("torch/fusions/activations/torch-silu-fuse", tanh))
+    t = "!torch.vtensor<[4],f32>"
+
+    def fused(read: str) -> int:
+        program = f"""func.func @f(%x: {t}) -> ({t}, {t}) {{
+          %s = torch.aten.sigmoid %x : {t} -> {t}
+          %z = torch.aten.tanh {read} : {t} -> {t}
+          %y = torch.aten.mul.Tensor %x, %s : {t}, {t} -> {t}
+          return %y, %z : {t}, {t}
+        }}"""
+        module = compiler.parse(program, "program", shared_context())
+        done = engine_for(rules).run(module, Options(driver="conversion"))
+        assert module.operation.verify()
+        assert done.counts[tanh.rpartition("/")[2]] == 1
+        return done.counts["torch-silu-fuse"]
+
+    assert fused("%x") == 1
+    assert fused("%s") == 0
 
 
 CONVOLUTION = """func.func @f(%x: tensor<1x3x8x8xf32>, %w: tensor<4x3x1x1xf32>) -> tensor<1x4x8x8xf32> {

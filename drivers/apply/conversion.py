@@ -58,17 +58,20 @@ def apply(run: Run, module: Any, rules: Sequence[Rule]) -> None:
             for name in rule.root_ops:
                 patterns.add_conversion(name, function, converter, rule.benefit)
         target = rewrite.ConversionTarget(context)
-        # Constants feed ops that rules left, and go when unused.
-        target.add_legal_op(*CONSTANTS)
+        # Constants feed ops that rules left, and go when unused. What is legal no rule is asked of.
+        roots = {name for rule in rules for name in rule.root_ops}
+        target.add_legal_op(*(CONSTANTS - roots))
         target.add_legal_op("builtin.module", "builtin.unrealized_conversion_cast")
         # An op that is neither legal nor illegal is converted where a rule fits, and else stays.
-        open_dialects = {name.partition(".")[0] for rule in rules for name in rule.root_ops}
+        open_dialects = {name.partition(".")[0] for name in roots}
         target.add_legal_dialect(
             *(d for d in known_dialects() if d not in {"torch", "builtin", *open_dialects})
         )
         config = rewrite.ConversionConfig()
         # The bindings have no hook for materialisations: ours replace the driver's casts below.
         config.build_materializations = False
+        # What changes is what the rules say.
+        config.folding_mode = rewrite.DialectConversionFoldingMode.NEVER
         frozen = patterns.freeze()
         # Full conversion is partial conversion with nothing left: MLIR's own full conversion rolls
         # back on failure, which frees values that cloned rewrites still use.
