@@ -125,6 +125,23 @@ def test_bits_of_which_tests_set_the_lowest_alone() -> None:
     assert not list(left_open(load_rule("b.yaml", wide + negative, ops=compiler.op_oracle)))
 
 
+@pytest.mark.parametrize(
+    ("expression", "told"),
+    [
+        ("ui8(bitxor(i1(q[n]), q[n] > 3))", False),
+        ("ui8(bitand(bitor(i1(q[n]), not i1(q[n])), q[n] == 1 or q[n] == 2))", False),
+        ("ui8(bitxor(i1(q[n]), i1(bitand(q[n], 8))))", True),
+        ("shr(q[n], 1)", True),
+    ],
+)
+def test_truth_values_have_one_bit(expression: str, told: bool) -> None:
+    negative = "  - {name: negative, unchanged: 'module {}'}\n"
+    text = BITS.replace("torch.aten.__and__.Scalar(q, 15)", "torch.aten.relu(q)")
+    text = text.replace("bitand(q[n], 15)", expression)
+    found = list(left_open(load_rule("b.yaml", text + negative, ops=compiler.op_oracle)))
+    assert [f.code for f in found] == ["low-bits"] * told
+
+
 def run(*arguments: object) -> int:
     with pytest.raises(SystemExit) as done:
         main([str(a) for a in arguments])

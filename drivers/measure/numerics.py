@@ -140,7 +140,10 @@ def difference(found: Array, expected: Array, rtol: float, atol: float) -> str:
         return f"shape {list(found.shape)}, not {list(expected.shape)}"
     a = found.astype(np.complex128 if np.iscomplexobj(found) else np.float64)
     b = expected.astype(np.complex128 if np.iscomplexobj(expected) else np.float64)
-    close = np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
+    if rtol == atol == 0 and _whole(found, expected):
+        close = found == expected  # float64 would not tell the low bits of large ones
+    else:
+        close = np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
     if bool(np.all(close)):
         return ""
     wrong = np.argwhere(~close)
@@ -151,6 +154,11 @@ def difference(found: Array, expected: Array, rtol: float, atol: float) -> str:
         f"{len(wrong)} of {a.size} elements differ, first at {list(first)}: {found[first]} "
         f"instead of {expected[first]}; largest difference {worst:.3g}"
     )
+
+
+def _whole(*arrays: Array) -> bool:
+    """Whether all are of integers or truth values, which equal each other or differ."""
+    return all(array.dtype.kind in "iub" for array in arrays)
 
 
 @dataclass(frozen=True)
@@ -235,7 +243,9 @@ def _differences(
         return [f": {len(found)} results, not {len(want)}"]
     told = []
     for i, (a, b) in enumerate(zip(found, want, strict=True)):
-        message = difference(np.asarray(a), np.asarray(b), spec.rtol, spec.atol)
+        a, b = np.asarray(a), np.asarray(b)
+        exact = _whole(a, b)
+        message = difference(a, b, 0.0 if exact else spec.rtol, 0.0 if exact else spec.atol)
         if message:
             told.append(f", result {i}: {message}")
     return told

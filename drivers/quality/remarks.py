@@ -34,6 +34,8 @@ _BITS = re.compile(
     r"bitwise_|__i?(and|or|xor|lshift|rshift)__|\b(bit(and|or|xor)|sh[lr])\(|"
     r"arith\.(andi|ori|xori|shli|shrui|shrsi)\b"
 )
+_BIT_FUNCTIONS = frozenset(["bitand", "bitor", "bitxor", "shl", "shr"])
+_OF_TRUTH = frozenset(["==", "!=", "<", "<=", ">", ">=", "and", "or", "in", "not in"])
 #: Tests that draw no larger numbers set two or three bits.
 _LOW = 8
 
@@ -118,9 +120,10 @@ def left_open(rule: Rule) -> Iterator[Fault]:
 
 def _low_bits(rule: Rule) -> Iterator[Fault]:
     """Rules that compute with the bits of integers of which their tests set the lowest alone."""
-    ops = [matched.op for matched in rule.match]
-    said = " ".join([*ops, *(str(line) for line, _ in rule.index_match + rule.rewrite)])
-    if not _BITS.search(said):
+    ops = " ".join(matched.op for matched in rule.match)
+    if not _BITS.search(ops) and not any(
+        _of_bits(line, made) for line, made in [*rule.index_match, *rule.rewrite]
+    ):
         return
     drawn = []
     for test in rule.tests:
@@ -143,6 +146,34 @@ def _low_bits(rule: Rule) -> Iterator[Fault]:
             "give `run:` a `low:` and `high:` as wide as the type, or `inputs:`",
             "note",
         )
+
+
+def _of_bits(line: Line, made: ast.Statement | BodyText) -> bool:
+    """Whether a line computes with single bits of integers."""
+    if not isinstance(made, ast.IndexEquation | ast.Assignment):
+        return bool(_BITS.search(str(line)))
+    return any(
+        isinstance(e, ast.Call) and e.fn in _BIT_FUNCTIONS and not _is_truth(e)
+        for e in walk_expression(made.value)
+    )
+
+
+def _is_truth(expr: ast.Expr) -> bool:
+    """Whether an expression says by itself that it is a truth value, which has one bit."""
+    left = [expr]
+    while left:
+        match left.pop():
+            case ast.Call(fn=fn, args=args) if fn in _BIT_FUNCTIONS:
+                left += args
+            case ast.Conditional(then=a, otherwise=b):
+                left += (a, b)
+            case ast.Call(fn="i1") | ast.Unary(op="not"):
+                pass
+            case ast.Binary(op=op) if op in _OF_TRUTH:
+                pass
+            case _:
+                return False
+    return True
 
 
 def _high(tests: Sequence[Test]) -> str:
