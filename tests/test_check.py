@@ -316,3 +316,12 @@ def test_integers_that_are_looked_up_in_a_table_stay_inside_it() -> None:
         ints = [made[0] for _, made in edge_inputs(arguments, (), ops)]
         assert any(bool((a < 0).any()) for a in ints) == negative
         assert all(a.max() >= 1 for a in ints)
+
+
+def test_integers_are_equal_or_differ() -> None:
+    """As float64 these two would be one number."""
+    large = np.array([2**60, 3])
+    assert not numerics.difference(large, large.copy(), 0.0, 0.0)
+    assert numerics.difference(large, large + np.array([1, 0]), 0.0, 0.0).startswith(
+        "1 of 2 elements differ"
+    )
