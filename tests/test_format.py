@@ -171,3 +171,12 @@ def test_shipped_rules_mean_the_same() -> None:
                 assert meaning([line for _, line in getattr(now, part)]) == meaning(lines)
             equations = [p.equation for p in was.match]
             assert meaning([p.equation for p in now.match]) == meaning(equations)
+
+
+def test_a_condition_among_the_ops_is_no_assignment() -> None:
+    text = AFTER.replace(
+        '  - s  = torch.operator(cc) {name = "my.op"}\n', "  - K == 1\n  - N >= 1\n"
+    )
+    once = formatted("my-mm.yaml", text)
+    assert "  - K == 1\n" in once
+    assert formatted("my-mm.yaml", once) == once

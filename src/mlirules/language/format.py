@@ -27,6 +27,7 @@ __all__ = ["formatted"]
 #: Longer lines are not aligned.
 WIDTH = 100
 _SECTIONS = ("match", "where", "rewrite")
+_COMPARED = re.compile("[=!<>]=")
 _SIGN = re.compile(r"(?:\+|\*|\b(?:max|min|and|or|xor))?=(?!=)")
 _WORD = re.compile(r"\$([A-Za-z_]\w*)")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\.\.\.|[A-Za-z_][\w.]*[A-Za-z0-9_]|\w+|\s+|[^\w\s]')
@@ -278,6 +279,8 @@ def _cut(text: str) -> tuple[str, str, str] | None:
             depth -= 1
         elif char == '"':
             return None  # no left-hand side holds one
+        elif not depth and _COMPARED.match(text, n):
+            return None  # a condition in the wrong section
         elif not depth and (found := _SIGN.match(text, n)):
             left, right = text[:n].strip(), text[found.end() :].strip()
             return (left, found[0], right) if left and right else None
