@@ -37,6 +37,35 @@ def only(error: MlirulesError) -> Fault:
     return fault
 
 
+def test_faults_of_nested_modules_come_back() -> None:
+    # In a process of its own: MLIR's threads and Python's lock once waited for each other here.
+    wrong = "func.func @f{}(%x: tensor<2xf32>) -> tensor<3xf32> {{ return %x : tensor<2xf32> }}\n"
+    nested = "".join(
+        f"module @m{i} {{\n{''.join(wrong.format(n) for n in range(3))}}}\n" for i in range(3)
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys\n"
+            "from mlirules.drivers.iree.compiler import parse\n"
+            "from mlirules.language.faults import MlirulesError\n"
+            "for _ in range(50):\n"
+            "    try:\n"
+            "        parse(sys.argv[1])\n"
+            "    except MlirulesError as error:\n"
+            "        said = error.faults[0].message\n"
+            "print(said)\n",
+            nested,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "tensor<2xf32>" in done.stdout
+
+
 def test_a_module_parses_and_its_torch_ops_are_reachable() -> None:
     module = parse(RELU)
     function = module.body.operations[0]

@@ -110,8 +110,14 @@ Source: TypeAlias = str | ir.Module | Program
 
 
 def context() -> ir.Context:
-    """A fresh context with every dialect of the compiler."""
-    return ir.Context()
+    """A fresh context with every dialect of the compiler, which works in the caller's thread.
+
+    A fault that MLIR finds in a thread of its own waits for Python's lock, which the caller holds
+    until that thread is done: nested modules that were wrong never came back from parsing.
+    """
+    made = ir.Context()
+    made.enable_multithreading(False)
+    return made
 
 
 def version() -> str:

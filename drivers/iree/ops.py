@@ -27,7 +27,9 @@ def revision() -> str:
 @functools.cache
 def shared_context() -> ir.Context:
     """A context for questions about ops; no program is parsed in it."""
-    return ir.Context()
+    made = ir.Context()
+    made.enable_multithreading(False)
+    return made
 
 
 def is_registered_op(name: str) -> bool:
