@@ -1,0 +1,116 @@
+"""The models that runtimes are compared on, by name: sizes that people run, weights at random.
+
+``peers_models.py:make`` with the argument ``name`` is something that ``mlirules import`` takes.
+Needs torchvision, timm and transformers for what is theirs; the list itself needs none of them.
+"""
+
+import zlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from zoo_models import Recipe, draw
+from zoo_timm import Timm
+from zoo_torchvision import Vision
+from zoo_transformers import Pretrained
+
+if TYPE_CHECKING:
+    import torch
+
+SIDE = 224
+TOKENS = 128
+
+#: Four layers of 512 numbers, as every configuration spells it.
+_SMALL: Mapping[str, Any] = {
+    "vocab_size": 4096,
+    "hidden_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "intermediate_size": 2048,
+    "max_position_embeddings": 256,
+}
+
+
+class Tiny:
+    """A convolution and a product: enough to see that every engine runs."""
+
+    def make(self) -> "tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]":
+        """The model, its arguments."""
+        import torch
+        from torch import nn
+
+        model = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10)
+        )
+        return model, (torch.randn(1, 3, 8, 8),), {}
+
+
+def _image(model: str, side: int = SIDE) -> Vision:
+    return Vision(model, (3, side, side))
+
+
+def _words(model: str, tokens: int, **config: Any) -> Pretrained:
+    return Pretrained(model, {**_SMALL, **config}, {"input_ids": ("ids", 1, tokens)})
+
+
+_GPT: Mapping[str, Any] = {"n_embd": 512, "n_layer": 4, "n_head": 8, "n_positions": 256}
+
+MODELS: Mapping[str, Recipe] = {
+    # Convolutional networks.
+    "squeezenet": _image("squeezenet1_1"),
+    "mobilenet-v2": _image("mobilenet_v2"),
+    "mobilenet-v3-small": _image("mobilenet_v3_small"),
+    "efficientnet-b0": _image("efficientnet_b0"),
+    "mnasnet": _image("mnasnet1_0"),
+    "shufflenet-v2": _image("shufflenet_v2_x1_0"),
+    "regnet-y-400mf": _image("regnet_y_400mf"),
+    "resnet-18": _image("resnet18"),
+    "resnet-50": _image("resnet50"),
+    "densenet-121": _image("densenet121"),
+    "convnext-atto": Timm("convnext_atto", SIDE),
+    # Vision transformers, and what lies between.
+    "deit-tiny": Timm("deit_tiny_patch16_224", SIDE),
+    "vit-small": Timm("vit_small_patch16_224", SIDE),
+    "swin-tiny": Timm("swin_tiny_patch4_window7_224", SIDE),
+    "mobilevit-s": Timm("mobilevit_s", 256),
+    # Encoders.
+    "bert": _words("BertModel", TOKENS),
+    "distilbert": _words(
+        "DistilBertModel", TOKENS, dim=512, hidden_dim=2048, n_layers=4, n_heads=8
+    ),
+    "roberta": _words("RobertaModel", TOKENS),
+    "albert": _words("AlbertModel", TOKENS, embedding_size=128),
+    "t5-encoder": _words(
+        "T5EncoderModel", TOKENS, d_model=512, d_ff=2048, d_kv=64, num_layers=4, num_heads=8
+    ),
+    # Decoders: a prompt, and one token.
+    "gpt2": _words("GPT2LMHeadModel", TOKENS, **_GPT),
+    "gpt2-1": _words("GPT2LMHeadModel", 1, **_GPT),
+    "llama": _words("LlamaForCausalLM", TOKENS),
+    "llama-1": _words("LlamaForCausalLM", 1),
+    "qwen2": _words("Qwen2ForCausalLM", TOKENS),
+    "qwen2-1": _words("Qwen2ForCausalLM", 1),
+    "opt": _words("OPTForCausalLM", TOKENS, ffn_dim=2048, word_embed_proj_dim=512),
+}
+
+#: What runs when it is named alone.
+UNLISTED: Mapping[str, Recipe] = {"tiny": Tiny()}
+
+
+def made(name: str) -> "tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]":
+    """A model ready to run, and its arguments; the same ones whenever it is asked for."""
+    import torch
+
+    torch.manual_seed(zlib.crc32(name.encode()))
+    model, args, kwargs = {**MODELS, **UNLISTED}[name].make()
+    model.eval()
+    draw(model, args, kwargs)
+    return model, args, kwargs
+
+
+def make(name: str) -> "torch.nn.Module":
+    """:func:`made` as one module that carries its inputs."""
+    model, args, kwargs = made(name)
+    vars(model)["example_inputs"] = kwargs or args  # no parameter, buffer or module
+    return model

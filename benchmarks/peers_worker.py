@@ -1,0 +1,353 @@
+"""One engine with one model in a process of its own: it prepares, computes, and times its calls.
+
+``export`` is an engine too: it writes the model as an ONNX file, as a program of MLIR, and its
+inputs and results, so that engines that need no PyTorch are measured without it.
+
+Orders are lines of JSON: ``{"do": "prepare"}`` once, then ``{"do": "sample", "calls": 3}``.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlirules.support import children, files
+
+#: The program, the ONNX file, the golden values and the facts of a model end in these.
+PROGRAM, ONNX, GOLDEN, FACTS = ".mlirbc", ".onnx", ".npz", ".json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model by an engine: the files are ``folder/model.*``, ``scratch`` is empty at first."""
+
+    engine: str
+    model: str
+    folder: Path
+    scratch: Path
+    threads: int
+    tune: str
+
+    def path(self, suffix: str) -> Path:
+        """One of the model's files."""
+        return self.folder / f"{self.model}{suffix}"
+
+    @property
+    def program(self) -> Path:
+        """The program; one that was written by hand is text."""
+        found = self.path(PROGRAM)
+        return found if found.exists() else self.path(".mlir")
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What an engine made of a model: a call whose result is not looked at, and one that reads."""
+
+    call: Callable[[], object]
+    results: Callable[[], list[Any]]
+    note: str = ""
+
+
+# ---------------------------------------------------------------- engines
+
+
+def _torch(job: Job, compiled: Callable[[Any], Any]) -> Ready:
+    import torch
+    from peers_models import made
+    from torch.utils._pytree import tree_leaves
+
+    torch.set_num_threads(job.threads)
+    model, args, kwargs = made(job.model)
+    ready = compiled(model)
+
+    def call() -> Any:
+        with torch.no_grad():
+            return ready(*args, **kwargs)
+
+    def results() -> list[Any]:
+        return [t.numpy() for t in tree_leaves(call()) if isinstance(t, torch.Tensor)]
+
+    call()
+    return Ready(call, results)
+
+
+def eager(job: Job) -> Ready:
+    """PyTorch as it is."""
+    return _torch(job, lambda model: model)
+
+
+def inductor(job: Job, mode: str | None = None) -> Ready:
+    """PyTorch's own compiler, told that weights do not change."""
+    import torch
+    import torch._inductor.config as config
+
+    config.freezing = True
+    return _torch(job, lambda model: torch.compile(model, backend="inductor", mode=mode))
+
+
+def onnxruntime(job: Job) -> Ready:
+    """ONNX Runtime's CPU provider, all optimisations."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = job.threads
+    options.inter_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    session = ort.InferenceSession(job.path(ONNX), options, providers=["CPUExecutionProvider"])
+    feeds = dict(zip((i.name for i in session.get_inputs()), _inputs(job), strict=True))
+
+    def call() -> Any:
+        return session.run(None, feeds)
+
+    return Ready(call, call)
+
+
+def openvino(job: Job) -> Ready:
+    """OpenVINO's CPU plugin for one request at a time, in the model's own types."""
+    import openvino as ov
+
+    compiled = ov.Core().compile_model(
+        job.path(ONNX),
+        "CPU",
+        {
+            "INFERENCE_NUM_THREADS": job.threads,
+            "PERFORMANCE_HINT": "LATENCY",
+            # It would compute in bf16 where the CPU can.
+            "INFERENCE_PRECISION_HINT": "f32",
+        },
+    )
+    request = compiled.create_infer_request()
+    for index, value in enumerate(_inputs(job)):
+        request.set_input_tensor(index, ov.Tensor(value))
+
+    def results() -> list[Any]:
+        request.infer()
+        return [tensor.data.copy() for tensor in request.output_tensors]
+
+    return Ready(request.infer, results)
+
+
+def _running(job: Job, binary: bytes, note: str = "") -> Ready:
+    from mlirules.drivers.iree import runtime
+
+    device = "local-sync" if job.threads == 1 else "local-task"
+    program = runtime.Program(binary, _inputs(job), device)
+    return Ready(program, program.results, note)
+
+
+def stock(job: Job) -> Ready:
+    """iree-compile as it is, for this CPU."""
+    from mlirules.drivers.apply.programs import load_program
+    from mlirules.drivers.iree import compiler
+    from mlirules.drivers.iree.targets import Target
+
+    program = load_program(job.program)
+    binary = compiler.compile_module(program, Target.parse("cpu"), path=str(job.program))
+    return _running(job, binary)
+
+
+def mlirules(job: Job) -> Ready:
+    """The default pipeline, nothing weighed before."""
+    return _by_pipeline(job, None)
+
+
+def tuned(job: Job) -> Ready:
+    """What ``mlirules tune`` finds, which its seconds of compiling include."""
+    out = job.scratch / "tuned"
+    words = ["tune", str(job.program), "--target", "cpu", "--budget", job.tune]
+    done = children.run(
+        [*children.python("mlirules.cli:main"), *words, "--output", str(out)],
+        timeout=None,
+    )
+    if done.status:
+        raise RuntimeError(f"mlirules tune: {done.ending}")
+    found = sorted(out.glob("*.cpu.yaml"))
+    if not found:
+        return _by_pipeline(job, None, "nothing gained by tuning")
+    return _by_pipeline(job, str(found[0]))
+
+
+def _by_pipeline(job: Job, pipeline: str | None, note: str = "") -> Ready:
+    from mlirules.drivers.apply.programs import load_program
+    from mlirules.drivers.iree.targets import Target
+    from mlirules.drivers.pipelines.transform import Pipeline, compile_program
+
+    line = None if pipeline is None else Pipeline.load(pipeline)
+    program = load_program(job.program)
+    binary, done = compile_program(program, Target.parse("cpu"), line, path=str(job.program))
+    return _running(job, binary, "; ".join(filter(None, [note, *done.notes])))
+
+
+ENGINES: Mapping[str, Callable[[Job], Ready]] = {
+    "eager": eager,
+    "inductor": inductor,
+    "max-autotune": partial(inductor, mode="max-autotune"),
+    "onnxruntime": onnxruntime,
+    "openvino": openvino,
+    "stock": stock,
+    "mlirules": mlirules,
+    "tuned": tuned,
+}
+
+
+# ---------------------------------------------------------------- the model, the machine
+
+
+def export(job: Job) -> dict[str, Any]:
+    """Write the model's files; its FLOP, and the bytes that a call must read and write."""
+    import peers_models
+    import torch
+    from torch.utils._pytree import tree_leaves
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from mlirules.drivers.frontend.torch import import_file
+
+    recipes = Path(peers_models.__file__)
+    import_file(
+        f"{recipes}:make",
+        job.path(PROGRAM),
+        golden=job.path(GOLDEN),
+        arguments={"name": job.model},
+        decompose=False,
+    )
+    model, args, kwargs = peers_models.made(job.model)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        results = model(*args, **kwargs)
+    held = [*model.parameters(), *model.buffers(), *tree_leaves((args, kwargs, results))]
+    tensors = [t for t in held if isinstance(t, torch.Tensor)]
+    why = ""
+    try:
+        with torch.no_grad():
+            exported = torch.onnx.export(model, args, kwargs=kwargs, dynamo=True, verbose=False)
+        assert exported is not None
+        exported.save(job.path(ONNX))
+    except Exception as error:  # noqa: BLE001 -- of one model; the other engines need none of it
+        why = f"no ONNX file: {type(error).__name__}: {error}".splitlines()[0][:200]
+    return {
+        "flops": counter.get_total_flops(),
+        "bytes": sum(t.numel() * t.element_size() for t in tensors),
+        "onnx": why,
+    }
+
+
+def limits() -> dict[str, float]:
+    """FLOP and bytes a second on this process's threads: a large product, a large copy."""
+    a, b = (np.random.default_rng(n).random((1024, 1024), dtype=np.float32) for n in (0, 1))
+    c = np.empty_like(a)
+    big = np.ones(1 << 24, dtype=np.float32)
+    copy = np.empty_like(big)
+    return {
+        "flops": 2 * 1024**3 / _least(lambda: np.matmul(a, b, out=c)),
+        # numpy copies on one thread alone: the bound of more threads is no lower.
+        "bytes": 2 * big.nbytes / _least(lambda: np.copyto(copy, big)),
+    }
+
+
+def _least(call: Callable[[], object]) -> float:
+    taken = []
+    for _ in range(20):
+        began = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+def _inputs(job: Job) -> list[Any]:
+    from mlirules.drivers.iree import runtime
+
+    return runtime.load_npz(job.path(GOLDEN), prefix="a")
+
+
+# ---------------------------------------------------------------- the process
+
+
+def _peak_mb(since: bool = False) -> float:
+    """The most memory that the process held, in 10^6 bytes; with ``since``, from now on."""
+    if since:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        return 0.0
+    status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    (line,) = (line for line in status if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024 / 1e6
+
+
+def _spent() -> float:
+    """Processor seconds of this process and of what it has waited for."""
+    of = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(used.ru_utime + used.ru_stime for used in of)
+
+
+def answers(job: Job) -> Callable[[Any], Iterator[Mapping[str, Any]]]:
+    """What the process does with an order."""
+    made: list[Ready] = []
+
+    def prepare() -> dict[str, Any]:
+        from zoo_worker import relative_error
+
+        from mlirules.drivers.iree import runtime
+
+        if job.engine == "export":
+            facts = export(job)
+            files.write(job.path(FACTS), json.dumps(facts) + "\n")
+            return facts
+        if job.engine == "limits":
+            return limits()
+        began, spent = time.perf_counter(), _spent()
+        ready = ENGINES[job.engine](job)
+        took, used = time.perf_counter() - began, _spent() - spent
+        peak = _peak_mb()
+        got = [np.asarray(value) for value in ready.results()]
+        _peak_mb(since=True)
+        ready.call()
+        began = time.perf_counter()
+        ready.call()
+        once = time.perf_counter() - began
+        made.append(ready)
+        golden = runtime.load_npz(job.path(GOLDEN), prefix="r")
+        return {
+            "compile_s": round(took, 2),
+            "compile_cpu_s": round(used, 2),
+            "compile_mb": round(peak),
+            "call_s": once,
+            "error": relative_error(got, golden),
+            "note": ready.note,
+        }
+
+    def sample(calls: int) -> dict[str, Any]:
+        (ready,) = made
+        ready.call()
+        wall, cpu = time.perf_counter(), time.process_time()
+        for _ in range(calls):
+            ready.call()
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        return {"wall": wall / calls, "cpu": cpu / calls, "mb": round(_peak_mb())}
+
+    def answer(order: Any) -> Iterator[Mapping[str, Any]]:
+        try:
+            yield prepare() if order["do"] == "prepare" else sample(order["calls"])
+        except Exception as error:  # noqa: BLE001 -- of one engine, which it is the outcome of
+            said = str(error).strip().splitlines() or [""]
+            yield {"failed": f"{type(error).__name__}: {said[0]}"[:300]}
+
+    return answer
+
+
+def main() -> None:
+    """Serve orders until stdin ends. Arguments: the fields of a job, in their order."""
+    engine, model, folder, scratch, threads, tune = sys.argv[1:]
+    job = Job(engine, model, Path(folder), Path(scratch), int(threads), tune)
+    os.environ["MLIRULES_CACHE_DIR"] = str(job.scratch / "mlirules")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(job.scratch / "inductor")
+    children.serve(answers(job))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""The comparison with other runtimes, without them and without PyTorch: a program is the model."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+RELU = """module {
+  func.func @main(%a: !torch.vtensor<[2,3],f32>) -> !torch.vtensor<[2,3],f32> {
+    %0 = torch.aten.relu %a : !torch.vtensor<[2,3],f32> -> !torch.vtensor<[2,3],f32>
+    return %0 : !torch.vtensor<[2,3],f32>
+  }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def peers() -> Any:
+    """The benchmark as a module."""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        return importlib.import_module("peers")
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder in which the model `tiny` is exported."""
+    made = tmp_path / "models"
+    made.mkdir()
+    (made / "tiny.mlir").write_text(RELU, encoding="utf-8")
+    (made / "tiny.json").write_text(json.dumps({"flops": 6, "bytes": 48}), encoding="utf-8")
+    a = np.asarray([[1, -2, 3], [-4, 5, -6]], dtype=np.float32)
+    np.savez(made / "tiny.npz", a0=a, r0=np.maximum(a, 0))
+    return made
+
+
+def _arguments(folder: Path, *more: str) -> list[str]:
+    state = str(folder.parent / "peers.jsonl")
+    words = ["--only", "tiny", "--threads", "1", "--rounds", "3", "--seconds", "0.1"]
+    return [*words, "--folder", str(folder), "--state", state, *more]
+
+
+def test_engines_run_in_turns_and_are_kept(
+    peers: Any, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "peers.md"
+    report.write_text(f"# Peers\n{peers.BEGIN}\n{peers.END}\nThe end.\n", encoding="utf-8")
+    arguments = _arguments(folder, "--engine", "mlirules,onnxruntime", "--report", str(report))
+    # There is no ONNX file: that engine's fault fails nobody else.
+    assert peers.main(arguments) == 0
+    first = capsys.readouterr().out
+    assert "onnxruntime: " in first
+    row = peers.Store(folder.parent / "peers.jsonl").rows["tiny", 1]
+    ours = row.engines["mlirules"]
+    assert 0 < ours["cpu_ms"] < 100
+    assert ours["error"] == 0
+    assert ours["mb"] > 10
+    assert row.limit_ms > 0
+    assert "failed" in row.engines["onnxruntime"]
+    text = report.read_text(encoding="utf-8")
+    assert "| tiny |" in text
+    assert text.endswith("The end.\n")
+    assert peers.main(arguments) == 0
+    assert capsys.readouterr().out == ""  # finished: nothing is measured again
+
+
+def test_wrong_numbers_end_with_1(
+    peers: Any, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    golden = np.load(folder / "tiny.npz")
+    np.savez(folder / "tiny.npz", a0=golden["a0"], r0=golden["a0"])
+    assert peers.main(_arguments(folder, "--engine", "mlirules")) == 1
+    assert "mlirules: wrong numbers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--engine", "tvm"], "tvm given; known: eager"),
+        (["--engine", "tuned"], "needs a budget"),
+        (["--only", "nothing-*"], "no such model"),
+        (["--threads", "0"], "at least 1"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    peers: Any, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        peers.parse_arguments(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_there_are_models_of_every_kind(peers: Any) -> None:
+    names = peers.parse_arguments([]).models
+    assert len(names) >= 24
+    assert "tiny" not in names
+
+
+@pytest.mark.slow
+def test_every_engine_that_is_here_runs(peers: Any, tmp_path: Path) -> None:
+    for package in ("torch", "torchvision", "timm", "onnx", "onnxruntime", "openvino"):
+        pytest.importorskip(package)
+    folder = tmp_path / "models"
+    assert peers.main(_arguments(folder)) == 0
+    row = peers.Store(tmp_path / "peers.jsonl").rows["tiny", 1]
+    assert {name: of.get("failed") for name, of in row.engines.items()} == dict.fromkeys(
+        peers.ENGINES
+    )
+    assert max(of["error"] for of in row.engines.values()) < 1e-4
