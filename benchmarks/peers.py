@@ -34,6 +34,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from peers_models import MODELS, UNLISTED
+
 import mlirules
 from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
 from mlirules.support import files
@@ -360,8 +362,6 @@ def write(path: Path, rows: Sequence[Row]) -> None:
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line. Exits with 2, saying why, when it is wrong."""
-    from peers_models import MODELS, UNLISTED
-
     parser = argparse.ArgumentParser(
         prog="peers.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -442,4 +442,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # Ended from outside, too, it ends its processes: those that stand still would stay for ever.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

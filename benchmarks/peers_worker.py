@@ -216,7 +216,6 @@ def export(job: Job) -> dict[str, Any]:
         job.path(PROGRAM),
         golden=job.path(GOLDEN),
         arguments={"name": job.model},
-        decompose=False,
     )
     model, args, kwargs = peers_models.made(job.model)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -334,8 +333,11 @@ def answers(job: Job) -> Callable[[Any], Iterator[Mapping[str, Any]]]:
         try:
             yield prepare() if order["do"] == "prepare" else sample(order["calls"])
         except Exception as error:  # noqa: BLE001 -- of one engine, which it is the outcome of
-            said = str(error).strip().splitlines() or [""]
-            yield {"failed": f"{type(error).__name__}: {said[0]}"[:300]}
+            told = [fault.message for fault in getattr(error, "faults", ())]
+            lines = "\n".join(told or [str(error)]).strip().splitlines()
+            # Where it was called from says less than what it is.
+            said = next((line for line in lines if "note:" not in line), "")
+            yield {"failed": f"{type(error).__name__}: {said}"[:300]}
 
     return answer
 
