@@ -54,7 +54,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class Program:
-    """One program of the corpus, in all its variants. `random`: only shapes and dtypes count."""
+    """One program of the corpus, in all its variants. `random`: only shapes and dtypes count.
+
+    `tolerances` are `(rtol, atol)` by the dtype of a result, where the index says others than RTOL
+    and ATOL.
+    """
 
     folder: Path
     name: str
@@ -63,6 +67,7 @@ class Program:
     results: tuple[Value, ...]
     random: bool
     variants: dict[str, Variant] = field(hash=False)
+    tolerances: dict[str, tuple[float, float]] = field(default_factory=dict, hash=False)
 
     def path(self, variant: str) -> Path:
         """Where the MLIR text of `variant` lies."""
@@ -103,6 +108,8 @@ class Program:
         hashed.update(
             repr((self.results, self.random, self.variants[variant].result_index)).encode()
         )
+        if self.tolerances:
+            hashed.update(repr(sorted(self.tolerances.items())).encode())
         return hashed.hexdigest()[:20]
 
 
@@ -197,6 +204,10 @@ def _program(folder: Path, entry: dict[str, Any]) -> Program:
             name: Variant(v["n_results"], tuple(v["result_index"]), v.get("builtin", ""))
             for name, v in entry["variants"].items()
         },
+        tolerances={
+            name: (float(rtol), float(atol))
+            for name, (rtol, atol) in entry.get("tolerances", {}).items()
+        },
     )
 
 
@@ -236,13 +247,16 @@ def difference(program: Program, variant: str, got: Sequence[Array]) -> str:
     for number, (position, want, value) in enumerate(
         zip(described.result_index, program.golden(), program.results, strict=True)
     ):
-        said = _unequal(got[position], want, value, program.random)
+        near = program.tolerances.get(value.dtype, (RTOL, ATOL))
+        said = _unequal(got[position], want, value, program.random, near)
         if said:
             return f"result {number}: {said}"
     return ""
 
 
-def _unequal(got: Array, want: Array, value: Value, only_type: bool) -> str:
+def _unequal(
+    got: Array, want: Array, value: Value, only_type: bool, near: tuple[float, float]
+) -> str:
     if got.shape != want.shape:
         return f"shape {list(got.shape)}, golden {list(want.shape)}"
     if value.kind == "tensor" and _sign_free(got) != _sign_free(want):
@@ -251,7 +265,7 @@ def _unequal(got: Array, want: Array, value: Value, only_type: bool) -> str:
         return f"dtype {got.dtype}, golden {value.kind}"
     if only_type or want.size == 0:
         return ""
-    wrong = ~_close(got, want, value)
+    wrong = ~_close(got, want, value, near)
     count = int(wrong.sum())
     if not count:
         return ""
@@ -265,13 +279,13 @@ def _sign_free(array: Array) -> str:
     return array.dtype.name if kind == "V" else f"{kind}{array.dtype.itemsize}"
 
 
-def _close(got: Array, want: Array, value: Value) -> Array:
+def _close(got: Array, want: Array, value: Value, near: tuple[float, float]) -> Array:
     if want.dtype.kind in "iub":
         if value.kind == "tensor" and got.dtype != want.dtype:
             got = got.view(want.dtype)
         return np.asarray(got == want)
     wide = np.complex128 if want.dtype.kind == "c" else np.float64
-    rtol, atol = (RTOL, ATOL) if value.kind == "tensor" else (SCALAR_RTOL, 0.0)
+    rtol, atol = near if value.kind == "tensor" else (SCALAR_RTOL, 0.0)
     with np.errstate(invalid="ignore", over="ignore"):
         return np.asarray(
             np.isclose(got.astype(wide), want.astype(wide), rtol=rtol, atol=atol, equal_nan=True)

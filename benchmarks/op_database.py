@@ -13,6 +13,7 @@ they ended, and a program is compiled again only when the text that the rules ma
 
     python benchmarks/op_database.py
     python benchmarks/op_database.py --dtype bf16,f16,i64,bool --only 'fft.*' --failures
+    python benchmarks/op_database.py --dtype f16 --ops 90 --seed 11   # these alone are exported
     python benchmarks/op_database.py --dtype f32,bf16,f16,i64,bool --report docs/coverage.md
     python benchmarks/op_database.py --show special.i0e-0
 
@@ -22,13 +23,15 @@ Needs PyTorch, scipy and expecttest.
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import corpus
 import corpus_data
@@ -49,6 +52,9 @@ from mlirules.support import files
 BEGIN = "<!-- op database: begin -->"
 END = "<!-- op database: end -->"
 
+#: `(rtol, atol)` of results of a narrow type: what `torch.testing.assert_close` takes for it.
+TOLERANCES = {"bfloat16": (1.6e-2, 1e-5), "float16": (1e-3, 1e-5)}
+
 #: An export worker that says nothing for so many seconds does not come back: its own limit failed.
 SILENCE = 4 * op_database_export.LIMIT
 
@@ -61,7 +67,7 @@ class Exports:
     program; `ended` holds the ops that need not be looked at again.
     """
 
-    entries: dict[str, dict[str, object]] = field(default_factory=dict)
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
     begun: str = ""
@@ -86,16 +92,36 @@ class Exports:
                 made.begun = ""
         return made
 
+    def of(self, ops: Set[str]) -> "Exports":
+        """What of it came of `ops`."""
+        entries = {name: entry for name, entry in self.entries.items() if entry["area"] in ops}
+        refused = {
+            name: why
+            for name, why in self.refused.items()
+            if name in ops or name.rpartition("-")[0] in ops
+        }
+        return Exports(entries, refused, self.ended & ops, self.begun)
 
-def export(folder: Path, dtype: str, console: Console) -> Exports:
+
+def tolerances(entry: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """`TOLERANCES` of the types that the results of an index entry have."""
+    types = {str(result["dtype"]) for result in entry["results"]}
+    return {name: TOLERANCES[name] for name in sorted(types & TOLERANCES.keys())}
+
+
+def export(
+    folder: Path, dtype: str, console: Console, ops: int | None = None, seed: int = 0
+) -> Exports:
     """Export what is not exported yet, worker after worker, and write the index.
 
-    Raises MlirulesError when workers die without having begun an op.
+    With `ops`, so many of them, chosen by `seed`: the result holds these alone. Raises MlirulesError when workers die without having begun an op.
     """
     for name in ("core", "data"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     log = folder / "exports.jsonl"
     wanted = op_database_export.names(dtype)
+    if ops is not None and ops < len(wanted):
+        wanted = random.Random(seed).sample(wanted, ops)
     while left := set(wanted) - (known := Exports.read(log)).ended:
         console.print(f"{dtype}: exporting {len(left)} ops", style="dim")
         how = _export_some(folder, dtype, left)
@@ -109,10 +135,11 @@ def export(folder: Path, dtype: str, console: Console) -> Exports:
         with log.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps({"refused": after.begun, "why": how or "ended early"}) + "\n")
             lines.write(json.dumps({"ended": after.begun}) + "\n")
-    made = Exports.read(log)
+    made = Exports.read(log).of(set(wanted))
     index = folder / "index.json"
     fresh = index.with_suffix(".new")
-    fresh.write_text(json.dumps(list(made.entries.values()), indent=0), encoding="utf-8")
+    entries = [{**entry, "tolerances": tolerances(entry)} for entry in made.entries.values()]
+    fresh.write_text(json.dumps(entries, indent=0), encoding="utf-8")
     fresh.replace(index)
     return made
 
@@ -160,6 +187,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         "--only", action="append", default=[], metavar="GLOB", help="ops or programs; repeatable"
     )
     parser.add_argument("--sample", type=int, metavar="N", help="N programs, chosen by --seed")
+    parser.add_argument("--ops", type=int, metavar="N", help="N ops alone, chosen by --seed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pipeline", help="name or path of a pipeline (default: the default)")
     parser.add_argument("--jobs", type=int, default=2, help="worker processes (default: 2)")
@@ -212,7 +240,7 @@ class Measured:
 def measure(dtype: str, options: argparse.Namespace, console: Console) -> Measured:
     """Export, then compile and run what is not done yet. Raises MlirulesError and Refused."""
     folder = _cache(options.cache) / dtype
-    exports = export(folder, dtype, console)
+    exports = export(folder, dtype, console, options.ops, options.seed)
     target = Target("cpu")
     pipeline = options.pipeline or default_for(target.kind).pipeline
     setup = Setup(folder=str(folder), target=target.name, pipeline=pipeline)

@@ -34,7 +34,7 @@ def test_exports_go_on_where_they_ended(database: Any, tmp_path: Path) -> None:
     log = tmp_path / "exports.jsonl"
     said = [
         {"begun": "abs"},
-        {"entry": {"name": "abs-0"}},
+        {"entry": {"name": "abs-0", "area": "abs"}},
         {"ended": "abs"},
         {"begun": "item"},
         {"refused": "item-0", "why": "ValueError: no result is a tensor"},
@@ -47,6 +47,16 @@ def test_exports_go_on_where_they_ended(database: Any, tmp_path: Path) -> None:
     assert exports.refused == {"item-0": "ValueError: no result is a tensor"}
     assert exports.ended == {"abs", "item"}
     assert exports.begun == "crashes"
+    chosen = exports.of({"item", "neg"})
+    assert (list(chosen.entries), list(chosen.refused), chosen.ended) == ([], ["item-0"], {"item"})
+
+
+def test_results_of_narrow_types_have_a_tolerance_of_their_own(database: Any) -> None:
+    def of(*types: str) -> Any:
+        return database.tolerances({"results": [{"dtype": dtype} for dtype in types]})
+
+    assert of("float32", "int64") == {}
+    assert of("bfloat16", "float32") == {"bfloat16": (1.6e-2, 1e-5)}
 
 
 def test_the_section_is_renewed_in_its_place(database: Any, tmp_path: Path) -> None:
