@@ -114,7 +114,8 @@ def export(
 ) -> Exports:
     """Export what is not exported yet, worker after worker, and write the index.
 
-    With `ops`, so many of them, chosen by `seed`: the result holds these alone. Raises MlirulesError when workers die without having begun an op.
+    With `ops`, so many of them, chosen by `seed`: the result holds these alone. Raises
+    MlirulesError when workers die without having begun an op.
     """
     for name in ("core", "data"):
         (folder / name).mkdir(parents=True, exist_ok=True)
