@@ -1,4 +1,4 @@
-"""`torch.unique` and `torch.unique_consecutive` by the default pipeline: results of run-time size."""
+"""`torch.unique` by the default pipeline: results of run-time size."""
 
 import numpy as np
 
