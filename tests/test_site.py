@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import mlirules
 from mlirules.drivers.quality.config_test import any_rules
 from mlirules.language.loader import LIBRARY
 
+pytest.importorskip("mkdocstrings", reason="the site's API pages are made by it")
 pytest.importorskip("material", reason="the site is made by mkdocs-material")
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,3 +57,11 @@ def test_every_page_of_docs_is_there(site: Path) -> None:
     for source in (ROOT / "docs").glob("*.md"):
         assert (site / f"{source.stem}.html").is_file(), source
     assert "Five minutes" in (site / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_names_of_the_library_are_told_from_their_docstrings(site: Path) -> None:
+    page = (site / "api.html").read_text(encoding="utf-8")
+    for name in set(mlirules.__all__) - {"__version__"}:
+        assert f'id="mlirules.{name}"' in page, name
+    assert "Rules, a target and a pipeline, and what is kept" in page
+    assert ":class:" not in page, "Sphinx' roles are plain code"
