@@ -6,9 +6,9 @@ mlirules itself, 130 interrupted.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
-import gc
 import os
 import sys
 from collections.abc import Callable
