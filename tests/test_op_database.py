@@ -2,9 +2,11 @@
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -57,6 +59,23 @@ def test_results_of_narrow_types_have_a_tolerance_of_their_own(database: Any) ->
 
     assert of("float32", "int64") == {}
     assert of("bfloat16", "float32") == {"bfloat16": (1.6e-2, 1e-5)}
+
+
+def test_a_unit_in_the_last_place_of_f16_is_within_its_tolerance(
+    database: Any, tmp_path: Path
+) -> None:
+    data = importlib.import_module("corpus_data")
+    want = np.array([1.0, 3.0], dtype=np.float16)
+    (tmp_path / "data").mkdir()
+    np.savez(tmp_path / "data" / "one.npz", r0=want)
+    result = data.Value("tensor", "float16", (2,))
+    variants = {"core": data.Variant(1, (0,))}
+    strict = data.Program(tmp_path, "one", "one", (), (result,), False, variants)
+    lenient = replace(strict, tolerances={"float16": (1e-2, 1e-5)})
+    near = [want + np.array([0, 0.0078125], dtype=np.float16)]
+    assert "1 of 2 elements differ" in data.difference(strict, "core", near)
+    assert data.difference(lenient, "core", near) == ""
+    assert data.difference(lenient, "core", [want + np.float16(0.5)])
 
 
 def test_the_section_is_renewed_in_its_place(database: Any, tmp_path: Path) -> None:
