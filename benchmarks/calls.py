@@ -4,7 +4,7 @@
 
 The program adds two 4x4 tensors. Beside it stand iree-benchmark-module's time for the same binary,
 eager PyTorch and Inductor. Each is timed in rounds, one after the other; the median over rounds of
-a round's mean is told. With ``--warm-start`` a model is compiled by two processes, the second of
+a round's mean is told, and how many functions of Python and of C a call runs. With ``--warm-start`` a model is compiled by two processes, the second of
 which finds its programs in the cache; what our backend takes of it is told apart from PyTorch.
 Prints JSON.
 """
@@ -80,6 +80,19 @@ def timed(call: Callable[[], Any], seconds: float) -> float:
     return 1e6 * (now - started) / count
 
 
+def counted(call: Callable[[], Any]) -> tuple[int, int]:
+    """How many functions of Python and of C a call runs: the same on every machine."""
+    kinds: list[str] = []
+    before = sys.getprofile()
+    sys.setprofile(lambda _frame, kind, _what: kinds.append(kind))
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    # The call itself, and the end of the count.
+    return kinds.count("call") - 1, kinds.count("c_call") - 1
+
+
 def of_tool(binary: bytes, device: str, seconds: float) -> float:
     """What iree-benchmark-module says of the same program, in microseconds."""
     with tempfile.TemporaryDirectory() as folder:
@@ -142,10 +155,13 @@ def calls(seconds: float) -> dict[str, Any]:
             )
             for name, call in ways.items():
                 rounds[name].append(timed(call, seconds / 4))
-    return {
-        name: {"median_us": round(statistics.median(v), 1), "min_us": round(min(v), 1)}
-        for name, v in rounds.items()
-    }
+        told: dict[str, Any] = {
+            name: {"median_us": round(statistics.median(v), 1), "min_us": round(min(v), 1)}
+            for name, v in rounds.items()
+        }
+        for name, call in ways.items():
+            told[name]["python"], told[name]["c"] = counted(call)
+    return told
 
 
 class _Add(torch.nn.Module):

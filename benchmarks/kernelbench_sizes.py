@@ -17,7 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
@@ -182,7 +186,12 @@ def _needed(problem: Problem) -> float:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
             elements = _Elements()
             with elements, FlopCounterMode(display=False) as flops:
-                problem.model()(*problem.inputs())
+                try:
+                    model = problem.model()
+                except DataDependentOutputException:  # its constructor reads numbers it computed
+                    with unset_fake_temporarily():
+                        model = problem.model()
+                model(*problem.inputs())
     except Exception:  # noqa: BLE001 - a model of anybody's, at sizes it was not written for
         return float("inf")
     return max(elements.count / ELEMENTS, flops.get_total_flops() / FLOPS)

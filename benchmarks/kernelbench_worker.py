@@ -108,8 +108,14 @@ def row(name: str, problem: Problem, backend: str) -> Row:
         if exact is not None and difference(_wide(got), exact) < difference(_wide(want), exact):
             why = f"differs by {apart:.2g} of the largest element, and is nearer to float64's"
         else:
-            outcome, why = "wrong", f"differs by {apart:.2g} of the largest element"
+            outcome, why = "wrong", f"differs by {apart:.2g} of the largest element, {_size(want):.2g}"
     return Row(name, backend, outcome, why, problem.changed, seconds, apart, eager)
+
+
+def _size(values: Any) -> float:
+    """The largest finite element."""
+    floats = [v for v in tree_leaves(values) if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    return max((float(v[v.isfinite()].abs().max()) for v in floats if v.isfinite().any()), default=0.0)
 
 
 def _exact(problem: Problem) -> Any:
@@ -138,6 +144,11 @@ def rows(path: Path, backends: list[str], tell: Callable[[dict[str, Any]], None]
     except ValueError as error:
         for backend in backends:
             tell({"row": asdict(Row(name, backend, "no sizes", str(error)))})
+        return
+    except Exception as error:  # noqa: BLE001 - the problem itself does not load here
+        why = f"{type(error).__name__}: {error}"[:400]
+        for backend in backends:
+            tell({"row": asdict(Row(name, backend, "error", why))})
         return
     for backend in backends:
         tell({"stage": backend, "sizes": problem.changed})

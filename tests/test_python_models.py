@@ -1,6 +1,7 @@
 """PyTorch's models through a session: called like the model, with the model's weights."""
 
 import copy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,21 @@ def test_a_fusion_that_a_rule_cannot_say() -> None:
         mlirules.fusion(torch.randn(4))(Halves)
     with pytest.raises(mlirules.MlirulesError, match="has no function 'pattern'"):
         mlirules.fusion(torch.randn(4))(object)
+
+
+def test_a_call_runs_few_functions() -> None:
+    """What a call costs beside the program is told by these, on any machine."""
+
+    class Add(torch.nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            return x + y
+
+    x = torch.randn(4, 4)
+    program = mlirules.Session().compile(Add(), (x, x))
+    for value, most in ((x, 6), (x.numpy(), 9)):
+        program(value, value)
+        made: list[str] = []
+        sys.setprofile(lambda frame, kind, _, m=made: m.append(frame.f_code.co_name) if kind == "call" else None)
+        program(value, value)
+        sys.setprofile(None)
+        assert len(made) <= most, made

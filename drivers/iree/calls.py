@@ -24,7 +24,7 @@ from iree.runtime.array_interop import map_dtype_to_element_type
 from mlirules.drivers.iree import runtime
 from mlirules.language.faults import MlirulesError
 
-__all__ = ["ALIGNMENT", "Loaded", "Value"]
+__all__ = ["ALIGNMENT", "HOST", "Loaded", "Value"]
 
 Array = npt.NDArray[Any]
 #: A buffer on a device.
@@ -34,6 +34,9 @@ Value = Any
 ALIGNMENT = 64
 
 _VIEW = _binding.HalBufferView
+
+#: The host as DLPack writes it: the kind of device, and which of them.
+HOST = (1, 0)
 
 
 class Loaded:
@@ -63,9 +66,13 @@ class Loaded:
             self._device = device = get_device(uri)
             # Said once: each costs a look-up in every call.
             self.of_capsule: Callable[[Any], Value] = device.from_dlpack_capsule
+            self.to_capsule: Callable[[Any, int, int], Any] = device.create_dlpack_capsule
             self._plain = all(kind == "r" for kind in self.entry.arguments + self.entry.results)
+            self._takes = len(self.entry.arguments)
+            self._gives = len(self.entry.results)
             hal = _binding.create_hal_module(runtime.instance(), self._device)
             self._context = _binding.VmContext(runtime.instance(), [hal, *modules, self._module])
+            self._invoke = self._context.invoke
         #: Whether host memory is the device's: nothing needs to be copied.
         self.shares_memory = uri.partition("://")[0] in ("local-task", "local-sync")
         self._lock = threading.Lock()
@@ -106,7 +113,7 @@ class Loaded:
 
     def capsule(self, value: Value) -> Any:
         """A result as a DLPack capsule of host memory, which keeps it alive."""
-        return self._device.create_dlpack_capsule(value, 1, 0)
+        return self.to_capsule(value, *HOST)
 
     def dtype(self, value: Value) -> np.dtype[Any]:
         """The type of a value's elements."""
@@ -137,14 +144,20 @@ class Loaded:
         What the arguments' memory holds must stay until this returns. Raises RunError.
         """
         packed = _binding.VmVariantList(len(arguments))
-        if self._plain and len(arguments) == len(self.entry.arguments):
+        if self._plain and len(arguments) == self._takes:
+            # Written out: for a small program a call of Python's is a part of the time.
             push = packed.push_ref
             for argument in arguments:
                 push(argument)
-            results = _binding.VmVariantList(len(self.entry.results))
-            self._invoke(packed, results)
-            found = results.get_as_object
-            return [found(index, _VIEW) for index in range(len(self.entry.results))]
+            results = _binding.VmVariantList(self._gives)
+            try:
+                with self._lock:
+                    self._invoke(self._callee, packed, results)
+            except (RuntimeError, ValueError, IndexError) as error:
+                raise runtime.run_error(error) from error
+            if self._gives == 1:
+                return [results.get_as_object(0, _VIEW)]
+            return [results.get_as_object(index, _VIEW) for index in range(self._gives)]
         for kind, argument in zip(self.entry.arguments, arguments, strict=True):
             if kind == "r":
                 packed.push_ref(argument)
@@ -152,16 +165,13 @@ class Loaded:
                 packed.push_int(argument)
             else:
                 packed.push_float(argument)
-        results = _binding.VmVariantList(len(self.entry.results))
-        self._invoke(packed, results)
+        results = _binding.VmVariantList(self._gives)
+        try:
+            with self._lock:
+                self._invoke(self._callee, packed, results)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise runtime.run_error(error) from error
         return [
             results.get_as_object(index, _VIEW) if kind == "r" else results.get_variant(index)
             for index, kind in enumerate(self.entry.results)
         ]
-
-    def _invoke(self, arguments: Any, results: Any) -> None:
-        try:
-            with self._lock:
-                self._context.invoke(self._callee, arguments, results)
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise runtime.run_error(error) from error

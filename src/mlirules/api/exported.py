@@ -27,6 +27,7 @@ __all__ = ["ModelProgram", "compile_model"]
 
 #: What holds no values inside.
 _LEAVES = frozenset([torch.Tensor, torch.nn.Parameter, np.ndarray, int, float, bool])
+_TENSORS = frozenset([torch.Tensor, torch.nn.Parameter])
 _HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
@@ -169,18 +170,35 @@ class ModelProgram(CompiledProgram):
         self._metas = [
             node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"
         ]
+        #: Type and sizes (None: any) of the arguments that are tensors, by position.
+        self._tensors = {
+            index: (meta.dtype, tuple(_type(meta)[0]))
+            for index, meta in enumerate(self._metas)
+            if isinstance(meta, torch.Tensor)
+        }
+        #: The caller's arguments where they are nothing but tensors of known sizes in a row.
+        self._simple: list[tuple[int, torch.dtype, tuple[int | None, ...]]] = []
+        if self._row >= 0 and all(
+            isinstance(spec.arg, TensorArgument)
+            and index in self._tensors
+            and None not in self._tensors[index][1]
+            for index, spec in self._users
+        ):
+            self._simple = [(index, *self._tensors[index]) for index, _ in self._users]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the model answers; inputs and buffers that it changes are changed.
 
         Raises RunError, and MlirulesError for arguments of another structure than the example's.
         """
-        if len(args) == self._row and not kwargs and all(type(a) in _LEAVES for a in args):
-            leaves: list[Any] = list(args)
-        else:
-            leaves = self._leaves(args, kwargs)
-        arrays = any(isinstance(leaf, np.ndarray) for leaf in leaves)
-        flat = self._flat([_tensor(leaf) for leaf in leaves] if arrays else leaves)
+        flat, arrays = self._given(args) if not kwargs else (None, False)
+        if flat is None:
+            if len(args) == self._row and not kwargs and all(type(a) in _LEAVES for a in args):
+                leaves: list[Any] = list(args)
+            else:
+                leaves = self._leaves(args, kwargs)
+            arrays = any(isinstance(leaf, np.ndarray) for leaf in leaves)
+            flat = self._flat([_tensor(leaf) for leaf in leaves] if arrays else leaves)
         made = self._graph(flat)
         results = made if self._pure else self._settled(made, flat)
         if arrays:
@@ -188,6 +206,29 @@ class ModelProgram(CompiledProgram):
         if self._one:
             return results[0]
         return pytree.tree_unflatten(results, self._out)
+
+    def _given(self, args: tuple[Any, ...]) -> tuple[list[Any] | None, bool]:
+        """The graph's arguments for tensors and arrays just as expected, and whether any is an array.
+
+        None for all else, which is looked at more closely: this is what costs in a short call.
+        """
+        simple = self._simple
+        if len(args) != len(simple):
+            return None, False
+        flat, arrays = self._arguments.copy(), False
+        for value, (index, dtype, shape) in zip(args, simple, strict=True):
+            if type(value) not in _TENSORS:
+                if type(value) is not np.ndarray or not value.flags.writeable:
+                    return None, False
+                try:
+                    value = torch.from_numpy(value)
+                except (TypeError, ValueError):  # see _view
+                    return None, False
+                arrays = True
+            if value.dtype is not dtype or value.shape != shape:
+                return None, False
+            flat[index] = value
+        return flat, arrays
 
     def _settled(self, made: list[Any], flat: list[Any]) -> list[Any]:
         """The caller's results; what the model changes is written where it belongs."""
@@ -233,7 +274,7 @@ class ModelProgram(CompiledProgram):
         out = list(self._arguments)
         for value, (index, spec) in zip(leaves, self._users, strict=True):
             if isinstance(spec.arg, TensorArgument):
-                _check(self.name, index, value, self._metas[index])
+                _check(self.name, index, value, self._tensors.get(index))
             elif hasattr(spec.arg, "value") and value != spec.arg.value:
                 raise MlirulesError.at(
                     "<call>",
@@ -314,36 +355,37 @@ def _type(value: torch.Tensor) -> tuple[list[int | None], str]:
     return sizes, element.replace("int", "si") if element.startswith("int") else element
 
 
-def _check(name: str, index: int, value: Any, wanted: Any) -> None:
+def _check(
+    name: str, index: int, value: Any, wanted: tuple[torch.dtype, tuple[int | None, ...]] | None
+) -> None:
     """Refuse a tensor of another type or rank than the program's."""
     if not isinstance(value, torch.Tensor):
         raise MlirulesError.at(
             "<call>", f"{name} takes a tensor, {type(value).__name__} given", code="inputs"
         )
-    if isinstance(wanted, torch.Tensor) and (
-        value.dtype is not wanted.dtype
-        or value.dim() != wanted.dim()
-        or any(map(_other, wanted.shape, value.shape))
+    if wanted is None:
+        return
+    dtype, sizes = wanted
+    if (
+        value.dtype is not dtype
+        or value.dim() != len(sizes)
+        or any(a is not None and a != b for a, b in zip(sizes, value.shape, strict=True))
     ):
         raise MlirulesError.at(
             "<call>",
             f"argument {index} of {name} is {value.dtype!s} {list(value.shape)}, compiled for "
-            f"{wanted.dtype!s} {list(wanted.shape)}",
+            f"{dtype!s} [{', '.join('?' if size is None else str(size) for size in sizes)}]",
             code="inputs",
             suggestion="dynamic_shapes= says which sizes vary",
         )
 
 
-def _other(wanted: Any, given: int) -> bool:
-    return not isinstance(wanted, torch.SymInt) and wanted != given
-
-
 def _array(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    from mlirules.drivers.frontend.values import to_numpy
-
     try:
-        return value.detach().numpy()
+        return value.detach().numpy() if value.requires_grad else value.numpy()
     except TypeError:  # numpy has no such type
+        from mlirules.drivers.frontend.values import to_numpy
+
         return to_numpy(value)

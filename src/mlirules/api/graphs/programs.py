@@ -13,7 +13,7 @@ import torch
 from mlirules.api.graphs.changes import Samples
 from mlirules.api.graphs.plans import Binary, Result
 from mlirules.drivers.apply.session import Bounded
-from mlirules.drivers.iree.calls import ALIGNMENT, Loaded
+from mlirules.drivers.iree.calls import ALIGNMENT, HOST, Loaded
 from mlirules.language.faults import MlirulesError
 
 __all__ = ["GraphProgram", "array_of", "bits_of", "given", "tensor_of"]
@@ -29,6 +29,11 @@ _EIGHT_BITS: dict[str, Any] = {
 
 _EIGHT_BIT_TYPES = {getattr(torch, name): np.dtype(kind) for name, kind in _EIGHT_BITS.items()}
 _COMPLEX = frozenset([torch.complex64, torch.complex128])
+#: What is handed over as it is: complex tensors may stand for their conjugates.
+_DIRECT = frozenset(
+    [getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64", "bool")]
+    + [getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
+)
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -84,33 +89,45 @@ class GraphProgram:
         #: How often the program was loaded: with weights that are new or have changed.
         self.loads = 0
         self._like: list[tuple[Any, Any]] = []
-        self._results = [_giver(result) for result in self.plan.results]
+        self._positions = self.plan.arguments
+        self._giving = [(result, _giver(result)) for result in self.plan.results]
+        self._empty = self.plan.empty
         self._alone: Loaded | None = None
         if not self.plan.held and not self.plan.empty:
             self._alone = Loaded(binary.vmfb, uri)
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         """The graph's results. Raises RunError."""
-        plan = self.plan
-        made: list[Any] = []
+        made: Sequence[Any] = ()
         loaded = self._alone
         own: list[torch.Tensor] = []
-        if not plan.empty:
+        if not self._empty:
             if loaded is None:
-                loaded = self._loaded([arguments[index] for index in plan.held])
+                loaded = self._loaded([arguments[index] for index in self.plan.held])
             values = []
-            for index in plan.arguments:
+            in_place, of_capsule = loaded.shares_memory, loaded.of_capsule
+            for index in self._positions:
                 value = arguments[index]
                 if isinstance(value, torch.Tensor):
-                    value, tensor = given(loaded, value)
-                    own.append(tensor)
+                    # What given() does, for what needs nothing of it: calls of Python's are dear.
+                    if (
+                        in_place
+                        and value.dtype in _DIRECT
+                        and not value.data_ptr() % ALIGNMENT
+                        and value.is_contiguous()
+                        and not value.is_neg()
+                    ):
+                        own.append(value)
+                        value = of_capsule(_to_dlpack(value))
+                    else:
+                        value, tensor = given(loaded, value)
+                        own.append(tensor)
                 values.append(value)
             made = loaded(values)
         out: list[Any] = []
         seen: list[int] = []
-        for result, give in zip(plan.results, self._results, strict=True):
+        for result, give in self._giving:
             if result.kind == "program":
-                assert loaded is not None
                 out.append(give(loaded, made[result.index], own, seen))
             elif result.kind == "argument":
                 out.append(arguments[result.index])
@@ -186,20 +203,21 @@ def _giver(result: Result) -> Any:
         if eight is not None:
             value = loaded.reinterpreted(value, np.dtype(np.uint8))
         if loaded.shares_memory:
-            tensor = _from_dlpack(loaded.capsule(value))
+            tensor = _from_dlpack(loaded.to_capsule(value, *HOST))
         else:
             tensor = _tensor(loaded.array(value))
         if tensor.dtype is not dtype:
             tensor = tensor.view(dtype)
         address = tensor.data_ptr()
         # What the program hands out may be memory of an argument, a weight, or another result.
-        if address and (
-            result.copy
-            or address in seen
-            or loaded.of_weights(address)
-            or any(0 <= address - t.data_ptr() < t.nbytes for t in own)
-        ):
-            tensor = tensor.clone()
+        if address:
+            taken = result.copy or address in seen or loaded.of_weights(address)
+            for other in own:
+                if taken:
+                    break
+                taken = 0 <= address - other.data_ptr() < other.nbytes
+            if taken:
+                tensor = tensor.clone()
         seen.append(address)
         return tensor if back is None else tensor.permute(back)
 
