@@ -208,7 +208,7 @@ class ModelProgram(CompiledProgram):
         return pytree.tree_unflatten(results, self._out)
 
     def _given(self, args: tuple[Any, ...]) -> tuple[list[Any] | None, bool]:
-        """The graph's arguments for tensors and arrays just as expected, and whether any is an array.
+        """The graph's arguments for tensors and arrays as expected, and whether any is an array.
 
         None for all else, which is looked at more closely: this is what costs in a short call.
         """
