@@ -114,8 +114,12 @@ def row(name: str, problem: Problem, backend: str) -> Row:
 
 def _size(values: Any) -> float:
     """The largest finite element."""
-    floats = [v for v in tree_leaves(values) if isinstance(v, torch.Tensor) and v.is_floating_point()]
-    return max((float(v[v.isfinite()].abs().max()) for v in floats if v.isfinite().any()), default=0.0)
+    floats = [
+        v[v.isfinite()].abs()
+        for v in tree_leaves(values)
+        if isinstance(v, torch.Tensor) and v.is_floating_point()
+    ]
+    return max((float(v.max()) for v in floats if v.numel()), default=0.0)
 
 
 def _exact(problem: Problem) -> Any:
