@@ -4,8 +4,10 @@
 
 The program adds two 4x4 tensors. Beside it stand iree-benchmark-module's time for the same binary,
 eager PyTorch and Inductor. Each is timed in rounds, one after the other; the median over rounds of
-a round's mean is told, and how many functions of Python and of C a call runs. With ``--warm-start`` a model is compiled by two processes, the second of
-which finds its programs in the cache; what our backend takes of it is told apart from PyTorch.
+a round's mean is told, and how many functions of Python and of C a call runs.
+
+With ``--warm-start`` a model is compiled by two processes, the second of which finds its programs
+in the cache; what our backend takes of it is told apart from PyTorch.
 Prints JSON.
 """
 

@@ -108,7 +108,8 @@ def row(name: str, problem: Problem, backend: str) -> Row:
         if exact is not None and difference(_wide(got), exact) < difference(_wide(want), exact):
             why = f"differs by {apart:.2g} of the largest element, and is nearer to float64's"
         else:
-            outcome, why = "wrong", f"differs by {apart:.2g} of the largest element, {_size(want):.2g}"
+            outcome = "wrong"
+            why = f"differs by {apart:.2g} of the largest element, {_size(want):.2g}"
     return Row(name, backend, outcome, why, problem.changed, seconds, apart, eager)
 
 
