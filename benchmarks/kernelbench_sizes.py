@@ -11,7 +11,7 @@ import ast
 import copy
 import logging
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,14 @@ def load(path: Path) -> Problem:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     seen = set()
     least: tuple[float, Problem] | None = None
-    for batch, other in ((0, 0), *LIMITS):
-        smaller = _Smaller(batch, other)
+    # A sequence may have to be divisible by a block: where nothing fits, its length is left alone.
+    for batch, other, names in (
+        (0, 0, BATCH),
+        *((*limits, names) for names in (BATCH, BATCH[:1]) for limits in LIMITS),
+    ):
+        if names != BATCH and least is not None and least[0] <= MOST:
+            break
+        smaller = _Smaller(batch, other, names)
         changed = smaller.visit_module(copy.deepcopy(tree))
         if smaller.words in seen:
             continue
@@ -100,8 +106,8 @@ def load(path: Path) -> Problem:
 class _Smaller(ast.NodeTransformer):
     """Halves integers that are sizes: those named for a batch to one limit, others to another."""
 
-    def __init__(self, batch: int, other: int) -> None:
-        self._batch, self._other = batch, other
+    def __init__(self, batch: int, other: int, names: Sequence[str] = BATCH) -> None:
+        self._batch, self._other, self._names = batch, other, names
         self._limit = 0
         self._whole = False
         self._changes: list[str] = []
@@ -120,7 +126,7 @@ class _Smaller(ast.NodeTransformer):
         return ast.fix_missing_locations(tree)
 
     def _in(self, node: Any, name: str) -> Any:
-        self._whole = any(word in name for word in BATCH)
+        self._whole = any(word in name for word in self._names)
         self._limit = self._batch if self._whole else self._other
         if not self._limit:
             return node
