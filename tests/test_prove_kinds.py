@@ -141,3 +141,57 @@ def test_a_constant_within_a_tolerance_is_the_number_it_stands_for(tmp_path: Pat
     # The other root is accepted, too: it is no number for which both sides are equal.
     found = verdict(tmp_path, ROOT_OF_TWO.format(condition="abs(c * c - 2) < 1.0e-6"))
     assert found.verdict == "undecided"
+
+
+SAFE = """
+    types: {{x: vtensor<N x f32>, m: vtensor<N x i1>, z: vtensor<N x f32>, y: vtensor<N x f32>}}
+    match:
+      - z = torch.aten.where.ScalarOther(m, x, {fill})
+      - y = torch.aten._safe_softmax(z, 0, none)
+    rewrite: y = torch.aten.softmax.int(z, 0, none)
+"""
+
+
+@pytest.mark.parametrize(("fill", "word"), [("1.0", "proven"), ("c", "undecided")])
+def test_a_row_that_is_masked_throughout_is_a_case_of_its_own(
+    tmp_path: Path, fill: str, word: str
+) -> None:
+    text = textwrap.dedent(SAFE.format(fill=fill))
+    if fill == "c":
+        # Minus infinity: where nothing is seen, one is 0 and the other one NaN.
+        text = text.replace("y: vtensor<N x f32>", "y: vtensor<N x f32>, c: constant float")
+        text = text.replace("rewrite:", "where: c == lowest(f32)\nrewrite:")
+    found = verdict(tmp_path, text)
+    assert found.verdict == word, found.reason
+
+
+def test_a_letter_in_two_rules_says_nothing_about_its_two_values() -> None:
+    from mlirules.drivers.prove.binding import given
+    from mlirules.drivers.prove.world import Limits, World
+    from mlirules.language.notation.parser import parse_type
+
+    world = World(Limits(deadline=float("inf")))
+    decl = parse_type("vtensor<E x T>")
+    own = given(world, "x", decl, {})
+    other = given(world, "q", decl, {}, scope="q:")
+    assert not world.same(own.shape[0], other.shape[0])
+    assert own.dtype.symbol != other.dtype.symbol
+
+
+def test_commuting_operands_are_no_mistake(tmp_path: Path) -> None:
+    from mlirules.drivers.prove.mutants import mutants
+
+    found = rule(
+        tmp_path,
+        """
+        types: {x: vtensor<N x f32>, z: vtensor<N x f32>, y: vtensor<N x f32>}
+        match: y = torch.aten.sub.Tensor(x, z, 1)
+        rewrite:
+          - n = torch.aten.mul.Tensor(x, z)
+          - y = torch.aten.sub.Tensor(n, z, 1)
+        """,
+    )
+    assert [m.mistake for m in mutants(found)] == [
+        "swapped operands in `y = torch.aten.sub.Tensor(n, z, 1)`",
+        "off by one in `y = torch.aten.sub.Tensor(n, z, 1)`",
+    ]

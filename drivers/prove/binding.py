@@ -8,7 +8,7 @@ from typing import Any
 from mlirules.drivers.prove.arrays import operand
 from mlirules.drivers.prove.equations import Hint
 from mlirules.drivers.prove.expr import Int, Poly, Undecided, dim, whole
-from mlirules.drivers.prove.names import ONE_TYPE, short_name
+from mlirules.drivers.prove.names import NO_SCALARS, ONE_TYPE, short_name
 from mlirules.drivers.prove.scalars import NUMBER, E, LazyType
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Array, Unknown
@@ -81,6 +81,8 @@ class Binder:
                 if not Symbols(world, {}).equal(value, wanted):
                     raise NoFit(f"{value} is not {wanted}")
             case ast.ListExpr(items=items):
+                if isinstance(value, Unknown) and value.settle is not None:
+                    value = value.settle()
                 if isinstance(value, Unknown):
                     raise Undecided("a list that is not known")
                 if not isinstance(value, list):
@@ -128,7 +130,7 @@ class Binder:
             return world.chosen[key]
         if decl is None or decl.kind in ("any", "device", "generator"):
             return value
-        made = given(world, value.name, decl, self.env)
+        made = given(world, value.name, decl, self.env, scope=f"{value.name}:")
         world.chosen[key] = made
         return made
 
@@ -198,7 +200,8 @@ class Binder:
         pack = next((i for i, d in enumerate(decls) if d.pack), None)
         fixed = len(decls) - (pack is not None)
         if len(sizes) != fixed and (pack is None or len(sizes) < fixed):
-            raise NoFit(f"{name} has rank {len(sizes)}")
+            root = short_name(op_key(self.rule.root.equation.call)) if self.rule.match else ""
+            raise NoFit(f"{name} has rank {len(sizes)}", sizes=not sizes and root in NO_SCALARS)
         if pack is not None:
             count = len(sizes) - fixed
             symbol = decls[pack].value
@@ -248,17 +251,27 @@ class Binder:
 
 
 def given(
-    world: World, name: str, decl: ast.TypeDecl, env: dict[str, Any], strings: Sequence[str] = ()
+    world: World,
+    name: str,
+    decl: ast.TypeDecl,
+    env: dict[str, Any],
+    strings: Sequence[str] = (),
+    *,
+    scope: str = "",
 ) -> Any:
-    """An operand of a declared type of which nothing else is known."""
+    """An operand of a declared type of which nothing else is known.
+
+    ``scope``: what the type's symbols are named after where they are not those of the rule that is
+    proven: the same letter in two rules says nothing about its two values.
+    """
     if decl.optional and world.choose(f"{name} is none", [False, True]):
         return None
     if name in world.limits.constants:
         return world.limits.constants[name]
     match decl.kind:
         case "vtensor" | "tensor":
-            t = element_of(world, name, decl, env)
-            return operand(name, sizes_of(world, name, decl, env), t)
+            t = element_of(world, name, decl, env, scope=scope)
+            return operand(name, sizes_of(world, name, decl, env, scope=scope), t)
         case "int":
             return whole(name)
         case "float":
@@ -287,19 +300,23 @@ def given(
             return Unknown(name)
 
 
-def element_of(world: World, name: str, decl: ast.TypeDecl, env: dict[str, Any]) -> DType:
+def element_of(
+    world: World, name: str, decl: ast.TypeDecl, env: dict[str, Any], *, scope: str = ""
+) -> DType:
     """The element type of a given tensor: a symbol's, shared with all that name it."""
     if decl.element is None:
         return LazyType(world, f"type of {name}")
     known = env.get(decl.element) or dtype_named(decl.element)
     if isinstance(known, DType):
         return known
-    env[decl.element] = LazyType(world, decl.element)
+    env[decl.element] = LazyType(world, f"{scope}{decl.element}")
     found: DType = env[decl.element]
     return found
 
 
-def sizes_of(world: World, name: str, decl: ast.TypeDecl, env: dict[str, Any]) -> list[Int]:
+def sizes_of(
+    world: World, name: str, decl: ast.TypeDecl, env: dict[str, Any], *, scope: str = ""
+) -> list[Int]:
     """The sizes of a given tensor; its rank is a choice where its type leaves it open."""
     decls = decl.dims if decl.dims is not None else (ast.DimDecl(0, 0, None, True),)
     fixed = sum(1 for d in decls if not d.pack)
@@ -310,10 +327,11 @@ def sizes_of(world: World, name: str, decl: ast.TypeDecl, env: dict[str, Any]) -
             if known is None:
                 most = max(world.limits.rank - fixed, 0)
                 world.limits.capped = True
-                label = d.value if isinstance(d.value, str) else f"the dims of {name}"
+                named = isinstance(d.value, str)
+                label = f"{scope}{d.value}" if named else f"the dims of {name}"
                 counts = range(most + 1)
                 count = world.choose(f"rank of {label}", counts, [n + fixed for n in counts])
-                stem = d.value if isinstance(d.value, str) else f"{name}."
+                stem = label if named else f"{name}."
                 known = [dim(f"{stem}{i}") for i in range(count)]
                 if isinstance(d.value, str):
                     env[d.value] = known
@@ -326,6 +344,6 @@ def sizes_of(world: World, name: str, decl: ast.TypeDecl, env: dict[str, Any]) -
             out.append(d.value)
         else:
             if env.get(d.value) is None:
-                env[d.value] = dim(d.value)
+                env[d.value] = dim(f"{scope}{d.value}")
             out.append(env[d.value])
     return out

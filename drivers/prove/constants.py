@@ -66,6 +66,22 @@ def _roots(rule: Rule, expr: ast.Expr) -> tuple[str, list[float]] | None:
     return None
 
 
+def exactly(rule: Rule) -> bool:
+    """Whether the conditions say ``c == lowest(T)`` of every constant that stands for a number."""
+    return all(
+        _roots(rule, part) is None and (_infinite(rule, part) is None or _lowest(part))
+        for _, w in rule.where
+        for part in _parts(w)
+    )
+
+
+def _lowest(expr: ast.Expr) -> bool:
+    match expr:
+        case ast.Binary(op="==", left=ast.Name(), right=ast.Call(fn="lowest")):
+            return True
+    return False
+
+
 def _infinite(rule: Rule, expr: ast.Expr) -> tuple[str, list[float]] | None:
     """A name that is at most a large negative number: minus infinity."""
     match expr:
@@ -74,6 +90,8 @@ def _infinite(rule: Rule, expr: ast.Expr) -> tuple[str, list[float]] | None:
             left=ast.Name(id=name),
             right=ast.Literal(value=float(bound)),
         ) if bound <= -HUGE and _constant(rule, name):
+            return name, [-math.inf]
+        case ast.Binary(left=ast.Name(id=name)) if _lowest(expr) and _constant(rule, name):
             return name, [-math.inf]
     return None
 

@@ -7,6 +7,7 @@ from math import isqrt
 
 from mlirules.drivers.prove.expr import (
     Int,
+    Mono,
     Node,
     Poly,
     Undecided,
@@ -16,7 +17,7 @@ from mlirules.drivers.prove.expr import (
     nodes_in,
     terms_of,
 )
-from mlirules.drivers.prove.realness import finite, positive, special
+from mlirules.drivers.prove.realness import finite, may_be_infinite, positive, special
 from mlirules.drivers.prove.world import World, at_least_zero
 
 
@@ -27,6 +28,20 @@ def _choice(value: Int) -> Node | None:
         if c == 1 and len(mono) == 1 and mono[0][1] == 1 and mono[0][0].op == "ite":
             return mono[0][0]
     return None
+
+
+def common_factors(value: Poly) -> tuple[Mono, Int]:
+    """The product that every term of a value holds, and what is left of the value."""
+    first, *others = value.terms
+    common = dict(first)
+    for mono in others:
+        powers = dict(mono)
+        common = {n: min(p, powers[n]) for n, p in common.items() if n in powers}
+    rest = {
+        tuple((n, p - common.get(n, 0)) for n, p in m if p > common.get(n, 0)): c
+        for m, c in value.terms.items()
+    }
+    return tuple((n, common[n]) for n, _ in first if n in common), make(rest)
 
 
 class Laws:
@@ -58,22 +73,59 @@ class Laws:
                 raise Undecided("a difference of what may be infinite")
         return out
 
+    def absorbed(self, value: Int) -> Int:
+        """A sum of an infinity and of what is real is that infinity."""
+        if isinstance(value, Poly) and len(value.terms) > 1:
+            for mono, c in value.terms.items():
+                one = make({mono: c})
+                if special(one) in ("inf", "-inf") and finite(self.world, value - one):
+                    return one
+        return value
+
     def product(self, a: Int, b: Int) -> Int:
         """A product. 0 times what may be infinite is not 0."""
         for zero, other in ((a, b), (b, a)):
             if zero == 0 and any(self.unbounded(n) for m in terms_of(other) for n, _ in m):
                 raise Undecided("0 times what may be infinite")
-        return a * b
+        out = a * b
+        return self.cancelled(out) if isinstance(out, Poly) else out
+
+    def cancelled(self, value: Poly) -> Int:
+        """``x`` times ``1 / x`` is 1 for a size of at least 1."""
+        if not any(n.op == "inv" and n.symbols for m in value.terms for n, _ in m):
+            return value
+        total: Int = 0
+        for mono, c in value.terms.items():
+            powers = dict(mono)
+            for node, power in mono:
+                of = node.args[0] if node.op == "inv" else None
+                if not isinstance(of, Poly) or len(of.terms) != 1:
+                    continue
+                ((inner, k),) = of.terms.items()
+                if k != 1 or len(inner) != 1 or inner[0][1] != 1:
+                    continue
+                other = inner[0][0]
+                if (
+                    other.op in ("dim", "int")
+                    and other in powers
+                    and self.world.follows(at_least_zero(of - 1))
+                ):
+                    both = min(power, powers[other])
+                    powers[node] -= both
+                    powers[other] -= both
+            total = total + make({tuple((n, powers[n]) for n, _ in mono if powers[n]): c})
+        return total
 
     def unbounded(self, node: Node) -> bool:
         """Whether a program's own infinity or NaN occurs in a term."""
-        return any(n.op == "special" for n in nodes_in(node))
+        return may_be_infinite(self.world, node)
 
     def inverse(self, value: Int) -> Int:
         """``1 / value``: of a product that of inverses; of a sum, scaled to its first term."""
         if not isinstance(value, Poly):
             if value == 0:
-                raise Undecided("a division by zero")
+                # What is not chosen may be anything; nothing is ever made of it.
+                return atom(Node("special", "1/0"))
             return 1 / Fraction(value)
         if len(value.terms) == 1:
             ((mono, c),) = value.terms.items()
@@ -89,6 +141,9 @@ class Laws:
                 for _ in range(power):
                     out = out * one
             return out
+        shared, rest = common_factors(value)
+        if shared:
+            return self.inverse(make({shared: 1})) * self.inverse(rest)
         lead = Fraction(next(iter(value.terms.values())))
         scaled = self.near(value * (1 / lead))
         return atom(Node("inv", scaled)) * (1 / lead)
@@ -101,13 +156,13 @@ class Laws:
             return b
         if key_of(a) == key_of(b):
             return a
-        if any(n.op == "special" for n in nodes_in((a, b))):
+        if may_be_infinite(self.world, (a, b)):
             return atom(Node("ite", c, a, b))
         return b + c * (a - b)
 
     def function(self, name: str, args: tuple[Int, ...]) -> Int:
         """A function of reals, after the laws that are listed for it."""
-        args = tuple(self.near(a) for a in args)
+        args = tuple(self.absorbed(self.near(a)) for a in args)
         a = args[0]
         if name == "rsqrt":
             return self.inverse(self.function("sqrt", args))

@@ -24,8 +24,10 @@ from mlirules.drivers.prove.expr import (
 )
 from mlirules.drivers.prove.lists import in_order
 from mlirules.drivers.prove.names import (
+    BATCHED,
     COMBINING,
     CREATING,
+    ELEMENTWISE,
     FLOATING,
     FLOATS_ONLY,
     INTEGERS,
@@ -206,6 +208,10 @@ class Meanings:
         ]
         tensors = [v for v in _flat(bound) if isinstance(v, Array)]
         inner: dict[str, Hint] = {}
+        root = op_key(call)
+        if assume and root.startswith("torch.") and short_name(root) in ELEMENTWISE:
+            # Their result has the sizes that the operands say, whatever is declared.
+            hints = [(None, t) for _, t in hints]
         for at, (name, (dims, t)) in enumerate(zip(names, hints, strict=True)):
             if name is None:
                 continue
@@ -240,6 +246,10 @@ class Meanings:
                 raise Undecided(f"{rule.name} does not define {name}")
             value = made[name]
             if isinstance(value, Array):
+                for size in value.shape if assume else ():
+                    if isinstance(size, Poly):
+                        # No program holds a tensor of a negative size.
+                        world.assume(at_least_zero(size), check=False)
                 if any(
                     str(n.args[0]).startswith("result:")
                     for n in nodes_in(tuple(value.shape))
@@ -367,6 +377,12 @@ class Meanings:
                 if not assume:
                     out.append(Applied(key, at))
                     continue
+                if at == 0 and dims is None and short_name(op) in BATCHED:
+                    first = args[0].settle() if isinstance(args[0], Unknown) else args[0]
+                    if isinstance(first, Array) and first.rank:
+                        more = range(1, first.rank)
+                        dims = [first.shape[0], *(dim(f"size {i} of {key.key}") for i in more)]
+                        t = first.dtype
                 if dims is None or t is None:
                     out.append(Applied(key, at))
                     continue

@@ -1,4 +1,8 @@
-"""Mistakes planted in rules: what no proof may call equal."""
+"""Mistakes planted in rules: what no proof may call equal.
+
+Changes that leave a rule right are none and are left out: operands of an op that commutes, a
+constant without its cast to the type that it has anyway, the step of a slice of one element.
+"""
 
 from __future__ import annotations
 
@@ -62,11 +66,28 @@ def _mistakes(statement: ast.Statement) -> Iterator[tuple[str, ast.Statement]]:
                 yield mistake, replace(statement, value=wrong)
 
 
+#: Ops whose first two operands may be exchanged: that is no mistake. ``add`` only where it does
+#: not scale the second one.
+_COMMUTING = frozenset(
+    f"torch.aten.{name}"
+    for name in ("mul.Tensor", "maximum", "minimum", "logical_and", "logical_or", "eq.Tensor")
+)
+
+
+def _commutes(call: ast.Call) -> bool:
+    if call.fn == "torch.aten.add.Tensor" and len(call.args) == 3:
+        return isinstance(call.args[2], ast.Literal) and call.args[2].value == 1
+    return call.fn in _COMMUTING
+
+
 def _calls(call: ast.Call) -> Iterator[tuple[str, ast.Call]]:
     args = call.args
-    if len(args) >= 2 and args[0] != args[1] and all(isinstance(a, ast.Name) for a in args[:2]):
+    named = len(args) >= 2 and all(isinstance(a, ast.Name) for a in args[:2])
+    if named and args[0] != args[1] and not _commutes(call):
         yield "swapped operands", replace(call, args=(args[1], args[0], *args[2:]))
     for at, arg in enumerate(args):
+        if call.fn == "torch.aten.slice.Tensor" and at == 4:
+            continue  # of a slice of one element every step is the same
         for mistake, wrong in _literals(arg):
             yield mistake, replace(call, args=(*args[:at], wrong, *args[at + 1 :]))
 
@@ -121,7 +142,8 @@ def _expressions(node: ast.Expr) -> Iterator[tuple[str, ast.Expr]]:
             yield "missing sign", operand
             yield from _within(operand, lambda e: replace(node, operand=e))
         case ast.Call(fn=fn, args=args):
-            if fn == "cast":
+            # A constant takes the type that it stands beside, cast or not.
+            if fn == "cast" and not isinstance(args[0], ast.Literal):
                 yield "missing cast", args[0]
             for at, arg in enumerate(args):
                 if fn == "cast" and at == 1:

@@ -72,6 +72,12 @@ COMBINING = frozenset(
         "dropout",
     }
 )
+#: Ops whose result has the shape that their operands broadcast to.
+ELEMENTWISE = frozenset(
+    """add sub mul div rsub maximum minimum where pow square neg relu abs exp log sqrt rsqrt sigmoid
+    tanh erf sin cos reciprocal silu gelu masked_fill eq ne lt le gt ge isnan isinf isfinite
+    logical_and logical_or logical_not logical_xor""".split()
+)
 #: Ops that give a float: PyTorch's default one where their operands are integers.
 FLOATING = frozenset(
     {
@@ -143,6 +149,10 @@ ONE_TYPE = frozenset(
         "triu",
     }
 )
+#: Ops that PyTorch has for tensors with axes alone.
+NO_SCALARS = frozenset({"matmul"})
+#: Ops whose result has the rank and the batch of their first operand.
+BATCHED = frozenset({"convolution"})
 #: Ops that PyTorch has for floats alone.
 FLOATS_ONLY = frozenset(
     {

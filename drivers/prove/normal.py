@@ -26,7 +26,7 @@ from mlirules.drivers.prove.expr import (
     nodes_in,
     terms_of,
 )
-from mlirules.drivers.prove.laws import Laws
+from mlirules.drivers.prove.laws import Laws, common_factors
 from mlirules.drivers.prove.realness import finite, positive, special
 from mlirules.drivers.prove.replacing import (
     Replacement,
@@ -36,8 +36,15 @@ from mlirules.drivers.prove.replacing import (
     variables_of,
 )
 from mlirules.drivers.prove.scalars import INDEX, NUMBER, E, LazyType, type_key
-from mlirules.drivers.prove.world import World, at_least_zero, divided, is_zero, negated
-from mlirules.language.values import DType
+from mlirules.drivers.prove.world import (
+    World,
+    at_least_zero,
+    bound_in,
+    divided,
+    is_zero,
+    negated,
+)
+from mlirules.language.values import DType, dtype_named
 
 #: Permutations of the indices of one sum that are tried for its smallest form.
 _ORDERS = 24
@@ -53,12 +60,44 @@ def _place(value: Int) -> bool:
     )
 
 
+def _upright(value: Poly) -> bool:
+    """Which of a condition ``value >= 0`` and its contrary is written: whatever its indices are
+    called, the same one, by the sign of its first size, number or index of the result."""
+    signs: dict[tuple[str, ...], list[Number]] = {}
+    for mono, c in value.terms.items():
+        if mono:
+            names = tuple("~" if bound_in(n) else n.key for n, _ in mono)
+            signs.setdefault(names, []).append(c)
+    for names in sorted(signs):
+        if len(signs[names]) == 1:
+            return signs[names][0] > 0
+    return bool(value.terms.get((), 0) >= 0)
+
+
+def is_truth(value: Poly) -> bool:
+    """Whether a polynomial of few truth values is 0 or 1 for all of them."""
+    nodes = sorted({n for m in value.terms for n, _ in m}, key=lambda n: n.key)
+    if len(nodes) > 5:
+        return False
+    for chosen in itertools.product((0, 1), repeat=len(nodes)):
+        of = dict(zip(nodes, chosen, strict=True))
+        if sum(c * all(of[n] for n, _ in m) for m, c in value.terms.items()) not in (0, 1):
+            return False
+    return True
+
+
+def bound_among(value: Int, loops: Iterable[Node]) -> bool:
+    """Whether any of some indices occurs in a value."""
+    return isinstance(value, Poly) and bool(value.vars & frozenset(loops))
+
+
 class Normal(Laws):
     """Normal forms under the assumptions of one world."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.memo: dict[str, Int] = {}
+        world.lowest = self.is_lowest
 
     # -- elements
 
@@ -290,8 +329,22 @@ class Normal(Laws):
 
     def quantified(self, loops: tuple[Node, ...], value: Int) -> Int:
         """Whether a truth value holds for any value of some indices."""
-        if value == 0:
+        if value == 0 or not self.some(loops):
             return 0
+        some: Int = 1
+        for v in loops:
+            some = some * self.indicator(at_least_zero(v.args[1] - 1))
+        if not bound_among(some, loops) and self.replaced(value, dict.fromkeys(loops, 0)) == 1:
+            return some  # the first of them, where there is one
+        outside: Int = 1
+        if isinstance(value, Poly) and len(value.terms) == 1:
+            ((mono, c),) = value.terms.items()
+            kept = tuple(t for t in mono if t[0].vars & frozenset(loops))
+            if c == 1 and len(kept) < len(mono):
+                outside = make({tuple(t for t in mono if t not in kept): 1})
+                value = make({kept: 1})
+        if outside != 1:
+            return outside * self.quantified(loops, value)
         found = self.reduced("any", loops, value)
         if not isinstance(found, Poly):
             return found
@@ -336,7 +389,23 @@ class Normal(Laws):
         """A comparison in an order: of numbers, of truth values as numbers, of places."""
         if op == "==":
             a, b = sorted((a, b), key=key_of)
-        if order in ("real", "si64") and not isinstance(a, Poly) and not isinstance(b, Poly):
+        if op == "==" and order == "real":
+            for x, y in ((a, b), (b, a)):
+                found = (
+                    self.is_lowest(x)
+                    if special(y) == "-inf"
+                    else self.is_nothing(x)
+                    if y == 0
+                    else None
+                )
+                if found is not None:
+                    return found
+        integers = dtype_named(order)
+        if not isinstance(a, Poly) and not isinstance(b, Poly):
+            if integers is not None and integers.is_int:
+                a, b = exact(a, integers), exact(b, integers)
+            elif order != "real":
+                return self.indicator(Node("cmp", op, order, a, b))
             return int({"==": a == b, "<": a < b, "<=": a <= b}[op])
         chosen = {n for v in (a, b) for m in terms_of(v) for n, _ in m}
         if len(chosen) == 1 and next(iter(chosen)).op == "holds":
@@ -353,6 +422,92 @@ class Normal(Laws):
                 {"==": is_zero(d), "<": at_least_zero(d - 1), "<=": at_least_zero(d)}[op]
             )
         return self.indicator(Node("cmp", op, order, a, b))
+
+    def is_lowest(self, value: Int) -> Int | None:
+        """Whether a value is minus infinity: a maximum is where all are; None where not known."""
+        if special(value) is not None:
+            return int(special(value) == "-inf")
+        if finite(self.world, value):
+            return 0
+        if not isinstance(value, Poly) or len(value.terms) != 1:
+            return None
+        ((mono, k),) = value.terms.items()
+        node = mono[0][0]
+        if k != 1 or len(mono) != 1 or mono[0][1] != 1:
+            return None
+        if node.op == "ite":
+            c, p, q = node.args
+            first, second = self.is_lowest(p), self.is_lowest(q)
+            if first is None or second is None:
+                return None
+            return second + c * (first - second)
+        if node.op == "reduce" and node.args[2] == "max":
+            loops, body = self.opened(node)
+            one = self.is_lowest(body)
+            if one is None:
+                return None
+            return 1 - self.quantified(tuple(loops), 1 - one)
+        return None
+
+    def is_nothing(self, value: Int) -> Int | None:
+        """Whether a sum of what is not negative is 0: where all of it is; None where not known."""
+        if not isinstance(value, Poly):
+            return int(value == 0)
+        shared, rest = common_factors(value)
+        some: Int = 1
+        for node, _ in shared:
+            if node.op == "exp" and finite(self.world, node.args[0]):
+                continue
+            if positive(self.world, atom(node)):
+                continue
+            if node.op == "holds":
+                some = some * atom(node)
+            elif node.op == "sum":
+                loops, body = self.opened(node)
+                one = self.is_nothing(body)
+                if one is None:
+                    return None
+                some = some * self.quantified(tuple(loops), 1 - one)
+            else:
+                return None
+        if isinstance(rest, Poly):
+            one = self._sum_is_nothing(rest)
+            if one is None:
+                return None
+            some = some * (1 - one)
+        elif rest < 0:
+            return None
+        return 1 - some
+
+    def _sum_is_nothing(self, value: Poly) -> Int | None:
+        """As of :meth:`is_nothing`: of several terms that share no factor."""
+        if all(n.op == "holds" for m in value.terms for n, _ in m):
+            # A polynomial of truth values that is one itself.
+            return 1 - value if is_truth(value) else None
+        if all(c > 0 for c in value.terms.values()):
+            out: Int = 1
+            for mono, c in value.terms.items():
+                one = self.is_nothing(make({mono: c}))
+                if one is None:
+                    return None
+                out = out * one
+            return out
+        # Sums over the same indices, of which one takes away a part of another.
+        total: Int = 0
+        first: list[Node] | None = None
+        for mono, c in value.terms.items():
+            if len(mono) != 1 or mono[0][1] != 1 or mono[0][0].op != "sum":
+                return None
+            loops, body = self.opened(mono[0][0])
+            if first is None:
+                first = loops
+            elif [key_of(v.args[1]) for v in loops] != [key_of(v.args[1]) for v in first]:
+                return None
+            by = {v: atom(w) for v, w in zip(loops, first, strict=True)}
+            total = total + c * self.replaced(body, by)
+        one = self.is_nothing(total)
+        assert first is not None
+        return None if one is None else 1 - self.quantified(tuple(first), 1 - one)
 
     @staticmethod
     def chosen(value: Int, which: int) -> Int:
@@ -375,9 +530,7 @@ class Normal(Laws):
             if answer is not None:
                 return int(answer)
         if condition.op == "ge0":
-            value = condition.args[0]
-            lead = next(iter(c for m, c in value.terms.items() if m))
-            if lead < 0:
+            if not _upright(condition.args[0]):
                 return 1 - self.indicator(negated(condition))
         elif self.world.known.get(condition.key) is not None:
             return int(self.world.known[condition.key])
@@ -387,9 +540,11 @@ class Normal(Laws):
 
     def some(self, loops: Iterable[Node]) -> bool:
         """Whether indices may take any value: not where a size is known to be 0."""
+        known = self.world.known
         return not any(
-            v.args[1] == 0 or self.world.known.get(getattr(is_zero(v.args[1]), "key", ""))
+            size == 0 or known.get(getattr(is_zero(size), "key", ""))
             for v in loops
+            for size in (v.args[1], self.world.canonical(v.args[1]))
         )
 
     def reduced(self, op: str, loops: Iterable[Node], value: Int) -> Int:
@@ -531,7 +686,7 @@ class Normal(Laws):
 
     def opened(self, node: Node) -> tuple[list[Node], Int]:
         """The indices and the body of a sum, under fresh names."""
-        loops, body = node.args
+        loops, body = node.args[:2]
         new: list[Node] = []
         by: dict[Node, Int] = {}
         for v in loops:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mlirules.drivers.prove.binding import op_key
-from mlirules.drivers.prove.constants import meant
+from mlirules.drivers.prove.constants import exactly, meant
 from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, atom, key_of, nodes_in
 from mlirules.drivers.prove.meanings import Meanings
 from mlirules.drivers.prove.normal import Normal
@@ -134,7 +134,7 @@ def prove(
         if best.reason.startswith(DIFFERENT) and any(True for _ in meant(rule)):
             break  # for all numbers they are not equal
     fixed = ""
-    if best.rank < 1 and best.reason.startswith(DIFFERENT):
+    if best.rank < 1 and (best.reason.startswith(DIFFERENT) or best.reason == NO_CASE):
         pinned, said_of = _for_meant(rule, meanings, deadline, dropped)
         if pinned is not None:
             best, fixed = pinned, said_of
@@ -187,6 +187,8 @@ def _for_meant(
         said.append(", ".join(f"{n} = {v:g}" for n, v in numbers.items()))
         if best is None or found.rank < best.rank:
             best = found
+    if exactly(rule):
+        return best, ""
     return best, f"constants as what they stand for ({'; '.join(said)})"
 
 
@@ -389,10 +391,7 @@ def compare(world: World, name: str, before: Any, after: Any) -> bool:
         raise Undecided(f"{name} is an op of other operands, and nothing is known of the op")
     if not isinstance(before, Array) or not isinstance(after, Array):
         raise Undecided(f"{name} is no tensor whose elements are known")
-    index = [
-        0 if world.same(s, 1) else atom(Node("var", f"out:{i}", s))
-        for i, s in enumerate(before.shape)
-    ]
+    index = _places(world, before)
     for v in index:
         if isinstance(v, Poly):
             (node,) = v.vars
@@ -417,10 +416,16 @@ def compare(world: World, name: str, before: Any, after: Any) -> bool:
         ):
             # Integers are exact: nothing rounds that could differ.
             return rounds_nowhere(left) and rounds_nowhere(right)
-        split = _free_condition(a, b)
+        split = _free_condition(a, b, ("eq0", "ge0")) or _free_condition(a, b, ("any",))
         empty = None if split is not None else _emptiness(world, a, b)
+        if split is None and empty is None:
+            split = _free_condition(a, b, ("elem?", "cmp"))
         if split is not None:
-            world.decide(split)
+            if not world.decide(split) and split.op == "ge0":
+                size = split.args[0] + 1
+                if isinstance(size, Poly) and not size.vars and world.follows(at_least_zero(size)):
+                    # No size is below 0: one that is not at least 1 is 0.
+                    world.assume(is_zero(size), check=False)
         elif empty is not None:
             # No size is below 0: one that is not at least 1 is 0.
             if not world.decide(at_least_zero(empty - 1)):
@@ -429,8 +434,15 @@ def compare(world: World, name: str, before: Any, after: Any) -> bool:
             only = a - b if isinstance(a, Poly) or isinstance(b, Poly) else a
             raise Undecided(f"{DIFFERENT}: {name}, whose difference is {shown(only)}")
         normal = Normal(world)
-        left, right = elements(world, before, after, index)
+        left, right = elements(world, before, after, _places(world, before))
     raise Undecided("too many conditions on indices")
+
+
+def _places(world: World, of: Array) -> list[Any]:
+    """The index of any element of a result."""
+    return [
+        0 if world.same(s, 1) else atom(Node("var", f"out:{i}", s)) for i, s in enumerate(of.shape)
+    ]
 
 
 def elements(world: World, before: Array, after: Array, index: list[Any]) -> tuple[E, E]:
@@ -459,10 +471,10 @@ def shown(value: Any) -> str:
     return text if len(text) <= 300 else text[:300] + "..."
 
 
-def _free_condition(a: Any, b: Any) -> Node | None:
-    """A condition on sizes and indices of the result that is open."""
+def _free_condition(a: Any, b: Any, ops: Sequence[str]) -> Node | None:
+    """A condition of these kinds on sizes, indices and elements of the result that is open."""
     for node in nodes_in((a, b)):
-        if node.op == "holds" and node.args[0].op in ("eq0", "ge0"):
+        if node.op == "holds" and node.args[0].op in ops:
             condition = node.args[0]
             if not bound_in(condition):
                 assert isinstance(condition, Node)

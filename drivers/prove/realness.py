@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from mlirules.drivers.prove.expr import Int, Poly, atom, nodes_in
+from collections.abc import Iterator
+from typing import Any
+
+from mlirules.drivers.prove.expr import Int, Node, Poly, atom
 from mlirules.drivers.prove.world import World, at_least_zero
 
 #: Functions that give a real number for every real number.
@@ -24,9 +27,53 @@ def special(value: Int) -> str | None:
     return None
 
 
+def real_maximum(world: World, node: Node) -> bool:
+    """Whether a maximum that may be minus infinity is a real number on this path."""
+    some = world.maxima.get(node.key)
+    if some is None:
+        if world.lowest is None:
+            return False
+        world.maxima[node.key] = 0  # as long as it is asked for
+        lowest = world.lowest(atom(node))
+        if lowest is None:
+            del world.maxima[node.key]
+            return False
+        world.maxima[node.key] = some = 1 - lowest
+    if not isinstance(some, Poly):
+        return bool(some == 1)
+    if len(some.terms) != 1:
+        return False
+    ((mono, c),) = some.terms.items()
+    return c == 1 and all(n.op == "holds" and world.answer(n.args[0]) is True for n, _ in mono)
+
+
+def outer_nodes(world: World, value: Any) -> Iterator[Node]:
+    """Every node of a value but those inside of maxima that are real for certain."""
+    seen: set[str] = set()
+    stack = [value]
+    while stack:
+        at = stack.pop()
+        if isinstance(at, Poly):
+            stack.extend(n for m in at.terms for n, _ in m)
+        elif isinstance(at, tuple):
+            stack.extend(at)
+        elif isinstance(at, Node) and at.key not in seen:
+            seen.add(at.key)
+            if at.op == "reduce" and real_maximum(world, at):
+                continue
+            yield at
+            stack.extend(at.args)
+
+
+def may_be_infinite(world: World, value: Any) -> bool:
+    """Whether an infinity or NaN that the program writes occurs in a value."""
+    return any(n.op == "special" for n in outer_nodes(world, value))
+
+
 def finite(world: World, value: Int) -> bool:
     """Whether a value is real for certain: no infinity in it, no maximum of nothing."""
-    for n in nodes_in(value):
+    nodes = list(outer_nodes(world, value))
+    for n in nodes:
         if n.op in ("special", "ite"):
             return False
         if n.op == "inv" and not positive(world, n.args[0]):
@@ -35,7 +82,7 @@ def finite(world: World, value: Int) -> bool:
             continue
         if n.args[0] not in ("log", "sqrt") or not positive(world, n.args[1][0]):
             return False
-    return all(world.nonempty(n.args[0]) for n in nodes_in(value) if n.op == "reduce")
+    return all(world.nonempty(n.args[0]) for n in nodes if n.op == "reduce")
 
 
 def positive(world: World, value: Int) -> bool:

@@ -98,6 +98,11 @@ class Replacement:
             if node.op == "sum":
                 return n.summed(fresh, body)
             return n.reduced(node.args[2], fresh, body)
+        if node.op == "holds" and node.args[0].op == "any" and not self.bare:
+            loops, body = node.args[0].args[0].args[:2]
+            fresh = [Node("var", w.fresh("k"), self.value(v.args[1])) for v in loops]
+            inner = {**self.by, **{v: atom(x) for v, x in zip(loops, fresh, strict=True)}}
+            return n.quantified(tuple(fresh), Replacement(n, inner, bare=False).value(body))
         args = tuple(self.value(a) for a in node.args)
         if self.bare:
             return atom(Node(node.op, *args))

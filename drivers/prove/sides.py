@@ -247,7 +247,7 @@ class Case:
         world = self.world
         tensor = decl.kind in ("vtensor", "tensor")
         open_dims = decl.dims is None or all(d.value is None for d in decl.dims)
-        if decl.kind != "list" and not (tensor and open_dims):
+        if not (decl.kind == "list" or (tensor and open_dims)):
             return given(world, name, decl, self.env, self.strings)
         if tensor:
             element_of(world, name, decl, self.env)

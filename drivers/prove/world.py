@@ -171,6 +171,10 @@ class World:
     axes: dict[Node, Any] = field(default_factory=dict)
     #: Numbers that a condition says to be others.
     reals: dict[str, Int] = field(default_factory=dict)
+    #: By a maximum of real numbers and minus infinities: when any of them is real.
+    maxima: dict[str, Int] = field(default_factory=dict)
+    #: What says when a value is minus infinity.
+    lowest: Callable[[Int], Int | None] | None = None
     #: Sizes that equations write by others.
     equal: dict[Node, Int] = field(default_factory=dict)
     #: Numbers for which all that is assumed holds; how many facts they were held against.
@@ -481,6 +485,12 @@ class World:
         """One way to write a size for all ways that are known to be equal."""
         if not isinstance(size, Poly) or size.vars:
             return size
+        name = _named(size)
+        for _ in range(4):
+            other = self.equal.get(name) if name is not None else None
+            if not isinstance(other, Poly) or _named(other) is None:
+                break
+            size, name = other, _named(other)
         if all(n.op in ("dim", "int") for m in size.terms for n, _ in m):
             if size not in self.sizes:
                 self.sizes.append(size)
@@ -526,6 +536,9 @@ class World:
             high, low = divided(a, w)
             if high != 0 and self.follows(at_least_zero(w - 1)) and self.within(low, w):
                 return self.idiv(high, left)
+        name = _named(b)
+        if name is not None and name.op == "int" and self.same(b, 1):
+            return a
         return atom(Node("fdiv", a, b))
 
     def imod(self, a: Int, b: Int) -> Int:
