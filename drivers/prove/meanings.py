@@ -249,7 +249,7 @@ class Meanings:
                 for size in value.shape if assume else ():
                     if isinstance(size, Poly):
                         # No program holds a tensor of a negative size.
-                        world.assume(at_least_zero(size), check=False)
+                        world.assume(at_least_zero(size - world.limits.least), check=False)
                 if any(
                     str(n.args[0]).startswith("result:")
                     for n in nodes_in(tuple(value.shape))
