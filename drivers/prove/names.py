@@ -74,9 +74,47 @@ COMBINING = frozenset(
 )
 #: Ops whose result has the shape that their operands broadcast to.
 ELEMENTWISE = frozenset(
-    """add sub mul div rsub maximum minimum where pow square neg relu abs exp log sqrt rsqrt sigmoid
-    tanh erf sin cos reciprocal silu gelu masked_fill eq ne lt le gt ge isnan isinf isfinite
-    logical_and logical_or logical_not logical_xor""".split()
+    {
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "rsub",
+        "maximum",
+        "minimum",
+        "where",
+        "pow",
+        "square",
+        "neg",
+        "relu",
+        "abs",
+        "exp",
+        "log",
+        "sqrt",
+        "rsqrt",
+        "sigmoid",
+        "tanh",
+        "erf",
+        "sin",
+        "cos",
+        "reciprocal",
+        "silu",
+        "gelu",
+        "masked_fill",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "logical_and",
+        "logical_or",
+        "logical_not",
+        "logical_xor",
+    }
 )
 #: Ops that give a float: PyTorch's default one where their operands are integers.
 FLOATING = frozenset(
