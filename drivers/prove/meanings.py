@@ -378,7 +378,9 @@ class Meanings:
                     out.append(Applied(key, at))
                     continue
                 if at == 0 and dims is None and short_name(op) in BATCHED:
-                    first = args[0].settle() if isinstance(args[0], Unknown) else args[0]
+                    first = args[0]
+                    if isinstance(first, Unknown) and first.settle is not None:
+                        first = first.settle()
                     if isinstance(first, Array) and first.rank:
                         more = range(1, first.rank)
                         dims = [first.shape[0], *(dim(f"size {i} of {key.key}") for i in more)]
