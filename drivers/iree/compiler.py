@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import os
 import re
@@ -311,6 +312,9 @@ def _compile(
         with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
             # As bytecode, because writing weights as text and reading that takes seconds.
             handed = Path(directory) / "module.mlirbc"
+            # Ops outside of the program that only garbage keeps may still use its values, and the
+            # writer looks for the number of such a user without end.
+            gc.collect()
             with handed.open("wb") as file:
                 found.module.operation.write_bytecode(file)
             size = handed.stat().st_size

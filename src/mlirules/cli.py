@@ -6,7 +6,6 @@ mlirules itself, 130 interrupted.
 
 from __future__ import annotations
 
-import gc
 import importlib
 import json
 import os
@@ -100,8 +99,6 @@ def build(only: str | None = None) -> typer.Typer:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit. ``arguments`` default to those of the process."""
     given = sys.argv[1:] if arguments is None else arguments
-    # What loading makes stays until the end; looking through it for garbage takes a tenth of it.
-    gc.set_threshold(100_000, *gc.get_threshold()[1:])
     # Its plugins are looked for among all packages that are installed, which takes long.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     if helps.asked(given):
