@@ -18,6 +18,10 @@ REQUIRED_DEVICES = "MLIRULES_REQUIRE_DEVICES"
 """Comma-separated drivers (`vulkan`, `cuda`) whose absence is a failure instead of a skip."""
 
 
+# Of the processes that tests start, each would compile the sources anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 @cache
 def _why_no_device(driver: str) -> str | None:
     """Say why IREE's `driver` has no device here, or None when it has one.

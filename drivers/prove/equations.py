@@ -19,7 +19,7 @@ from mlirules.language.functions import SIMPLE, SPECIAL, TENSOR
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression as walk
 from mlirules.language.operands import Refused, sequence
-from mlirules.language.packs import find_packs, maybe_pack
+from mlirules.language.packs import find_packs, maybe_packs
 from mlirules.language.values import DType, Tensor, dtype_named
 
 #: What a result of an op is known to be: its sizes, its rank, its element type.
@@ -209,7 +209,7 @@ class Equation:
                     for i in range(self.packs[name])
                 ]
             elif name not in known and dtype_named(name) is None:
-                if maybe_pack(self.eq, name):
+                if name in maybe_packs(self.eq):
                     return None
                 trial[name] = atom(Node("var", f"trial {name}", dim("trial")))
         body = Bodies(self.world, trial, self, trial=True)

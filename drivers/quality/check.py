@@ -52,7 +52,16 @@ def check_rule(path: str | Path, text: str | None = None) -> list[Fault]:
         source = load_yaml(path, text)
     except MlirulesError as error:
         return error.faults
+    return check_source(source)[0]
+
+
+def check_source(source: SourceFile) -> tuple[list[Fault], list[Rule]]:
+    """As :func:`check_rule` for a file that was read, and its rewrite rules where it has no fault.
+
+    A config rule is none of those.
+    """
     faults: list[Fault] = []
+    rules: list[Rule] = []
     held = [source]
     try:
         if kind_of(source) == "config":
@@ -71,7 +80,8 @@ def check_rule(path: str | Path, text: str | None = None) -> list[Fault]:
     known = {fault.span.line for fault in faults}
     found = [fault for member in held for fault in _deeper(member)]
     faults += [f for f in found if f.span.line not in known]
-    return sorted(dict.fromkeys(faults), key=lambda f: (f.span.line, f.span.column, f.code))
+    faults = sorted(dict.fromkeys(faults), key=lambda f: (f.span.line, f.span.column, f.code))
+    return faults, [] if any(f.severity == "error" for f in faults) else rules
 
 
 def _deeper(source: SourceFile) -> Iterator[Fault]:

@@ -20,7 +20,7 @@ from mlirules.language.evaluate import Evaluator
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression as walk
 from mlirules.language.operands import Refused, arith, sequence
-from mlirules.language.packs import find_packs, maybe_pack
+from mlirules.language.packs import find_packs, maybe_packs
 from mlirules.language.values import Dyn, Tensor, dtype_named
 
 
@@ -199,7 +199,7 @@ class Loops(Body):
             elif name not in known and dtype_named(name) is None:
                 if any(isinstance(n, ast.Pack) and n.id == name for n in walk(item)):
                     return None
-                if maybe_pack(self.equation, name):
+                if name in maybe_packs(self.equation):
                     return None
                 trial[name] = 0
         try:

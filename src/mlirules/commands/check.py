@@ -18,6 +18,7 @@ from mlirules.language.faults import (
 
 if TYPE_CHECKING:
     from mlirules.language.rule import Rule
+    from mlirules.language.source import SourceFile
 
 EXAMPLE = "mlirules check torch/to-linalg my-rules/"
 
@@ -101,10 +102,9 @@ def _against(paths: list[str], others: list[str]) -> list[Fault]:
     """Rules that do not apply to their own tests' programs beside the rules of other sets."""
     from mlirules.drivers.iree import compiler
     from mlirules.drivers.quality.remarks import shadowed_by
-    from mlirules.language.loader import holds_config, load_rules
+    from mlirules.language.loader import kind_of, load_rules
 
-    rules, _ = _files(paths)
-    mine = [file for file in rules if not holds_config(file)]
+    mine = [file for file, source in _files(paths)[0].items() if kind_of(source) != "config"]
     if not mine:
         return []
     beside = load_rules(others, ops=compiler.op_oracle)
@@ -112,33 +112,38 @@ def _against(paths: list[str], others: list[str]) -> list[Fault]:
 
 
 def _check(paths: list[str], alone: bool) -> tuple[list[Fault], int]:
-    from mlirules.drivers.quality.check import check_rule
+    from mlirules.drivers.quality.check import check_source
     from mlirules.drivers.quality.stages import pipeline_faults
-    from mlirules.language.loader import LIBRARY, holds_config
+    from mlirules.language.loader import LIBRARY, kind_of
     from mlirules.language.pipeline import PIPELINES
 
-    rules, pipelines = _files(paths or [str(LIBRARY), str(PIPELINES)])
-    faults: list[Fault] = []
+    rules, pipelines, faults = _files(paths or [str(LIBRARY), str(PIPELINES)])
+    count = len(rules) + len(pipelines) + len({fault.span.path for fault in faults})
+    rewriting: dict[Path, list[Rule]] = {}
     with progress("checking", len(rules) + len(pipelines)) as step:
-        for file in rules:
+        for file, source in rules.items():
             step(file.stem)
-            faults += check_rule(file)
+            said, held = check_source(source)
+            faults += said
+            if held:
+                rewriting[file] = held
         for file in pipelines:
             step(file.stem)
             faults += pipeline_faults(file)
     if not alone:
-        faults += _unconfigured([f for f in rules if holds_config(f)], _wrong(faults))
+        configs = [file for file, source in rules.items() if kind_of(source) == "config"]
+        faults += _unconfigured(configs, _wrong(faults))
     # What one file cannot say keeps nothing from being told of the others.
     wrong = _wrong(faults)
-    rewriting = [file for file in rules if str(file) not in wrong and not holds_config(file)]
+    rewriting = {file: held for file, held in rewriting.items() if str(file) not in wrong}
     if rewriting:
-        rules_by_file, said = _read(rewriting)
+        rules_by_file, said = _as_one_set(rewriting)
         faults += said
         if not alone and not said:
             faults += _untrue(rules_by_file)
             if not _wrong(faults):
                 faults += _together(paths, rules_by_file)
-    return faults, len(rules) + len(pipelines)
+    return faults, count
 
 
 def _wrong(faults: list[Fault]) -> set[str]:
@@ -169,21 +174,26 @@ def _untrue(read: Mapping[Path, Sequence[Rule]]) -> list[Fault]:
     return [fault for rule in own for fault in untrue(rule)]
 
 
-def _files(paths: list[str]) -> tuple[list[Path], list[Path]]:
+def _files(paths: list[str]) -> tuple[dict[Path, SourceFile], list[Path], list[Fault]]:
+    """The files of rules, read, those of pipelines, and the faults of what cannot be read."""
     from mlirules.language.loader import rule_files
     from mlirules.language.source import load_yaml
 
-    rules: dict[Path, None] = {}
+    rules: dict[Path, SourceFile] = {}
     pipelines: dict[Path, None] = {}
-    for path in paths:
-        for file in rule_files(path, pipelines=True):
-            try:
-                data = load_yaml(file).data
-            except MlirulesError:
-                data = None
-            is_pipeline = isinstance(data, dict) and "pipeline" in data and "rule" not in data
-            (pipelines if is_pipeline else rules)[file] = None
-    return list(rules), list(pipelines)
+    faults: list[Fault] = []
+    for file in dict.fromkeys(f for path in paths for f in rule_files(path, pipelines=True)):
+        try:
+            source = load_yaml(file)
+        except MlirulesError as error:
+            faults += error.faults
+            continue
+        data = source.data
+        if isinstance(data, dict) and "pipeline" in data and "rule" not in data:
+            pipelines[file] = None
+        else:
+            rules[file] = source
+    return rules, list(pipelines), faults
 
 
 def _together(paths: list[str], read: Mapping[Path, Sequence[Rule]]) -> list[Fault]:
@@ -221,21 +231,25 @@ def _together(paths: list[str], read: Mapping[Path, Sequence[Rule]]) -> list[Fau
     return list(dict.fromkeys(found))
 
 
-def _read(files: list[Path]) -> tuple[dict[Path, list[Rule]], list[Fault]]:
-    """The rules of files without a fault, and the faults of all of them together.
+def _as_one_set(
+    given: Mapping[Path, Sequence[Rule]],
+) -> tuple[dict[Path, list[Rule]], list[Fault]]:
+    """The rules of files without a fault as one set, and the faults of all of them together.
 
     Those are names that stand twice, and PDLL that does not compile.
     """
-    from mlirules.drivers.iree import compiler
     from mlirules.generator.emit import pdll
-    from mlirules.language.loader import load_rules
+    from mlirules.language.loader import join
 
+    known: dict[str, Rule] = {}
+    twice = [f for file, rules in given.items() for rule in rules for f in join(known, rule, file)]
     read: dict[Path, list[Rule]] = {}
+    for rule in known.values():
+        read.setdefault(Path(rule.path), []).append(rule)
+    if twice:
+        return read, twice
     try:
-        rules = load_rules(files, ops=compiler.op_oracle)
-        for rule in rules:
-            read.setdefault(Path(rule.path), []).append(rule)
-        pdll.compile_pdll(pdll.pdll(rules))
+        pdll.compile_pdll(pdll.pdll(list(known.values())))
     except MlirulesError as error:
         return read, error.faults
     return read, []

@@ -10,18 +10,17 @@ from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression as walk
 from mlirules.language.operands import Refused
 
-__all__ = ["Access", "find_packs", "maybe_pack"]
+__all__ = ["Access", "find_packs", "maybe_packs"]
 
 #: What is read or written: the name of a tensor, and its indices.
 Access = tuple[str, tuple[ast.Expr, ...]]
 
 
-def maybe_pack(equation: ast.IndexEquation, name: str) -> bool:
-    """Whether a name is written as a pack anywhere in an equation."""
-    nodes = [n for i in equation.indices for n in walk(i)] + list(walk(equation.value))
-    return any(isinstance(n, ast.Pack) and n.id == name for n in nodes) or any(
-        b.pack and b.id == name for b in equation.bounds
-    )
+def maybe_packs(equation: ast.IndexEquation) -> frozenset[str]:
+    """The names that are written as packs anywhere in an equation."""
+    written = (n for e in (*equation.indices, equation.value) for n in walk(e))
+    named = {n.id for n in written if isinstance(n, ast.Pack) and n.id is not None}
+    return frozenset(named | {b.id for b in equation.bounds if b.pack})
 
 
 def find_packs(
@@ -39,6 +38,7 @@ def find_packs(
     its tensor), ``length`` how many indices an item stands for, each None where that is not known
     yet. Raises :class:`Refused` where a tensor has too few dims.
     """
+    written = maybe_packs(equation)
     progress = True
     while progress:
         progress = False
@@ -46,7 +46,7 @@ def find_packs(
             dims = rank(at, name)
             if dims is None:
                 continue
-            size, unknown, inside = _counted(equation, items, packs, known, length)
+            size, unknown, inside = _counted(written, items, packs, known, length)
             if unknown == ["="] and dims >= size:
                 packs.update((n, dims - size) for n in inside)
                 progress = True
@@ -58,7 +58,7 @@ def find_packs(
 
 
 def _counted(
-    equation: ast.IndexEquation,
+    written: frozenset[str],
     items: tuple[ast.Expr, ...],
     packs: Mapping[str, int],
     known: Mapping[str, Any],
@@ -80,9 +80,7 @@ def _counted(
                 unknown.append(item.id)
             continue
         names = {n.id for n in walk(item) if isinstance(n, (ast.Name, ast.Pack))}
-        loose = {
-            n for n in names if n and n not in known and n not in packs and maybe_pack(equation, n)
-        }
+        loose = {n for n in names if n in written and n not in known and n not in packs}
         if loose and not any(isinstance(n, (ast.Call, ast.Access)) for n in walk(item)):
             # `O * stride + K * dilation`: arithmetic on packs, item by item.
             inside |= loose

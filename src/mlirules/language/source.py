@@ -284,6 +284,12 @@ class _Builder:
         line, column = node.start_mark.line + 1, node.start_mark.column + 1
         if not isinstance(node, yaml.ScalarNode):
             return Text("", self.source, line, column)
+        if node.style in (None, "'", '"') and "\n" not in node.value:
+            quote = len(node.style or "")
+            at, end = node.start_mark.index + quote, node.end_mark.index - quote
+            # As it stands, in one line: its characters need no places of their own.
+            if end - at == len(node.value) and self.source.text.startswith(node.value, at):
+                return Text(node.value, self.source, line, column + quote)
         places = _places(self.source.text, node)
         if places is None:
             return Text(node.value, self.source, line, column)
@@ -400,11 +406,26 @@ def _places(text: str, node: yaml.ScalarNode) -> tuple[int, ...] | None:
 def _block_places(
     text: str, at: int, end: int, value: str, *, folded: bool
 ) -> tuple[int, ...] | None:
+    start = at
     indents = [len(r) - len(r.lstrip(" ")) for r in text[at:end].split("\n") if r.strip()]
     first = value.lstrip("\n")
     # An indentation indicator (`|2`) leaves blanks at the head of the first line.
     indent = indents[0] - (len(first) - len(first.lstrip(" "))) if indents else 0
     out: list[int] = []
+    if not folded:
+        *whole, rest = value.split("\n")
+        for line in (*(f"{line}\n" for line in whole), *([rest] if rest else [])):
+            newline = text.find("\n", at, end)
+            at += min(indent, (newline if newline >= 0 else end) - at)
+            if not text.startswith(line, at, end):
+                break
+            out += range(at, at + len(line))
+            at += len(line)
+        else:
+            out.append(min(at, len(text)))
+            return tuple(out)
+        # The last line lacks the break that YAML gives it, or the text is not to be told.
+        out, at = [], start
     at_start = True
     for char in value:
         if at_start:

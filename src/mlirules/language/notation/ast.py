@@ -215,24 +215,21 @@ class TypeDecl(Node):
 
 def walk_expression(node: Expr) -> Iterator[Expr]:
     """An expression and all that it is made of, outermost first."""
-    yield node
-    match node:
-        case ListExpr(items=items):
-            for item in items:
-                yield from walk_expression(item)
-        case Call(args=args):
-            for item in args:
-                yield from walk_expression(item)
-        case Access(base=base, items=items):
-            yield from walk_expression(base)
-            for item in items:
-                yield from walk_expression(item)
-        case Unary(operand=operand):
-            yield from walk_expression(operand)
-        case Binary(left=left, right=right):
-            yield from walk_expression(left)
-            yield from walk_expression(right)
-        case Conditional(condition=c, then=a, otherwise=b):
-            yield from walk_expression(c)
-            yield from walk_expression(a)
-            yield from walk_expression(b)
+    left = [node]
+    while left:
+        node = left.pop()
+        yield node
+        match node:
+            case ListExpr(items=items):
+                left += reversed(items)
+            case Call(args=args):
+                left += reversed(args)
+            case Access(base=base, items=items):
+                left += reversed(items)
+                left.append(base)
+            case Unary(operand=operand):
+                left.append(operand)
+            case Binary(left=a, right=b):
+                left += (b, a)
+            case Conditional(condition=c, then=a, otherwise=b):
+                left += (b, a, c)
