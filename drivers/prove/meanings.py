@@ -247,7 +247,7 @@ class Meanings:
             value = made[name]
             if isinstance(value, Array):
                 for size in value.shape if assume else ():
-                    if isinstance(size, Poly):
+                    if isinstance(size, Poly) and any(n.op == "int" for n in size.symbols):
                         # No program holds a tensor of a negative size.
                         world.assume(at_least_zero(size - world.limits.least), check=False)
                 if any(
