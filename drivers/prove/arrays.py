@@ -6,17 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mlirules.drivers.prove import scalars
+from mlirules.drivers.prove.conditions import all_of, at_least_zero, is_zero
 from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, dim, key_of
 from mlirules.drivers.prove.scalars import E
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Array
-from mlirules.drivers.prove.world import (
-    Impossible,
-    World,
-    all_of,
-    at_least_zero,
-    is_zero,
-)
+from mlirules.drivers.prove.world import Impossible, World
 from mlirules.language.operands import Refused
 from mlirules.language.values import DType
 

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlirules.drivers.prove.arrays import operand
+from mlirules.drivers.prove.conditions import is_zero
 from mlirules.drivers.prove.equations import Hint
 from mlirules.drivers.prove.expr import Int, Poly, Undecided, dim, whole
 from mlirules.drivers.prove.names import NO_SCALARS, ONE_TYPE, short_name
 from mlirules.drivers.prove.scalars import NUMBER, E, LazyType
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Array, Unknown
-from mlirules.drivers.prove.world import World, is_zero
+from mlirules.drivers.prove.world import World
 from mlirules.language.notation import ast
 from mlirules.language.rule import Rule
 from mlirules.language.values import DType, Tensor, dtype_named

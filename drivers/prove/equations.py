@@ -7,13 +7,14 @@ from typing import Any
 
 from mlirules.drivers.prove import scalars
 from mlirules.drivers.prove.arrays import array
+from mlirules.drivers.prove.conditions import at_least_zero, is_zero
 from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, atom, dim
 from mlirules.drivers.prove.lists import in_order
 from mlirules.drivers.prove.normal import Normal
 from mlirules.drivers.prove.scalars import E, LazyType, to_type
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Array
-from mlirules.drivers.prove.world import Impossible, OutOfTime, World, at_least_zero, is_zero
+from mlirules.drivers.prove.world import Impossible, OutOfTime, World
 from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.functions import SIMPLE, SPECIAL, TENSOR
 from mlirules.language.notation import ast

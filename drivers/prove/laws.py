@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from math import isqrt
 
+from mlirules.drivers.prove.conditions import at_least_zero
 from mlirules.drivers.prove.expr import (
     Int,
     Mono,
@@ -18,7 +19,7 @@ from mlirules.drivers.prove.expr import (
     terms_of,
 )
 from mlirules.drivers.prove.realness import finite, may_be_infinite, positive, special
-from mlirules.drivers.prove.world import World, at_least_zero
+from mlirules.drivers.prove.world import World
 
 
 def _choice(value: Int) -> Node | None:

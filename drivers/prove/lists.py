@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlirules.drivers.prove.axes import Unordered, pinned
+from mlirules.drivers.prove.conditions import is_zero
 from mlirules.drivers.prove.expr import Int, Poly, Undecided
 from mlirules.drivers.prove.scalars import E
-from mlirules.drivers.prove.world import World, is_zero
+from mlirules.drivers.prove.world import World
 from mlirules.language.builtins.lists import replaced, without
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.notation import ast

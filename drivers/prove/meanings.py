@@ -9,6 +9,7 @@ from typing import Any
 from mlirules.drivers.prove import scalars
 from mlirules.drivers.prove.arrays import array
 from mlirules.drivers.prove.binding import Binder, NoFit, op_key
+from mlirules.drivers.prove.conditions import at_least_zero
 from mlirules.drivers.prove.definitions import definitions
 from mlirules.drivers.prove.equations import Hint
 from mlirules.drivers.prove.expr import (
@@ -42,7 +43,7 @@ from mlirules.drivers.prove.rewriting import Rewrite
 from mlirules.drivers.prove.scalars import FLOATS, E, LazyType
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Applied, Array, Unknown
-from mlirules.drivers.prove.world import Impossible, World, at_least_zero
+from mlirules.drivers.prove.world import Impossible, World
 from mlirules.language.notation import ast
 from mlirules.language.operands import Refused
 from mlirules.language.rule import BodyText, Rule

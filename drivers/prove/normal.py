@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Any
 
+from mlirules.drivers.prove.conditions import at_least_zero, is_zero, negated
 from mlirules.drivers.prove.expr import (
     Int,
     Mono,
@@ -23,31 +23,18 @@ from mlirules.drivers.prove.expr import (
     atom,
     key_of,
     make,
-    nodes_in,
     terms_of,
 )
-from mlirules.drivers.prove.laws import Laws, common_factors
+from mlirules.drivers.prove.laws import common_factors
 from mlirules.drivers.prove.realness import finite, positive, special
 from mlirules.drivers.prove.replacing import (
-    Replacement,
     exact,
-    linear_in,
     type_name_for_order,
-    variables_of,
 )
 from mlirules.drivers.prove.scalars import INDEX, NUMBER, E, LazyType, type_key
-from mlirules.drivers.prove.world import (
-    World,
-    at_least_zero,
-    bound_in,
-    divided,
-    is_zero,
-    negated,
-)
+from mlirules.drivers.prove.sums import Sums
+from mlirules.drivers.prove.world import World, bound_in
 from mlirules.language.values import DType, dtype_named
-
-#: Permutations of the indices of one sum that are tried for its smallest form.
-_ORDERS = 24
 
 
 def _place(value: Int) -> bool:
@@ -91,7 +78,7 @@ def bound_among(value: Int, loops: Iterable[Node]) -> bool:
     return isinstance(value, Poly) and bool(value.vars & frozenset(loops))
 
 
-class Normal(Laws):
+class Normal(Sums):
     """Normal forms under the assumptions of one world."""
 
     def __init__(self, world: World) -> None:
@@ -546,204 +533,3 @@ class Normal(Laws):
             for v in loops
             for size in (v.args[1], self.world.canonical(v.args[1]))
         )
-
-    def reduced(self, op: str, loops: Iterable[Node], value: Int) -> Int:
-        """A reduction that no law but the renaming of its indices is used on."""
-        used = [v for v in loops if v.args[1] != 1]
-        for v in loops:
-            if v.args[1] == 1:
-                value = self.replaced(value, {v: 0})
-        if not used:
-            return value
-        if op == "any" and not isinstance(value, Poly):
-            raise Undecided("a truth value that holds for any index of what may be empty")
-        return atom(self.renamed("reduce", used, value, op))
-
-    def summed(self, loops: Iterable[Node], value: Int) -> Int:
-        """A sum over loop indices, term by term."""
-        total: Int = 0
-        loops = list(loops)
-        for mono, c in terms_of(value).items():
-            total = total + self.summed_term(loops, mono, c)
-            self.world.limits.check()
-        return total
-
-    def summed_term(self, loops: list[Node], mono: Mono, c: Number) -> Int:
-        """The sum of one product over loop indices."""
-        for v in loops:
-            if v.args[1] == 0:
-                return 0
-            if v.args[1] == 1:
-                rest = [w for w in loops if w is not v]
-                return self.summed(rest, self.replaced(make({mono: c}), {v: 0}))
-        # Sums inside: the sum of sums is one sum.
-        bound = frozenset(loops)
-        for node, power in mono:
-            if node.op == "sum" and power == 1 and node.vars & bound:
-                inner, body = self.opened(node)
-                left = make({tuple(t for t in mono if t[0] != node): c})
-                return self.summed([*loops, *inner], left * body)
-        split = self._split(loops, mono, c)
-        if split is not None:
-            return split
-        out: Int = c
-        depending: list[tuple[Node, int]] = []
-        for node, power in mono:
-            if node.vars & bound:
-                depending.append((node, power))
-            else:
-                for _ in range(power):
-                    out = out * atom(node)
-        # Indices that no factor and no size shares fall apart into sums of their own.
-        left_loops = list(loops)
-        while left_loops:
-            part = {left_loops[0]}
-            factors: list[tuple[Node, int]] = []
-            grown = True
-            while grown:
-                grown = False
-                for t in depending:
-                    if t not in factors and t[0].vars & part:
-                        factors.append(t)
-                        part |= t[0].vars & bound
-                        grown = True
-                for v in left_loops:
-                    size = v.args[1]
-                    tied = size.vars & bound if isinstance(size, Poly) else frozenset()
-                    if (v in part and not tied <= part) or (v not in part and tied & part):
-                        part |= tied | {v}
-                        grown = True
-            mine = [v for v in left_loops if v in part]
-            left_loops = [v for v in left_loops if v not in part]
-            if not factors:
-                if any(isinstance(v.args[1], Poly) and v.args[1].vars & bound for v in mine):
-                    raise Undecided("a count of indices that depend on one another")
-                for v in mine:
-                    out = out * v.args[1]
-                continue
-            body = make({tuple(sorted(factors, key=lambda t: t[0].key)): 1})
-            out = out * atom(self.renamed("sum", mine, body))
-        return out
-
-    def _split(self, loops: list[Node], mono: Mono, c: Number) -> Int | None:
-        """One step that makes the index set of a sum plainer, as a sum over it; None: none left."""
-        world = self.world
-        mine = frozenset(loops)
-        for node, _ in mono:
-            if not node.vars & mine:
-                continue
-            if node.op == "holds" and node.args[0].op in ("eq0", "ge0"):
-                inner = node.args[0].args[0]
-                for v in loops:
-                    weight, rest = linear_in(inner, v)
-                    if weight not in (1, -1) or v in variables_of(rest):
-                        continue
-                    if isinstance(rest, Poly) and any(
-                        isinstance(w.args[1], Poly) and v in w.args[1].vars for w in loops
-                    ):
-                        continue
-                    size = v.args[1]
-                    left = make({tuple(t for t in mono if t[0] != node): c})
-                    others = [w for w in loops if w != v]
-                    if node.args[0].op == "eq0":
-                        at = -rest if weight == 1 else rest
-                        if world.within(at, size):
-                            return self.summed(others, self.replaced(left, {v: at}))
-                        continue
-                    if weight == -1:
-                        # v <= rest
-                        most = rest + 1
-                        if world.follows(at_least_zero(most)) and world.follows(
-                            at_least_zero(size - most)
-                        ):
-                            new = Node("var", world.fresh("k"), most)
-                            return self.summed([*others, new], self.replaced(left, {v: atom(new)}))
-                    else:
-                        low = -rest
-                        if world.follows(at_least_zero(low)) and world.follows(
-                            at_least_zero(size - low)
-                        ):
-                            new = Node("var", world.fresh("k"), size - low)
-                            return self.summed(
-                                [*others, new], self.replaced(left, {v: atom(new) + low})
-                            )
-        # An index that is taken apart into digits: one index for each digit.
-        for node in nodes_in(tuple(n for n, _ in mono)):
-            if node.op != "fdiv":
-                continue
-            for v in loops:
-                if node.args[0] == atom(v):
-                    many, none = divided(v.args[1], node.args[1])
-                    if none == 0 and not variables_of(node.args[1]) & mine:
-                        high = Node("var", world.fresh("k"), many)
-                        low_digit = Node("var", world.fresh("k"), node.args[1])
-                        others = [w for w in loops if w != v]
-                        value = self.replaced(
-                            make({mono: c}), {v: atom(high) * node.args[1] + atom(low_digit)}
-                        )
-                        return self.summed([*others, high, low_digit], value)
-        return None
-
-    def opened(self, node: Node) -> tuple[list[Node], Int]:
-        """The indices and the body of a sum, under fresh names."""
-        loops, body = node.args[:2]
-        new: list[Node] = []
-        by: dict[Node, Int] = {}
-        for v in loops:
-            size = self.replaced(v.args[1], by)
-            fresh = Node("var", self.world.fresh("k"), size)
-            new.append(fresh)
-            by[v] = atom(fresh)
-        return new, self.replaced(body, by)
-
-    def renamed(self, op: str, loops: list[Node], body: Int, *more: Any) -> Node:
-        """A sum or reduction under names of its own, in the order that gives the smallest key."""
-        height = 1 + max(
-            (
-                int(str(n.args[0][0].args[0])[1:].split(".")[0])
-                for n in nodes_in(body)
-                if n.op in ("sum", "reduce")
-            ),
-            default=0,
-        )
-
-        def place(order: list[Node]) -> Node:
-            by: dict[Node, Int] = {}
-            named: list[Node] = []
-            for i, v in enumerate(order):
-                size = self.world.canonical(self.replaced(v.args[1], by))
-                new = Node("var", f"#{height}.{i}", size)
-                by[v] = atom(new)
-                named.append(new)
-            # A bare renaming changes no range: nothing has to be simplified again.
-            return Node(op, tuple(named), self.replaced(body, by, bare=True), *more)
-
-        def signature(v: Node) -> str:
-            by = {w: atom(Node("var", "#self" if w == v else "#other", 0)) for w in loops}
-            return key_of(v.args[1]) + key_of(self.replaced(body, by, bare=True))
-
-        groups: dict[str, list[Node]] = {}
-        if len(loops) == 1:
-            return place(loops)
-        for v in loops:
-            groups.setdefault(signature(v), []).append(v)
-        ordered = [groups[k] for k in sorted(groups)]
-        best: Node | None = None
-        for count, parts in enumerate(
-            itertools.product(*(itertools.permutations(g) for g in ordered))
-        ):
-            if count >= _ORDERS:
-                break
-            found = place([v for part in parts for v in part])
-            if best is None or found.key < best.key:
-                best = found
-        assert best is not None
-        return best
-
-    # -- replacing indices
-
-    def replaced(self, value: Any, by: dict[Node, Int], *, bare: bool = False) -> Any:
-        """A value with loop indices replaced; ``bare``: by other names alone."""
-        if not by:
-            return value
-        return Replacement(self, by, bare=bare).value(value)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mlirules.drivers.prove.binding import op_key
+from mlirules.drivers.prove.conditions import at_least_zero, is_zero
 from mlirules.drivers.prove.constants import exactly, meant
 from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, atom, key_of, nodes_in
 from mlirules.drivers.prove.meanings import Meanings
@@ -15,16 +16,7 @@ from mlirules.drivers.prove.normal import Normal
 from mlirules.drivers.prove.scalars import INDEX, NUMBER, E, LazyType
 from mlirules.drivers.prove.sides import At, Case
 from mlirules.drivers.prove.tensors import Applied, Array
-from mlirules.drivers.prove.world import (
-    Impossible,
-    Limits,
-    OutOfTime,
-    World,
-    at_least_zero,
-    bound_in,
-    is_zero,
-    paths,
-)
+from mlirules.drivers.prove.world import Impossible, Limits, OutOfTime, World, bound_in, paths
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
 from mlirules.language.operands import Refused

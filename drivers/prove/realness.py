@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from mlirules.drivers.prove.conditions import at_least_zero
 from mlirules.drivers.prove.expr import Int, Node, Poly, atom
-from mlirules.drivers.prove.world import World, at_least_zero
+from mlirules.drivers.prove.world import World
 
 #: Functions that give a real number for every real number.
 TOTAL = frozenset(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from mlirules.drivers.prove.conditions import at_least_zero, is_zero, negated
 from mlirules.drivers.prove.expr import Int, Node, Number, Poly, Undecided, atom, terms_of
 from mlirules.drivers.prove.scalars import INDEX, NUMBER, type_key
-from mlirules.drivers.prove.world import at_least_zero, is_zero, negated
 from mlirules.language.values import DType
 
 _CONDITIONS = frozenset(["eq0", "ge0", "req0", "rge0", "rgt0", "cmp", "elem?", "test", "any"])

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mlirules.drivers.prove import arrays
+from mlirules.drivers.prove.conditions import is_zero
 from mlirules.drivers.prove.equations import Equation, Hint
 from mlirules.drivers.prove.expr import Int, Undecided
 from mlirules.drivers.prove.lists import in_order
 from mlirules.drivers.prove.scalars import E
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Array
-from mlirules.drivers.prove.world import World, is_zero
+from mlirules.drivers.prove.world import World
 from mlirules.language.functions import TENSOR
 from mlirules.language.notation import ast
 from mlirules.language.operands import Refused, dtype, sequence

@@ -6,8 +6,9 @@ import math
 from fractions import Fraction
 from typing import Any
 
+from mlirules.drivers.prove.conditions import compared
 from mlirules.drivers.prove.expr import Node, Poly, Undecided
-from mlirules.drivers.prove.world import World, compared
+from mlirules.drivers.prove.world import World
 from mlirules.generator.lowering.values import wide as wide_of
 from mlirules.language.functions import SIMPLE
 from mlirules.language.operands import Refused

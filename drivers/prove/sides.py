@@ -8,13 +8,14 @@ from typing import Any
 
 from mlirules.drivers.prove.binding import Binder, NoFit, element_of, given, sizes_of
 from mlirules.drivers.prove.bodies import run as run_body
+from mlirules.drivers.prove.conditions import is_zero
 from mlirules.drivers.prove.equations import Equation, Hint
 from mlirules.drivers.prove.expr import Int, Node, Undecided, atom
 from mlirules.drivers.prove.meanings import Meanings
 from mlirules.drivers.prove.rewriting import Rewrite, declared_type
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Array, Unknown
-from mlirules.drivers.prove.world import Impossible, OutOfTime, World, is_zero
+from mlirules.drivers.prove.world import Impossible, OutOfTime, World
 from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression as walk
 from mlirules.language.operands import Refused
@@ -318,8 +319,8 @@ class Case:
 
     def numbers(self, eq: ast.IndexEquation) -> None:
         """Numbers that multiply a loop: at least 1, bound by their names."""
+        from mlirules.drivers.prove.conditions import at_least_zero
         from mlirules.drivers.prove.expr import whole
-        from mlirules.drivers.prove.world import at_least_zero
 
         for n in walk(eq.value):
             if not isinstance(n, ast.Access):

@@ -10,12 +10,13 @@ from typing import Any
 
 from mlirules.drivers.prove import scalars
 from mlirules.drivers.prove.axes import axes_of, axis_of, pinned
+from mlirules.drivers.prove.conditions import at_least_zero, compared, is_zero
 from mlirules.drivers.prove.expr import Int, Node, Poly, Undecided, key_of, nodes_in
 from mlirules.drivers.prove.lists import UNORDERED, Lists, in_order
 from mlirules.drivers.prove.normal import Normal
 from mlirules.drivers.prove.scalars import NUMBER, E
 from mlirules.drivers.prove.tensors import Applied, Unknown
-from mlirules.drivers.prove.world import World, at_least_zero, compared, is_zero
+from mlirules.drivers.prove.world import World
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.functions import SIMPLE, SPECIAL, TENSOR
 from mlirules.language.notation import ast

@@ -16,6 +16,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from mlirules.drivers.prove.conditions import (
+    any_of,
+    at_least_zero,
+    is_zero,
+    negated,
+)
 from mlirules.drivers.prove.expr import (
     Int,
     Node,
@@ -38,53 +44,6 @@ class Impossible(Exception):
 
 class OutOfTime(Undecided):
     """The proof's time is over."""
-
-
-# ---- conditions -------------------------------------------------------------------------------
-
-
-def is_zero(value: Int) -> Node | bool:
-    """The condition that a whole number is 0."""
-    if not isinstance(value, Poly):
-        return bool(value == 0)
-    first = next(iter(value.terms.values()))
-    return Node("eq0", value if first > 0 else -value)
-
-
-def at_least_zero(value: Int) -> Node | bool:
-    """The condition that a whole number is not negative."""
-    return Node("ge0", value) if isinstance(value, Poly) else bool(value >= 0)
-
-
-def compared(op: str, a: Int, b: Int) -> Node | bool:
-    """A comparison of whole numbers as a condition."""
-    match op:
-        case "==":
-            return is_zero(a - b)
-        case "!=":
-            return negated(is_zero(a - b))
-        case "<":
-            return at_least_zero(b - a - 1)
-        case "<=":
-            return at_least_zero(b - a)
-        case ">":
-            return at_least_zero(a - b - 1)
-        case ">=":
-            return at_least_zero(a - b)
-    raise Undecided(f"a comparison {op}")
-
-
-def negated(condition: Node | bool) -> Node | bool:
-    """The contrary of a condition."""
-    if isinstance(condition, bool):
-        return not condition
-    if condition.op == "not":
-        found = condition.args[0]
-        assert isinstance(found, (Node, bool))
-        return found
-    if condition.op == "ge0":
-        return at_least_zero(-condition.args[0] - 1)
-    return Node("not", condition)
 
 
 # ---- worlds -----------------------------------------------------------------------------------
@@ -459,7 +418,7 @@ class World:
         out = dim("the broadcast of " + ",".join(n.key for n in names))
         for n in names:
             self.assume(_fit(atom(n), out, only=True), check=False)
-        self.assume(_any(is_zero(out - atom(n)) for n in names))
+        self.assume(any_of(is_zero(out - atom(n)) for n in names))
         ((mono, _),) = out.terms.items()
         self.wide[mono[0][0]] = all_of_them
         return out
@@ -598,18 +557,10 @@ def _factors(value: Int) -> Iterator[tuple[Int, Int]]:
             yield w, left
 
 
-def _any(conditions: Iterable[Node | bool]) -> Node | bool:
-    """The condition that one of some holds."""
-    left = list(conditions)
-    if any(c is True for c in left):
-        return True
-    return Node("or", *[c for c in left if isinstance(c, Node)])
-
-
 def _fit(a: Int, b: Int, *, only: bool = False) -> Node | bool:
     """The condition that two sizes broadcast; ``only``: the first to the second."""
     one = [is_zero(a - 1)] if only else [is_zero(a - 1), is_zero(b - 1)]
-    return _any([*one, is_zero(a - b)])
+    return any_of([*one, is_zero(a - b)])
 
 
 def _single(value: Int) -> bool:
@@ -685,19 +636,3 @@ def paths(run: Callable[[World], Any], limits: Limits) -> Iterator[tuple[World, 
 def bound_in(value: Node | Poly) -> bool:
     """Whether an index occurs that is reduced over: only indices of results are free."""
     return any(not str(v.args[0]).startswith("out:") for v in value.vars)
-
-
-def all_of(conditions: Iterable[Node | bool]) -> Node | bool:
-    """The condition that all of some hold."""
-    left: dict[str, Node] = {}
-    for c in conditions:
-        if isinstance(c, bool):
-            if not c:
-                return False
-            continue
-        left[c.key] = c
-    if not left:
-        return True
-    if len(left) == 1:
-        return next(iter(left.values()))
-    return Node("and", *[left[k] for k in sorted(left)])
