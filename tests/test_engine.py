@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from mlirules.drivers.apply import engine
+from mlirules.drivers.apply import run as running
 from mlirules.drivers.apply.engine import Engine, leftovers, op_names, select
+from mlirules.drivers.apply.placing import Instantiator
 from mlirules.drivers.apply.run import Options, Outcome, write_trace
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.generator.emit import pdll
 from mlirules.language.faults import MlirulesError
 from mlirules.language.loader import load_rule, load_rules
@@ -272,3 +275,29 @@ def test_constants_and_fills_are_shared_by_walk_within_a_function() -> None:
     assert op_names(module)["linalg.fill"] == 2
     assert op_names(module)["linalg.matmul"] == 4
     assert not leftovers(module)
+
+
+@pytest.mark.parametrize("driver", ["walk", "greedy", "conversion"])
+def test_nothing_outside_the_program_uses_its_values(
+    driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # MLIR's bytecode writer numbers the users of a value, and does not end where one of them is in
+    # no module: what is left to the garbage collector, as here, is not gone yet.
+    kept: list[Instantiator] = []
+
+    def instantiator(context: Any) -> Instantiator:
+        kept.append(Instantiator(context))
+        return kept[-1]
+
+    monkeypatch.setattr(running, "Instantiator", instantiator)
+    rules = load_rules(["torch/to-linalg/matmul/torch-mm-to-linalg"])
+    lines = [f"  %v{n + 1} = torch.aten.mm %v{n}, %v{n} : {T}, {T} -> {T}" for n in range(5)]
+    text = "\n".join([f"func.func @main(%v0: {T}) -> {T} {{", *lines, f"  return %v5 : {T}", "}"])
+    context = compiler.context()
+    module = compiler.parse(text, "program", context)
+    outcome = Engine(rules, context).run(module, Options(driver=driver))
+    inside = {*ops_below(module.operation)}
+    for op in inside:
+        assert all(use.owner in inside for value in op.results for use in value.uses), op
+    assert kept
+    assert outcome.counts == {"torch-mm-to-linalg": 5}

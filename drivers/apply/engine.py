@@ -284,6 +284,7 @@ class Engine:
                 ) from None
         finally:
             self._runs.pop()
+            run.instantiator.erase_unused()
             if run.marks is not None:
                 run.marks.erase()
             run.around.places.erase()

@@ -32,6 +32,7 @@ class _Stock:
 
     def refill(self) -> None:
         """Make new copies, when none is left."""
+        self.erase()
         self._function = self._copies.block(self._size)
         body = self._function.regions[0].blocks[0]
         shared = self._copies.shared
@@ -42,6 +43,14 @@ class _Stock:
         self.following = iter(body.operations).__next__
         self.left = 1 << self._size
         self._size = min(self._size + 1, Copies.LARGEST)
+
+
+    def erase(self) -> None:
+        """Erase the copies that were not needed: they use what the program shares."""
+        if self._function is not None:
+            self.following, self.left = int, 0
+            self._function.erase()
+            self._function = None
 
 
 def _at(op: Any, path: tuple[int, ...]) -> Any:
@@ -190,6 +199,16 @@ class Instantiator:
                 else:
                     cast.erase()
             passed.clear()
+
+    def erase_unused(self) -> None:
+        """Erase the copies that no application took.
+
+        They use constants and fills of the program, which MLIR's bytecode writer, that numbers the
+        users of a value, never comes to the end of; and no such op would ever look dead.
+        """
+        for stocks in (self._stocks, *(stocks for _, stocks in self._functions.values())):
+            for stock in stocks.values():
+                stock.erase()
 
     def _stock(self, rewrite: Rewrite) -> _Stock:
         """The first copies of ``rewrite``, with the shared ops' results in place."""

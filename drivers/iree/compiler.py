@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import importlib
-import itertools
 import os
 import re
 import sys
@@ -313,11 +311,6 @@ def _compile(
         with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
             # As bytecode, because writing weights as text and reading that takes seconds.
             handed = Path(directory) / "module.mlirbc"
-            # Ops outside of the program that only garbage keeps may still use its values, and the
-            # writer looks for the number of such a user without end. Large programs alone pay for
-            # the search: what small ones leave is gone by then.
-            if _is_large(found.module):
-                gc.collect()
             with handed.open("wb") as file:
                 found.module.operation.write_bytecode(file)
             size = handed.stat().st_size
@@ -332,16 +325,6 @@ def _compile(
     if diagnostics is not None:
         diagnostics.extend(said)
     return stdout
-
-
-def _is_large(module: ir.Module) -> bool:
-    """Whether a function of the program, as it stands, has more than 100 ops."""
-    return any(
-        sum(1 for _ in itertools.islice(block.operations, 101)) > 100
-        for op in module.body.operations
-        for region in op.operation.regions
-        for block in region
-    )
 
 
 def _lines_of(source: Source) -> Lines:
