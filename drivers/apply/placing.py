@@ -44,7 +44,6 @@ class _Stock:
         self.left = 1 << self._size
         self._size = min(self._size + 1, Copies.LARGEST)
 
-
     def erase(self) -> None:
         """Erase the copies that were not needed: they use what the program shares."""
         if self._function is not None:
