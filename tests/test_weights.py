@@ -9,7 +9,8 @@ import pytest
 from mlirules.drivers.apply.programs import as_program
 from mlirules.drivers.iree import runtime, weights
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.pipelines.transform import _for_weights, compile_program
+from mlirules.drivers.pipelines.makeway import for_weights
+from mlirules.drivers.pipelines.transform import compile_program
 from mlirules.language.pipeline import Pipeline
 
 N = 2048
@@ -101,4 +102,4 @@ def test_flags_that_copy_weights_make_way_unless_they_are_asked_for() -> None:
         inside = inside.replace(f'#stream.parameter.named<"model"::"{name}">', "dense<1.0>")
     program = as_program(inside, "<program>")
     assert not list(weights.named(program.module))
-    assert _for_weights(pipeline, program) == (pipeline, [])
+    assert for_weights(pipeline, program.module) == (pipeline, [])

@@ -21,10 +21,10 @@ from mlirules.drivers.apply.engine import (
 from mlirules.drivers.apply.invariant import guard_sums
 from mlirules.drivers.apply.programs import as_program, located, shared_context
 from mlirules.drivers.apply.run import Options, Outcome
-from mlirules.drivers.iree import compiler, weights
+from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import Program, ir
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.pipelines import cost
+from mlirules.drivers.pipelines import cost, makeway
 from mlirules.drivers.pipelines.phases import check_dispatched, check_rules
 from mlirules.language.faults import CheckFailed, Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.library import Entry, RuleSet, reachable
@@ -449,9 +449,10 @@ def compile_program(
             )
         )
     program = as_program(source, path)
-    pipeline, note = _for_weights(pipeline, program)
-    flags = (*pipeline.flags, *flags)
-    costs = replace(costs or cost.Settings(target), target=target, flags=flags)
+    pipeline, notes = makeway.for_weights(pipeline, program.module)
+    costs = replace(
+        costs or cost.Settings(target), target=target, flags=(*pipeline.flags, *flags)
+    )
     done = transform(
         program,
         pipeline,
@@ -461,11 +462,12 @@ def compile_program(
         kind=target.kind,
         max_rewrites=part.applications,
     )
-    done.notes += note
-    given = set(flags if part.flags is None else part.flags)
+    pipeline, more = makeway.for_products(pipeline, done.program.module)
+    done.notes += notes + more
+    given = {*pipeline.flags, *flags} if part.flags is None else set(part.flags)
     own = [flag for flag in pipeline.flags if flag in given]
-    users = [flag for flag in flags[len(pipeline.flags) :] if flag in given]
-    flags = done.flags = (*own, *users)
+    users = [flag for flag in flags if flag in given]
+    done.flags = (*own, *users)
     if not fallback and done.leftovers:
         listed = "\n".join(f"  {n:>4} x {name}" for name, n in done.leftover_counts.most_common())
         unknown = leftovers_of.unruled(done.program, path)
@@ -481,19 +483,6 @@ def compile_program(
         if not unknown or error.kind != "error":
             raise
         raise compiler.CompileError(error.kind, error.stderr, unknown, error.op) from error
-
-
-def _for_weights(pipeline: Pipeline, program: Program) -> tuple[Pipeline, list[str]]:
-    """The pipeline as it suits the program's weights, and what there is to say of that."""
-    out = pipeline.copying_weights
-    if not out or next(weights.named(program.module), None) is None:
-        return pipeline, []
-    kept = [flag for flag in pipeline.flags if flag not in out]
-    note = (
-        f"compiled without {', '.join(out)} of the pipeline {pipeline.pipeline}: weights are "
-        "mapped, not read and copied at every start"
-    )
-    return pipeline.model_copy(update={"flags": kept}), [note]
 
 
 def _compiled(
@@ -657,10 +646,11 @@ def program_at(
     if phase == "source":
         return text
     program = as_program(text, path)
-    pipeline, _ = _for_weights(pipeline or default_for(target.kind), program)
-    flags = (*pipeline.flags, *flags)
-    costs = cost.Settings(target, flags=tuple(flags))
+    pipeline, _ = makeway.for_weights(pipeline or default_for(target.kind), program.module)
+    costs = cost.Settings(target, flags=(*pipeline.flags, *flags))
     done = transform(program, pipeline, path=path, costs=costs, kind=target.kind)
+    pipeline, _ = makeway.for_products(pipeline, done.program.module)
+    flags = (*pipeline.flags, *flags)
     if phase == "torch":
         return done.text
     if phase not in compiler.PHASES:

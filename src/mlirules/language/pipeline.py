@@ -140,6 +140,9 @@ class Extension(_Strict):
     copying_weights: list[str] = Field(
         default=[], description="Those of them that are left out where weights are mapped."
     )
+    padding_vectors: list[str] = Field(
+        default=[], description="Those of them that are left out where a vector would be padded."
+    )
     without_flags: list[str] = Field(default=[], description="Flags that are left out.")
 
 
@@ -161,10 +164,15 @@ class Pipeline(_Strict):
         description="Those of the flags with which weights are laid out anew: left out where a "
         "program maps its weights from an archive, which would be read and copied at every start.",
     )
+    padding_vectors: list[str] = Field(
+        default=[],
+        description="Those of the flags with which a product that gives a vector of a length known "
+        "only at run time is wrong: left out where a program has one.",
+    )
 
     @pydantic.model_validator(mode="after")
     def _known(self) -> Pipeline:
-        for key in ("dispensable", "copying_weights"):
+        for key in ("dispensable", "copying_weights", "padding_vectors"):
             if unknown := [flag for flag in getattr(self, key) if flag not in self.flags]:
                 raise ValueError(f"{key}: {', '.join(unknown)} is not among the flags")
         return self
@@ -275,6 +283,8 @@ class Pipeline(_Strict):
                 dispensable=[f for f in base.dispensable if f in flags] + extension.dispensable,
                 copying_weights=[f for f in base.copying_weights if f in flags]
                 + extension.copying_weights,
+                padding_vectors=[f for f in base.padding_vectors if f in flags]
+                + extension.padding_vectors,
             )
         except pydantic.ValidationError as error:
             raise MlirulesError([_fault(source, e, Extension) for e in error.errors()]) from None

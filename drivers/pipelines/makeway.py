@@ -1,0 +1,81 @@
+"""Flags of a pipeline that make way for a program: they do not suit its weights or its products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mlirules.drivers.iree import compiler, weights
+from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.language.pipeline import Pipeline
+
+__all__ = ["for_products", "for_weights", "open_vectors"]
+
+#: Products that IREE itself converts, where no rule did.
+_LEFT = frozenset(
+    [
+        *(f"torch.aten.{name}" for name in ("mm", "mv", "bmm", "matmul", "linear", "addmm", "addmv")),
+        "stablehlo.dot",
+        "stablehlo.dot_general",
+        "tosa.matmul",
+    ]
+)
+
+
+def for_weights(pipeline: Pipeline, module: ir.Module) -> tuple[Pipeline, list[str]]:
+    """The pipeline as it suits the weights of a program, and what there is to say of that."""
+    if not pipeline.copying_weights or next(weights.named(module), None) is None:
+        return pipeline, []
+    why = "weights are mapped, not read and copied at every start"
+    return _without(pipeline, pipeline.copying_weights, why)
+
+
+def for_products(pipeline: Pipeline, module: ir.Module) -> tuple[Pipeline, list[str]]:
+    """The pipeline as it suits the products of a lowered program, and what there is to say."""
+    if not pipeline.padding_vectors or next(open_vectors(module), None) is None:
+        return pipeline, []
+    why = (
+        "a product gives a vector whose length is known only at run time, and what reads it would "
+        "read its padding too"
+    )
+    return _without(pipeline, pipeline.padding_vectors, why)
+
+
+def open_vectors(module: ir.Module) -> Iterator[Any]:
+    """The products whose result has one dim that is not 1, known only at run time."""
+    for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
+        name = op.name
+        if name in _LEFT:
+            if any(_open_vector(_sizes(str(result.type))) for result in op.results):
+                yield op
+        elif name.startswith("linalg.") and any(
+            isinstance(result.type, ir.RankedTensorType) and _open_vector(_dims(result.type))
+            for result in op.results
+        ):
+            if compiler.is_contraction(op):
+                yield op
+
+
+def _open_vector(sizes: Sequence[str]) -> bool:
+    return [size for size in sizes if size != "1"] == ["?"]
+
+
+def _dims(type_: Any) -> list[str]:
+    return ["?" if type_.is_dynamic_dim(d) else str(type_.get_dim_size(d)) for d in range(type_.rank)]
+
+
+def _sizes(text: str) -> list[str]:
+    """Of a type of another dialect, which the bindings cannot look into: what it is written as."""
+    if "<[" in text:  # !torch.vtensor<[1,?],f32>
+        return text.partition("<[")[2].partition("]")[0].split(",")
+    return text.partition("<")[2].split("x")[:-1]
+
+
+def _without(pipeline: Pipeline, flags: Sequence[str], why: str) -> tuple[Pipeline, list[str]]:
+    out = [flag for flag in flags if flag in pipeline.flags]
+    if not out:
+        return pipeline, []
+    kept = [flag for flag in pipeline.flags if flag not in out]
+    note = f"compiled without {', '.join(out)} of the pipeline {pipeline.pipeline}: {why}"
+    return pipeline.model_copy(update={"flags": kept}), [note]
