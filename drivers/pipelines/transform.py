@@ -133,7 +133,8 @@ class Recipe:
     def rewritten(self, applications: int | None = None, *, record: bool = False) -> Transformed:
         """The program after the torch stages, or after their first applications."""
         program = as_program(self.program(), self.path)
-        pipeline, _ = _for_weights(self.pipeline or default_for(self.target.kind), program)
+        line = self.pipeline or default_for(self.target.kind)
+        pipeline, _ = makeway.for_weights(line, program.module)
         flags = (*pipeline.flags, *self.flags)
         costs = self.costs or cost.Settings(self.target)
         return transform(
