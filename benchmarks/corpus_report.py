@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 
 from corpus_data import Program
-from corpus_worker import Judged, Row, judge, load_pipeline, signature_flags, transform
+from corpus_worker import Judged, Row, judge, signature_flags, transform
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -236,7 +236,7 @@ def show_program(
     _section(console, "after the rules", _short(done.text))
     _section(console, "torch ops left", "\n".join(done.leftovers) or "none: converted by rules")
     mode = "fallback" if done.leftovers else "rules"
-    all_flags = (*load_pipeline(pipeline or target.kind).flags, *all_flags)
+    all_flags = (*done.flags, *all_flags)
     outcomes.append(
         _section_judged(console, program, variant, mode, done.text, target, all_flags, timeout)
     )

@@ -70,10 +70,14 @@ class Row:
 
 @dataclass
 class Transformed:
-    """A program after the rules: its text and the torch ops that remain, border casts aside."""
+    """A program after the rules: its text and the torch ops that remain, border casts aside.
+
+    `flags` are the pipeline's that the compiler gets for it.
+    """
 
     text: str
     leftovers: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 @dataclass
@@ -97,12 +101,18 @@ def transform(text: str, pipeline: str, path: str, target: Target) -> Transforme
 
     The leftovers are looked for in the text too, not only believed.
     """
+    from mlirules.drivers.apply.invariant import guard_sums
+    from mlirules.drivers.pipelines import makeway
     from mlirules.drivers.pipelines.cost import Settings
     from mlirules.drivers.pipelines.transform import transform as apply
 
     line = load_pipeline(pipeline)
     done = apply(text, line, path=path, costs=Settings(target, flags=tuple(line.flags)))
-    return Transformed(done.text, tuple(sorted({*done.leftovers, *torch_ops(done.text)} - BORDER)))
+    line, _ = makeway.for_products(line, done.program.module)
+    if target.kind == "cpu":
+        guard_sums(done.program.module)
+    left = tuple(sorted({*done.leftovers, *torch_ops(done.text)} - BORDER))
+    return Transformed(done.text, left, tuple(line.flags))
 
 
 @functools.cache
@@ -241,8 +251,6 @@ class Worker:
             return
         try:
             line = load_pipeline(self.setup.pipeline)
-            plain = (*(f for f in line.flags if f not in line.dispensable), *flags)
-            flags = (*line.flags, *flags)
         except MlirulesError:
             raise
         except Exception as error:
@@ -268,6 +276,8 @@ class Worker:
                 if mode != "fallback":
                     yield Row(mode, "leftover", why, done.leftovers, _since(start))
             ours = [mode for mode in ours if mode == "fallback"]
+        plain = (*(f for f in done.flags if f not in line.dispensable), *flags)
+        flags = (*done.flags, *flags)
         for mode in ours:
             if mode == "convert":
                 yield Row(mode, "converted", seconds=_since(start))

@@ -49,12 +49,15 @@ def open_vectors(module: ir.Module) -> Iterator[Any]:
         if name in _LEFT:
             if any(_open_vector(_sizes(str(result.type))) for result in op.results):
                 yield op
-        elif name.startswith("linalg.") and any(
-            isinstance(result.type, ir.RankedTensorType) and _open_vector(_dims(result.type))
-            for result in op.results
+        elif (
+            name.startswith("linalg.")
+            and any(
+                isinstance(result.type, ir.RankedTensorType) and _open_vector(_dims(result.type))
+                for result in op.results
+            )
+            and compiler.is_contraction(op)
         ):
-            if compiler.is_contraction(op):
-                yield op
+            yield op
 
 
 def _open_vector(sizes: Sequence[str]) -> bool:
@@ -62,7 +65,10 @@ def _open_vector(sizes: Sequence[str]) -> bool:
 
 
 def _dims(type_: Any) -> list[str]:
-    return ["?" if type_.is_dynamic_dim(d) else str(type_.get_dim_size(d)) for d in range(type_.rank)]
+    return [
+        "?" if type_.is_dynamic_dim(dim) else str(type_.get_dim_size(dim))
+        for dim in range(type_.rank)
+    ]
 
 
 def _sizes(text: str) -> list[str]:
