@@ -14,12 +14,8 @@ __all__ = ["for_products", "for_weights", "open_vectors"]
 
 #: Products that IREE itself converts, where no rule did.
 _LEFT = frozenset(
-    [
-        *(f"torch.aten.{name}" for name in ("mm", "mv", "bmm", "matmul", "linear", "addmm", "addmv")),
-        "stablehlo.dot",
-        "stablehlo.dot_general",
-        "tosa.matmul",
-    ]
+    [f"torch.aten.{name}" for name in ("mm", "mv", "bmm", "matmul", "linear", "addmm", "addmv")]
+    + ["stablehlo.dot", "stablehlo.dot_general", "tosa.matmul"]
 )
 
 
