@@ -451,9 +451,7 @@ def compile_program(
         )
     program = as_program(source, path)
     pipeline, notes = makeway.for_weights(pipeline, program.module)
-    costs = replace(
-        costs or cost.Settings(target), target=target, flags=(*pipeline.flags, *flags)
-    )
+    costs = replace(costs or cost.Settings(target), target=target, flags=(*pipeline.flags, *flags))
     done = transform(
         program,
         pipeline,
