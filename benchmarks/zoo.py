@@ -268,7 +268,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--memory", type=float, default=12.0, help="GiB a worker (default: 12)")
     parser.add_argument("--folder", type=Path, help="of programs and finished work")
     parser.add_argument(
-        "--keep", action="store_true", help="take finished work of other sources of mlirules too"
+        "--keep",
+        action="store_true",
+        help="take finished work of other sources of mlirules too, and programs as they were exported",
     )
     parser.add_argument("--failed", action="store_true", help="do again what was not right")
     parser.add_argument("--list", action="store_true", help="only name the models")
@@ -311,7 +313,7 @@ def _measure(options: argparse.Namespace, console: Console) -> int:
 
     def finished(model: str, mode: str) -> Row | None:
         exporting = mode == "export"
-        key = None if options.keep and not exporting else keys.of(model, mode)
+        key = None if options.keep else keys.of(model, mode)
         row = store.get(model, mode, "" if exporting else target.name, key)
         if exporting and row is not None and row.outcome == "right":
             return row if stem(folder, model).with_suffix(".npz").exists() else None
@@ -337,8 +339,10 @@ def _measure(options: argparse.Namespace, console: Console) -> int:
             Crew(store, keys, folder, options, console).run(jobs)
         jobs = []
         for model in () if options.finished else models:
-            exported = store.get(model, "export", "", keys.of(model, "export"))
-            if exported is not None and exported.outcome == "right":
+            exported = finished(model, "export")
+            if exported is None:
+                console.print(f"{model}: not exported yet, which --mode export does", style="dim")
+            elif exported.outcome == "right":
                 modes = [m for m in MODES[1:] if m in options.mode and finished(model, m) is None]
                 jobs += [(model, modes)] if modes else []
         Crew(store, keys, folder, options, console).run(jobs)

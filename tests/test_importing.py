@@ -193,3 +193,18 @@ def test_public_packages(
     got = run(binary, load_npz(golden), CPU)
     for have, want in zip(got, load_npz(golden, prefix="r"), strict=True):
         np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-5)
+
+
+def test_parts_that_do_not_load_are_a_fault_of_the_package(tmp_path: Path) -> None:
+    (tmp_path / "lazy.py").write_text(
+        "def __getattr__(name):\n"
+        "    try:\n"
+        "        raise RuntimeError('operator nms does not exist')\n"
+        "    except RuntimeError as error:\n"
+        "        raise ModuleNotFoundError('could not import ' + name) from error\n"
+    )
+    with pytest.raises(MlirulesError) as caught:
+        import_file(f"{tmp_path}/lazy.py:Net", tmp_path / "net.mlir", inputs=["2xf32"])
+    (fault,) = caught.value.faults
+    assert fault.span.line == 5
+    assert "could not import Net (after RuntimeError: operator nms" in fault.message

@@ -87,6 +87,9 @@ class Name:
         if isinstance(error, ModuleNotFoundError) and error.name:
             suggestion = f"install {error.name!r} in this environment"
         what = f"{doing} raised {type(error).__name__}: {_first_lines(str(error))}"
+        if error.__cause__ is not None:  # packages that load lazily say there what it was
+            why = error.__cause__
+            what += f" (after {type(why).__name__}: {_first_lines(str(why))})"
         return MlirulesError(Fault(span, "model-file", what, suggestion))
 
 
@@ -193,8 +196,11 @@ def _lookup(module: ModuleType, name: Name) -> Any:
     for part in name.model.split("."):
         owner = found
         try:
-            found = getattr(owner, part)
-        except AttributeError:
+            with name.blaming(f"loading {part}"):
+                found = getattr(owner, part)
+        except MlirulesError as error:
+            if not isinstance(error.__cause__, AttributeError):
+                raise  # of a package that loads its parts when they are asked for
             own = [k for k in dir(owner) if not k.startswith("_")]
             raise MlirulesError.at(
                 name.place,
