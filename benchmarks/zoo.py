@@ -270,7 +270,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument(
         "--keep",
         action="store_true",
-        help="take finished work of other sources of mlirules too, and programs as they were exported",
+        help="take finished work of other sources of mlirules, and programs exported before",
     )
     parser.add_argument("--failed", action="store_true", help="do again what was not right")
     parser.add_argument("--list", action="store_true", help="only name the models")
