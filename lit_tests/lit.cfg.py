@@ -9,6 +9,7 @@ Substitutions
 
 Parameters
     --param exec_root=DIR   where %t and %T lie (default: one under the temporary folder)
+    --param server=SOCKET   a server of tests/served.py, which runs mlirules and filecheck
 """
 
 import os
@@ -57,9 +58,13 @@ for name in (
 config.environment["NO_COLOR"] = "1"
 config.environment["COLUMNS"] = "200"
 
-filecheck = tool("filecheck")
+filecheck, mlirules = tool("filecheck"), f"{shlex.quote(sys.executable)} -m mlirules"
+server = lit_config.params.get("server")
+if server is not None:
+    client = [sys.executable, "-I", "-S", str(here.parent / "tests" / "served.py"), server]
+    filecheck, mlirules = (shlex.join([*client, name]) for name in ("filecheck", "mlirules"))
 config.substitutions += [
-    ("%mlirules", f"{shlex.quote(sys.executable)} -m mlirules"),
+    ("%mlirules", mlirules),
     ("%filecheck", filecheck),
     ("%FileCheck", filecheck),
     ("%iree-opt", tool("iree-opt")),

@@ -2,15 +2,19 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+import served
 from mlirules.cli import main
 from mlirules.language import consent
 
@@ -82,6 +86,20 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def served_commands() -> Iterator[None]:
+    """The server that runs the command line for this session's tests."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        address = str(Path(folder) / "socket")
+        server = subprocess.Popen([sys.executable, served.__file__, address])
+        while not Path(address).exists() and server.poll() is None:
+            time.sleep(0.005)
+        patch.setenv(served.ADDRESS, address)
+        yield
+        server.terminate()
+        server.wait()
+
+
 @pytest.fixture(autouse=True)
 def own_consent() -> Iterator[None]:
     """What a test lets run, it lets run alone."""
@@ -126,7 +144,8 @@ def pasted() -> Pasted:
     """Run the shell blocks of a page in a folder, as a reader who pastes them would."""
 
     def run(blocks: str, folder: Path) -> subprocess.CompletedProcess[str]:
-        program = f'mlirules() {{ "{sys.executable}" -m mlirules "$@"; }}\nset -euo pipefail\n'
+        words = shlex.join(served.command())
+        program = f'mlirules() {{ {words} "$@"; }}\nset -euo pipefail\n'
         return subprocess.run(
             ["bash", "-c", program + blocks],
             cwd=folder,

@@ -2,12 +2,12 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import served
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics
@@ -282,9 +282,7 @@ def test_what_pytorch_contradicts_fails_though_the_compiler_agrees() -> None:
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "mlirules", *words], capture_output=True, text=True, check=False
-    )
+    return subprocess.run([*served.command(), *words], capture_output=True, text=True, check=False)
 
 
 def test_the_command_writes_nothing_that_is_wrong(tmp_path: Path) -> None:

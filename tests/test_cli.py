@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import served
+
 ROOT = Path(__file__).resolve().parent.parent
 HELLO = ROOT / "examples" / "hello_nn_world.mlir"
 COMMANDS = [
@@ -44,7 +46,7 @@ def mlirules(
 ) -> "subprocess.CompletedProcess[str]":
     """Run the command line in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "mlirules", *map(str, arguments)],
+        [*served.command(), *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
@@ -58,6 +60,18 @@ def test_help_has_an_example(command: str) -> None:
     done = mlirules(*command.split(), "--help")
     assert done.returncode == 0, done.stderr
     assert f"Example: mlirules {command}" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["apply", "none.mlir"], ["aply"]])
+def test_what_is_served_is_what_a_process_says(arguments: list[str]) -> None:
+    """Most tests call a server that has loaded the command line (tests/served.py)."""
+    alone = [sys.executable, "-m", "mlirules", *arguments]
+    ran = subprocess.run(
+        alone, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"}
+    )
+    told = mlirules(*arguments)
+    assert served.command() != alone[:3]
+    assert (told.returncode, told.stdout, told.stderr) == (ran.returncode, ran.stdout, ran.stderr)
 
 
 def test_help_lists_every_command() -> None:
@@ -197,7 +211,7 @@ def test_generate_tells_what_changed(tmp_path: Path) -> None:
 
 
 def test_docs_are_made_of_the_rules(tmp_path: Path) -> None:
-    done = mlirules("docs", "torch/to-linalg", "-o", tmp_path, "--json")
+    done = mlirules("docs", "torch/to-linalg/matmul", "-o", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "rules" / "torch-mm-to-linalg.md").read_text()
     assert "c = torch.aten.mm(a, b)" in page
@@ -238,7 +252,7 @@ def test_the_shipped_library_has_no_faults() -> None:
 def test_a_piped_table_is_not_cut() -> None:
     environment = {k: v for k, v in os.environ.items() if k != "COLUMNS"}
     done = subprocess.run(
-        [sys.executable, "-m", "mlirules", "docs", "--functions"],
+        [*served.command(), "docs", "--functions"],
         capture_output=True,
         text=True,
         env=environment,

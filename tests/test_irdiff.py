@@ -3,14 +3,15 @@
 import json
 import random
 import re
+import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import served
 from mlirules.drivers.apply.programs import read_program
 from mlirules.drivers.irdiff import folders, page
 from mlirules.drivers.irdiff.changes import Change, Kind, compare
@@ -540,7 +541,7 @@ def test_a_trace_of_other_programs_is_refused(tmp_path: Path) -> None:
 
 
 def _run(*arguments: object, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "mlirules", *map(str, arguments)]
+    command = [*served.command(), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
 
 
@@ -568,7 +569,7 @@ def test_git_diff_driver_and_difftool(tmp_path: Path) -> None:
         )
         return done.stdout
 
-    tool = f"{sys.executable} -m mlirules diff"
+    tool = f"{shlex.join(served.command())} diff"
     git("init", "-q")
     git("config", "diff.mlir.command", f"{tool} --git-driver")
     git("config", "difftool.mlirules.cmd", f'{tool} "$LOCAL" "$REMOTE"')

@@ -2,11 +2,11 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import served
 from mlirules.drivers.pipelines.transform import rule_set
 from mlirules.drivers.quality.isolated import run_apart
 from mlirules.language.loader import rule_files
@@ -67,9 +67,7 @@ def test_a_crash_costs_one_test_and_is_reported_with_its_rule(tmp_path: Path) ->
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "mlirules", *words], capture_output=True, text=True, check=False
-    )
+    return subprocess.run([*served.command(), *words], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow

@@ -1,10 +1,13 @@
 """The lit suite under pytest: one test a file, so that pytest-xdist shares them out."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import served
 
 SUITE = Path(__file__).resolve().parent.parent / "lit_tests"
 SUFFIXES = {".mlir", ".yaml", ".test"}
@@ -28,7 +31,9 @@ def _lit(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(SUITE)) for path in FILES])
 def test_lit(path: Path, tmp_path: Path) -> None:
     # -a shows the script and what it printed; one worker, for pytest-xdist is the parallel one.
-    done = _lit("-a", "-j1", "--param", f"exec_root={tmp_path}", str(path))
+    given = (f"exec_root={tmp_path}", f"server={os.environ[served.ADDRESS]}")
+    parameters = (word for one in given for word in ("--param", one))
+    done = _lit("-a", "-j1", *parameters, str(path))
     assert done.returncode == 0, done.stdout + done.stderr
     # A file that lit did not execute (UNSUPPORTED, no RUN line) has tested nothing.
     assert f"PASS: mlirules :: {path.relative_to(SUITE)}" in done.stdout, done.stdout

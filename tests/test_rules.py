@@ -1,8 +1,9 @@
 """Every shipped rule's inline tests: one pytest item for a few files.
 
 FileCheck and refusals of all tests; the numbers of each rule's first test that has any, on the CPU
-and, where there is a device and the test asks for it, on Vulkan. The numbers of its other tests
-(further types, sizes, spellings) are compared by ``pytest -m slow tests/test_rules.py``.
+and, of every third rule and of all that are made for it, on Vulkan, where there is a device and the
+test asks for it. The numbers of its other tests (further types, sizes, spellings), and of all rules
+on Vulkan, are compared by ``pytest -m slow tests/test_rules.py``.
 """
 
 from collections.abc import Iterable
@@ -49,6 +50,15 @@ def _tests(files: list[Path]) -> tuple[Tests, Tests]:
     return first, others
 
 
+def _for_vulkan(tests: Tests) -> Tests:
+    """Every third rule's, and those of rules that are made for Vulkan or are kernels."""
+    return [
+        (rule, test)
+        for at, (rule, test) in enumerate(tests)
+        if at % 3 == 0 or rule.name.endswith("-vulkan") or rule.name.startswith("kernel-")
+    ]
+
+
 def _problems(tests: Iterable[tuple[Rule, model.Test]], devices: list[str]) -> list[str]:
     results = run_tests(tests, devices=devices)
     return [f"{r.rule.name}, {r.test.name}: {problem}" for r in results for problem in r.problems]
@@ -66,14 +76,17 @@ def devices(request: pytest.FixtureRequest) -> list[str]:
 @pytest.mark.parametrize("files", _groups(FILES), ids=_id)
 def test_rules(files: list[Path], devices: list[str]) -> None:
     first, others = _tests(files)
-    problems = _problems(first, devices) + _problems(others, [])
+    problems = _problems(first, devices[:1]) + _problems(others, [])
+    if devices[1:]:
+        problems += _problems(_for_vulkan(first), devices[1:])
     assert not problems, "\n".join(problems)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("files", _groups(FILES), ids=_id)
 def test_the_numbers_of_further_tests(files: list[Path], devices: list[str]) -> None:
-    problems = _problems(_tests(files)[1], devices)
+    first, others = _tests(files)
+    problems = _problems(others, devices) + _problems(first, devices[1:])
     assert not problems, "\n".join(problems)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import served
 from mlirules.drivers.apply.programs import read_program
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
@@ -395,7 +396,7 @@ def test_torch_computes_a_program() -> None:
 @pytest.mark.slow
 def test_the_commands(tmp_path: Path) -> None:
     def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "mlirules", *map(str, arguments)]
+        command = [*served.command(), *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
 
     program = tmp_path / "p.mlir"

@@ -54,6 +54,9 @@ def keep(kind: str, key: str, data: bytes, *, limit: int) -> None:
 def keep_newest(folder: Path, count: int) -> None:
     """Remove all files of a folder but the ``count`` that were written last."""
     with contextlib.suppress(OSError):
+        # Names alone are read quickly; when each was written is asked only where some must go.
+        if len(os.listdir(folder)) <= count:  # noqa: PTH208
+            return
         files = [(entry.stat().st_mtime_ns, entry.path) for entry in os.scandir(folder)]
         for _, path in sorted(files)[:-count]:
             Path(path).unlink(missing_ok=True)
