@@ -9,7 +9,7 @@ from mlirules.language.loader import load_rule
 from mlirules.language.notation import ast
 from mlirules.language.rule import Rule
 
-SETS = ("torch/fusions", "torch/unfuse", "torch/cpu", "torch/depthwise", "linalg")
+SETS = ("torch/fusions", "torch/unfuse", "torch/cpu", "torch/depthwise", "torch/algebra", "linalg")
 
 #: Rules whose numbers stand in another test, because the compiler converts neither side.
 ELSEWHERE = {"torch-cross-entropy-fuse": "tests/test_fusions.py"}

@@ -79,7 +79,7 @@ def stages(name: str, own: Path, kind: str) -> list[tuple[str | None, list[str]]
 @pytest.mark.parametrize(
     ("name", "before", "after"),
     [
-        ("cpu-fast", ["attention", "forms"], ["linalg-forms"]),
+        ("cpu-fast", ["attention", "algebra", "forms"], ["linalg-forms"]),
         ("vulkan", [], ["linalg-forms"]),
         ("cpu", [], []),
     ],

@@ -40,6 +40,7 @@ without_flags: [--iree-global-opt-data-tiling]
     names = [s.name for s in made.stages]
     assert names == [
         "attention",
+        "algebra",
         "forms",
         "one",
         "decompose",
@@ -120,7 +121,7 @@ def test_new_writes_one_that_checks(tmp_path: Path, capsys: pytest.CaptureFixtur
     path = tmp_path / "my-cpu.yaml"
     assert str(path) in capsys.readouterr().err
     assert run("check", str(path)) == 0
-    assert [s.name for s in Pipeline.load(path).stages][2] == "my-cpu-rules"
+    assert [s.name for s in Pipeline.load(path).stages][3] == "my-cpu-rules"
 
 
 def test_the_page_names_the_stages() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from mlirules import cli
+from mlirules.drivers.apply import saturating
 from mlirules.drivers.apply.egraph import Application, EGraph
 from mlirules.drivers.apply.engine import Engine
 from mlirules.drivers.apply.programs import parsed, shared_context
@@ -24,7 +25,7 @@ from mlirules.drivers.pipelines import cost
 from mlirules.drivers.pipelines.transform import rule_set, transform
 from mlirules.language.faults import MlirulesError
 from mlirules.language.loader import load_rule
-from mlirules.language.pipeline import Stage
+from mlirules.language.pipeline import Pipeline, Stage
 from mlirules.language.rule import Rule
 
 T = "!torch.vtensor<[4,4],f32>"
@@ -176,6 +177,54 @@ def test_random_ops_and_regions_stay_where_they_are() -> None:
     assert found.count("aten.sin") == 2
 
 
+IN, ROW, WHOLE = (f"!torch.vtensor<[{s}],f32>" for s in ("1,64,32", "1,512", "1,64,512"))
+WEIGHT = "!torch.vtensor<[512,32],f32>"
+LAYER = f"""\
+func.func @main(%x: {IN}, %w: {WEIGHT}) -> (RESULTS) {{
+  %none = torch.constant.none
+  %one = torch.constant.int 1
+  %last = torch.constant.int -1
+  %l = torch.aten.linear %x, %w, %none : {IN}, {WEIGHT}, !torch.none -> {WHOLE}
+  %a = torch.aten.relu %l : {WHOLE} -> {WHOLE}
+  %y = torch.aten.select.int %a, %one, %last : {WHOLE}, !torch.int, !torch.int -> {ROW}
+  return VALUES : RESULTS
+}}
+"""
+ONE = LAYER.replace("RESULTS", ROW).replace("VALUES", "%y")
+BOTH = LAYER.replace("RESULTS", f"{ROW}, {WHOLE}").replace("VALUES", "%y, %a")
+
+
+def test_what_nobody_reads_is_not_computed() -> None:
+    rules = list(rule_set(("torch/algebra",)))
+    found, outcome = run(rules, ONE)
+    assert outcome.counts == {
+        "torch-select-as-slice": 1,
+        "torch-slice-of-elementwise": 1,
+        "torch-slice-of-linear": 1,
+    }
+    assert "-> !torch.vtensor<[1,1,512],f32>" in found
+    assert WHOLE not in found
+
+
+def test_what_is_read_as_a_whole_is_not_computed_twice() -> None:
+    # For itself the row would be cheaper from a row of the layer; the whole is there in any case.
+    found, outcome = run(list(rule_set(("torch/algebra",))), BOTH)
+    assert not outcome.total
+    assert found.count("aten.linear") == 1
+
+
+def test_the_stage_of_the_default_pipeline_and_its_margin() -> None:
+    line = Pipeline.load("cpu-fast")
+    (stage,) = (s for s in line.stages if s.driver == "saturate")
+    settings = cost.Settings(Target("cpu"))
+    done = transform(ONE, stages=[stage], costs=settings)
+    assert done.outcome.total == 3
+    (weighed,) = done.outcome.decisions
+    gain = weighed.before_ms / weighed.after_ms
+    dearer = stage.model_copy(update={"margin": gain - 1 + 0.01})
+    assert not transform(ONE, stages=[dearer], costs=settings).outcome.total
+
+
 # ---------------------------------------------------------------- told
 
 
@@ -196,6 +245,35 @@ def test_limits_end_it_with_the_best_so_far() -> None:
     for limits, why in (({"nodes": 9}, "the limit is 9"), ({"rounds": 3}, "after 3 rounds")):
         outcome = run([more], text, **limits)[1]
         assert any(why in note for note in outcome.notes), outcome.notes
+
+
+def test_every_limit_takes_the_best_so_far_and_says_so() -> None:
+    # The first rule never ends; what the second gains is there after the first round.
+    more = rule(
+        "more", ["y = torch.aten.mul.Scalar(x, n)"], ["y = torch.aten.mul.Scalar(x, n + 1)"]
+    )
+    pays = unary("to-sin", "cos", "sin")
+    scaled = f"torch.aten.mul.Scalar %x, %n : {T}, !torch.int -> {T}"
+    text = function(f"  %n = torch.constant.int 1\n  %s = {scaled}\n" + op("%y", "cos", "%s"))
+    limits: dict[str, dict[str, Any]] = {
+        "the limit is 12": {"nodes": 12},
+        "after 3 rounds": {"rounds": 3},
+        "after 1e-09 s": {"seconds": 1e-9},
+        "after -1 MB": {"megabytes": -1},  # hit at once, however little it grows
+    }
+    for why, limit in limits.items():
+        found, outcome = run([pays, more], text, weigh=cheap("sin"), **limit)
+        assert any("ended early" in n and why in n for n in outcome.notes), outcome.notes
+        # Time is over before the last op was looked at.
+        assert ("aten.sin" in found) == ("seconds" not in limit), why
+
+
+def test_a_block_that_is_too_large_is_left_alone_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = function(op("%a", "cos", "%x") + op("%y", "cos", "%a"))
+    monkeypatch.setattr(saturating, "LARGEST", 1)
+    found, outcome = run([unary("to-sin", "cos", "sin")], text, weigh=cheap("sin"))
+    assert "aten.sin" not in found
+    assert outcome.notes == ["saturate leaves func.func @main alone: 2 ops, more than 1"]
 
 
 def test_rules_that_a_graph_cannot_hold_are_told_in_a_line_for_each_reason() -> None:
@@ -246,11 +324,59 @@ def test_the_first_steps_alone_are_taken() -> None:
     assert names == [1, 1, 1, 1]
 
 
+def test_explain_shows_the_chain_and_apply_replays_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "model.mlir"
+    model.write_text(ONE, encoding="utf-8")
+    arguments = ["explain", "torch/algebra", str(model), "--driver", "saturate"]
+    assert status(arguments) == 0
+    told = capsys.readouterr().out
+    assert "1. torch-select-as-slice" in told
+    assert "3. torch-slice-of-linear" in told
+    assert status([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [step["rule"] for step in found["steps"]] == [
+        "torch-select-as-slice",
+        "torch-slice-of-elementwise",
+        "torch-slice-of-linear",
+    ]
+    for step in found["steps"]:
+        before, after = tmp_path / "before.mlir", tmp_path / "after.mlir"
+        before.write_text(step["before"], encoding="utf-8")
+        (file,) = (r.path for r in rule_set(("torch/algebra",)) if r.name == step["rule"])
+        once = ["--rules", file, "--only", step["rule"], "--max-rewrites", "1", "-o", str(after)]
+        assert status(["apply", str(before), *once]) == 0
+        capsys.readouterr()
+        assert after.read_text(encoding="utf-8").strip() == step["after"].strip()
+
+
+def test_bisect_finds_the_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "model.mlir"
+    model.write_text(ONE, encoding="utf-8")
+    # The layer of one row is what breaks it: it comes with the last of three steps.
+    check = "sh -c '! grep -q \"aten.linear.*-> .*1,1,512\" {}'"
+    arguments = ["bisect", str(model), "--rules", "torch/algebra", "--driver", "saturate"]
+    assert status([*arguments, "--check", check, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["application"]["rule"] == "torch-slice-of-linear"
+    assert (found["number"], found["total"]) == (3, 3)
+
+
+def status(arguments: list[str]) -> int:
+    """What a command exits with."""
+    try:
+        cli.main(arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
 # ---------------------------------------------------------------- orders
 
 
 def _orders(count: int, programs: list[Path]) -> None:
-    rules = list(rule_set(("torch/fusions", "torch/unfuse")))
+    rules = list(rule_set(("torch/fusions", "torch/unfuse", "torch/algebra")))
     weigh = functools.partial(opcost.seconds, known=roofline.parameters("cpu"))
     first: dict[Path, str] = {}
     changed = 0

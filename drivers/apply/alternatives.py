@@ -29,7 +29,7 @@ def unsuitable(rule: Rule) -> str | None:
         return "several ops are replaced at once"
     for pattern in rule.match:
         calls = nested_calls(pattern.equation.call)
-        if any("." not in call.fn for call in calls):
+        if any("." not in call.fn and call.fn not in rule.one_of for call in calls):
             return "an op of any name is looked for by its name"
         several = any(
             sum(isinstance(i, ast.Pack) for i in items) > 1
@@ -41,7 +41,9 @@ def unsuitable(rule: Rule) -> str | None:
     for _, statement in rule.rewrite:
         if isinstance(statement, ast.OpEquation) and statement.each:
             return "makes an op for every item of a list"
-        if isinstance(statement, ast.OpEquation) and "." in statement.call.fn:
+        if isinstance(statement, ast.OpEquation) and (
+            "." in statement.call.fn or statement.call.fn in rule.one_of
+        ):
             continue
         if isinstance(statement, ast.Assignment) and isinstance(statement.value, ast.Name):
             continue
@@ -66,7 +68,6 @@ class Skeleton:
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
-        self.root = rule.root.op
         self._commutative = frozenset(rule.doc.commutative)
         self._by_result: dict[str, tuple[OpPattern, int]] = {
             name: (pattern, at)
@@ -119,7 +120,7 @@ class Skeleton:
             for member, result in graph.members(value):
                 given = graph.nodes[member].results[result]
                 if (
-                    name_of(member) != name
+                    not self.rule.may_be(name, name_of(member))
                     or (at is not None and at != result)
                     or way.get(root, given) != given
                 ):

@@ -58,6 +58,8 @@ class Options:
     seconds: float = 10.0
     rounds: int = 12
     megabytes: float = 2000.0
+    #: Saturate: the gain to exceed, as a part of the cheaper program's time.
+    margin: float = 0.0
 
 
 @dataclass

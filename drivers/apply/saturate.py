@@ -192,7 +192,9 @@ class Saturation:
         self._skeletons: dict[str, list[Skeleton]] = {}
         self._unsaid = {rule.name: unsaid(rule) for rule in rules}
         for rule in rules:
-            self._skeletons.setdefault(rule.root.op, []).append(Skeleton(rule))
+            skeleton = Skeleton(rule)
+            for name in rule.root_ops:
+                self._skeletons.setdefault(name, []).append(skeleton)
         depths = [s.depth for found in self._skeletons.values() for s in found]
         self._depth = max(depths, default=0)
         self._original = [op.operation for op in block.operations]
@@ -260,11 +262,19 @@ class Saturation:
             found = self._shown[root] = min(self.graph.values(root), key=self._rank)
         return found
 
-    def _rank(self, value: int) -> tuple[int, int]:
-        owner = pieces.owner(self.values[value])
-        name = "" if owner is None else owner.name
+    def _rank(self, value: int) -> tuple[int, str, int]:
+        """Constants first, then the program's own values, then by what gives them.
+
+        The number of a value that a rule made depends on the order of the rules, and decides last.
+        """
+        giver = self.givers[value]
+        if giver is None:
+            return 3, "", value
+        name = self.names[giver]
         kind = 0 if name.startswith("torch.constant.") else 1 if "ListConstruct" in name else 2
-        return kind, value
+        if kind == 2 and name != "torch.vtensor.literal":
+            kind = 3 if self.graph.nodes[giver].maker is None else 4
+        return kind, name if kind == 4 else "", value
 
     def _rebuild(self) -> set[int]:
         """Close the graph under congruence. Returns the classes that changed."""
@@ -287,6 +297,7 @@ class Saturation:
         for _ in range(limits.rounds):
             # All that holds now is found before any of it is said: in any order it is the same.
             found: list[tuple[Match, Step]] = []
+            late = False
             for number, distance in waiting.items():
                 skeletons = self._skeletons.get(self.names[number], ())
                 if not skeletons or self.graph.nodes[number].merged:
@@ -294,17 +305,20 @@ class Saturation:
                 for skeleton in skeletons:
                     if distance <= skeleton.depth:
                         found += self._matches(skeleton, number)
-                if time.monotonic() - started > limits.seconds:
-                    return f"after {limits.seconds:g} s"
+                late = time.monotonic() - started > limits.seconds
+                if late:
+                    break
             for match, step in found:
                 self._apply(match, step)
                 if len(self.ops) > limits.nodes:
+                    self._rebuild()
                     return f"after {len(self.ops)} ops (the limit is {limits.nodes})"
-            if time.monotonic() - started > limits.seconds:
+            changed = self._rebuild()
+            if late or time.monotonic() - started > limits.seconds:
                 return f"after {limits.seconds:g} s"
             if _megabytes() - size > limits.megabytes:
                 return f"after {limits.megabytes:g} MB"
-            waiting = self._above(self._rebuild())
+            waiting = self._above(changed)
             if not waiting:
                 return ""
         return f"after {limits.rounds} rounds"
@@ -450,8 +464,9 @@ class Saturation:
             op, node = self.ops[number], self.graph.nodes[number]
             constant = not node.operands and op.name.startswith(_PURE[1:])
             assert self.options.weigh is not None
-            # A little for every op: of two programs that take as long the shorter one.
-            cost = round(1e15 * self.options.weigh(op)) + 1_000_000
+            # A little for every op that a rule makes: it must gain something, and of two programs
+            # that take as long the shorter one does.
+            cost = round(1e15 * self.options.weigh(op)) + (node.maker is not None) * 1_000_000
             text = f"{number}" if node.maker is None else f"{op.name}{sorted(map(str, _named(op)))}"
             text += "".join(str(v.type) for v in op.results)
             found = self._weights[number] = Weight(cost, constant, text)
@@ -463,10 +478,12 @@ class Saturation:
         No choice: the program as it stands is no dearer.
         """
         found = Found()
+        if not self.steps:
+            return None, found
         choice = extract(self.graph, self._weight, self.leaves, self.wanted)
         found.before = original(self.graph, self._weight, self.wanted)
         found.after = choice.cost
-        if found.after < found.before:
+        if found.after * (1 + self.options.margin) < found.before:
             found.chain = self._chain(choice)
         if not found.chain:
             found.after = found.before

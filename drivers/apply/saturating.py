@@ -49,6 +49,8 @@ Replay = Callable[[Rule, Any], int]
 
 #: Nodes that a run may make at least, and times the ops of a block.
 NODES, TIMES = 5000, 20
+#: Of larger blocks what is cheapest would take time in proportion to the square of their size.
+LARGEST = 20_000
 
 
 def apply(run: Run, module: Any, rules: Sequence[Rule], replay: Replay) -> None:
@@ -66,7 +68,7 @@ def apply(run: Run, module: Any, rules: Sequence[Rule], replay: Replay) -> None:
             code="cost",
             suggestion="give --target",
         )
-    names = {rule.root.op for rule in kept}
+    names = {name for rule in kept for name in rule.root_ops}
     for block in blocks(module):
         if not any(op.operation.name in names for op in block.operations):
             continue
@@ -84,6 +86,11 @@ def _block(run: Run, work: Saturation, replay: Replay) -> None:
     where = _place(work.block.owner.operation)
     if work.mutable:
         outcome.notes.append(f"saturate leaves {where} alone: an op changes a list in place")
+        return
+    if len(work.ops) > LARGEST:
+        outcome.notes.append(
+            f"saturate leaves {where} alone: {len(work.ops)} ops, more than {LARGEST}"
+        )
         return
     nodes = options.bound or options.nodes or max(NODES, TIMES * len(work.ops))
     limits = Limits(nodes, options.seconds, options.rounds, options.megabytes)

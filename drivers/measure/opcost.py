@@ -4,8 +4,9 @@ The roofline's formula with the target's parameters (:mod:`mlirules.drivers.meas
 
     launch + max(flops / (peak * efficiency of the op's class), bytes / bandwidth)
 
-with flops counted by the op's name. Views and what computes on numbers take nothing. What the
-compiler fuses is not seen, so that this ranks forms of one computation and predicts nothing.
+with flops counted by the op's name. Views, transposes and what computes on numbers take nothing,
+slices no launch. What the compiler fuses is not seen, so that this ranks forms of one computation
+and predicts nothing.
 """
 
 from __future__ import annotations
@@ -27,10 +28,13 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+#: Views; copies, which values have no need of; transposes, which IREE folds into each other and
+#: into what reads and writes them.
 _FREE = _names(
     """
     alias detach expand expand_as flatten lift_fresh_copy reshape squeeze unflatten
-    unsqueeze view _unsafe_view broadcast_to contiguous
+    unsqueeze view _unsafe_view broadcast_to contiguous clone
+    permute transpose t numpy_T
     """
 )
 _PRODUCTS = {"mm": 0, "bmm": 0, "matmul": 0, "mv": 0, "dot": 0, "linear": 0} | {
@@ -39,6 +43,9 @@ _PRODUCTS = {"mm": 0, "bmm": 0, "matmul": 0, "mv": 0, "dot": 0, "linear": 0} | {
     "addmv": 1,
 }
 _CONVOLUTIONS = frozenset(["convolution", "_convolution", "conv1d", "conv2d", "conv3d"])
+#: Of what these are given they read what they give, no more. Slices are read where they lie.
+_SLICES = _names("slice select narrow")
+_TAKES = _SLICES | _names("embedding gather index_select")
 _REDUCTIONS = _names(
     """
     sum mean max min amax amin argmax argmin var std prod any all norm cumsum topk sort
@@ -96,10 +103,13 @@ def seconds(op: Any, known: Parameters) -> float:
         return 0.0
     given = [t for t in operands if t is not None]
     read, written = [_bytes(t) for t in given], [_bytes(t) for t in results]
+    if stem in _TAKES:
+        read = written
     flops, which = _work(stem, operands, results[0], known)
     element = results[0].dtype.name if results[0].dtype is not None else "f32"
     compute = flops / (known.peak(element) * known.efficiency[which])
-    return 1e-6 * known.launch_us + max(compute, known.memory(sum(read) + sum(written), written))
+    launch = 0.0 if stem in _SLICES else 1e-6 * known.launch_us
+    return launch + max(compute, known.memory(sum(read) + sum(written), written))
 
 
 def _work(

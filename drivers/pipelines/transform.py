@@ -237,6 +237,7 @@ def _run_stage(
         options.weigh = functools.partial(opcost.seconds, known=known)
         options.nodes, options.seconds = stage.nodes, stage.seconds
         options.rounds, options.megabytes = stage.rounds, stage.megabytes
+        options.margin = stage.margin or 0.0
     if stage.driver == "cost":
         options.accept = judge = _judge(stage, engine, rest, costs)
     done = engine.run(module, options)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.text import Text
 
+from mlirules.commands import chain
 from mlirules.commands.common import Json, TrustNative, err, out, say_json, warn
 from mlirules.commands.options import Argument, BadParameter, Option
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
@@ -21,7 +22,9 @@ EXAMPLE = "mlirules explain torch-mm-to-linalg model.mlir"
 
 
 def command(
-    rule: Annotated[str, Argument(help="A rule's name, or a rule file.")],
+    rule: Annotated[
+        str, Argument(help="A rule's name, or a rule file; --driver saturate: sets, by commas.")
+    ],
     model: Annotated[Path, Argument(help="The program, MLIR text.")],
     at: Annotated[
         str | None, Option(help="Only ops whose location holds this: a line or FILE:LINE.")
@@ -37,6 +40,9 @@ def command(
     pipeline: Annotated[
         str | None, Option("--pipeline", "-p", help="--phase: a pipeline's name or file.")
     ] = None,
+    driver: Annotated[
+        str | None, Option(help="saturate: the chain of rules to the cheapest program instead.")
+    ] = None,
     limit: Annotated[int, Option(min=1, help="Show so many different answers.")] = 20,
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
@@ -45,13 +51,19 @@ def command(
 
     The op at which the rule comes nearest to applying stands first. Ops with the same answer are
     shown once, with their number. A config rule is held against the dispatches that the compiler
-    makes of the program.
+    makes of the program. With --driver saturate: the steps from the program to the cheapest one
+    that a set of rules comes to, with the ops of each before and after.
     """
     from mlirules.drivers.apply.programs import parsed, read_program
     from mlirules.drivers.pipelines.transform import engine_for
     from mlirules.drivers.prove.verdicts import badge
     from mlirules.drivers.quality.explain import diagnoses
 
+    if driver is not None:
+        if driver != "saturate" or phase is not None or pipeline is not None or at is not None:
+            raise BadParameter("--driver saturate is all that goes here, with a set and a model")
+        chain.explain(rule, model, target or "cpu", limit, as_json)
+        return
     config = _config(rule)
     if config is not None:
         _explain_config(config, model, target, at, limit, as_json)

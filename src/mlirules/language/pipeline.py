@@ -94,7 +94,7 @@ class Stage(_Strict):
         default=None,
         ge=-0.5,
         le=10,
-        description="Cost: the gain to exceed; 0.03 is 3 %, -0.03 allows a loss of 3 %.",
+        description="Cost, saturate: the gain to exceed; 0.03 is 3 %, -0.03 allows a loss of 3 %.",
     )
     order: Literal["top-down", "bottom-up"] = "top-down"
     full: bool = Field(default=False, description="Conversion: nothing illegal may remain.")
