@@ -22,14 +22,14 @@ from mlirules.language.source import Path_, SourceFile, load_yaml
 
 __all__ = ["pipeline_faults"]
 
-#: The driver that a key of a stage is for.
+#: The drivers that a key of a stage is for.
 _KEYS = {
-    "nodes": "saturate",
-    "seconds": "saturate",
-    "rounds": "saturate",
-    "megabytes": "saturate",
-    "margin": "cost",
-    "full": "conversion",
+    "nodes": ("saturate",),
+    "seconds": ("saturate",),
+    "rounds": ("saturate",),
+    "megabytes": ("saturate",),
+    "margin": ("cost", "saturate"),
+    "full": ("conversion",),
 }
 #: What the compiler's own conversions leave nothing of, behind which other phases come.
 _INPUT = frozenset({"torch", "torch_c", "stablehlo", "chlo", "tosa"})
@@ -83,14 +83,14 @@ def _flags(source: SourceFile) -> Iterator[Fault]:
 
 
 def _stage(source: SourceFile, where: Path_, raw: dict[str, Any], stage: Stage) -> Iterator[Fault]:
-    for key, driver in _KEYS.items():
-        if key in raw and stage.driver != driver:
+    for key, drivers in _KEYS.items():
+        if key in raw and stage.driver not in drivers:
+            named = " or ".join(f"`driver: {driver}`" for driver in drivers)
             yield Fault(
                 source.span_at((*where, key), key=True),
                 "no-effect",
-                f"`{key}:` is read with `driver: {driver}` alone, and this stage has "
-                f"{stage.driver}",
-                f"remove it, or write driver: {driver}",
+                f"`{key}:` is read with {named} alone, and this stage has {stage.driver}",
+                f"remove it, or write driver: {' or '.join(drivers)}",
             )
     files: list[Path] = []
     for i, name in enumerate(stage.rules):
