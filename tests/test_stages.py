@@ -78,7 +78,7 @@ stages:
             "driver: walk",
             "driver: walk\n    margin: 0.1",
             "10:5 no-effect",
-            "`margin:` is read with `driver: cost` or `driver: saturate` alone, and this stage has walk",
+            "`margin:` is read with `driver: cost` or `driver: saturate` alone, and this stage",
             "write driver: cost",
         ),
         (
