@@ -10,7 +10,7 @@ Five kinds of program, each of so many blocks:
 
 A cost is fixed in part (patterns are compiled, pieces are weighed), and what is shown is what the
 *further* blocks of a larger program cost, an op. Of small programs, whose fixed part hides what
-their few ops cost, the best of several runs counts:
+their few ops cost, the best of several runs counts. Every run that is timed is in a process of its own:
 
     python benchmarks/growth.py                               # every driver and default pipeline
     python benchmarks/growth.py --what greedy --sizes 10,1000 # microseconds an op
@@ -20,9 +20,11 @@ Exit status 1: an op of the largest program costs more than 1.5 times one of the
 """
 
 import argparse
+import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -206,19 +208,26 @@ def cost(ready: Callable[[str], Callable[[], object]], text: str, *, steps: bool
 def growth(what: str, program: str, sizes: tuple[int, ...], *, steps: bool = False) -> list[Cost]:
     """What a driver or pipeline costs on one kind of program, a size at a time."""
     make = PROGRAMS[program]
-
-    def afresh(text: str) -> float:
-        ready = runner(what)  # what it makes for one type of operands is kept for the next
-        cost(ready, make(sizes[0]), steps=False)  # compiles patterns, weighs pieces
-        return cost(ready, text, steps=steps)
-
+    if steps:
+        counted = [(n, _afresh(what, program, n, sizes[0], True)) for n in sizes]
+        return [Cost(n, make(n).count(" = "), calls) for n, calls in counted]
     out = []
-    for blocks in sizes:
-        text = make(blocks)
-        times = 1 if steps else max(1, min(REPEATS, 1000 // blocks))
-        best = min(afresh(text) for _ in range(times))
-        out.append(Cost(blocks, text.count(" = "), best))
+    # What a pipeline decides about a piece and makes for a type is kept in its process.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as one:
+        for blocks in sizes:
+            times = max(1, min(REPEATS, 1000 // blocks))
+            runs = [one.submit(_afresh, what, program, blocks, sizes[0], False) for _ in range(times)]
+            ops = make(blocks).count(" = ")
+            out.append(Cost(blocks, ops, min(run.result() for run in runs)))
     return out
+
+
+def _afresh(what: str, program: str, blocks: int, smallest: int, steps: bool) -> float:
+    """The cost of one program after the smallest one."""
+    make = PROGRAMS[program]
+    ready = runner(what)
+    cost(ready, make(smallest), steps=False)  # reads rules, compiles patterns
+    return cost(ready, make(blocks), steps=steps)
 
 
 def further(costs: list[Cost]) -> list[float]:
