@@ -216,7 +216,8 @@ def growth(what: str, program: str, sizes: tuple[int, ...], *, steps: bool = Fal
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as one:
         for blocks in sizes:
             times = max(1, min(REPEATS, 1000 // blocks))
-            runs = [one.submit(_afresh, what, program, blocks, sizes[0], False) for _ in range(times)]
+            given = (what, program, blocks, sizes[0], False)
+            runs = [one.submit(_afresh, *given) for _ in range(times)]
             ops = make(blocks).count(" = ")
             out.append(Cost(blocks, ops, min(run.result() for run in runs)))
     return out
