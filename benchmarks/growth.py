@@ -10,7 +10,8 @@ Five kinds of program, each of so many blocks:
 
 A cost is fixed in part (patterns are compiled, pieces are weighed), and what is shown is what the
 *further* blocks of a larger program cost, an op. Of small programs, whose fixed part hides what
-their few ops cost, the best of several runs counts. Every run that is timed is in a process of its own:
+their few ops cost, the best of several runs counts. Every run that is timed is in a process of its
+own:
 
     python benchmarks/growth.py                               # every driver and default pipeline
     python benchmarks/growth.py --what greedy --sizes 10,1000 # microseconds an op
