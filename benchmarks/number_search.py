@@ -282,6 +282,8 @@ def main() -> int:
     asked = parser.parse_args()
     target = Target.parse(asked.target)
     pipeline = Pipeline.load(asked.pipeline) if asked.pipeline else default_for(target.kind)
+    # The programs are small, and stand for products of large ones.
+    pipeline = pipeline.model_copy(update={"large_products": []})
     stored = asked.store.read_text().splitlines() if asked.store and asked.store.exists() else []
     done = {json.loads(line)["number"] for line in stored}
     first = max([asked.first, *(number + 1 for number in done)])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.pipelines.makeway import for_products, open_vectors
+from mlirules.drivers.pipelines.makeway import SMALL, for_products, multiplied, open_vectors
 from mlirules.drivers.pipelines.transform import compile_program
 from mlirules.language.pipeline import Pipeline
 
@@ -54,6 +56,27 @@ def test_vectors_of_unknown_length(op: str, a: str, b: str, o: str, found: int) 
     assert len(list(open_vectors(module))) == found
     pipeline, notes = for_products(Pipeline.load("cpu-fast"), module)
     assert (PACKS not in pipeline.flags) == bool(found) == bool(notes)
+
+
+@pytest.mark.parametrize(
+    ("op", "a", "b", "o", "pairs"),
+    [
+        ("matmul", "64x64", "64x64", "64x64", 64**3),
+        ("matmul", "128x128", "128x64", "128x64", 1 << 20),
+        ("batch_matmul", "4x8x16", "4x16x32", "4x8x32", 4**1.5 * 8 * 16 * 32),
+        ("matmul", "?x64", "64x64", "?x64", math.inf),
+    ],
+)
+def test_small_products_are_not_packed(op: str, a: str, b: str, o: str, pairs: float) -> None:
+    types = {name: f"tensor<{dims}xf32>" for name, dims in (("a", a), ("b", b), ("o", o))}
+    module = compiler.parse(PRODUCT.format(op=op, **types))
+    assert multiplied(module) == pairs
+    pipeline, _ = for_products(Pipeline.load("cpu-fast"), module)
+    assert (PACKS in pipeline.flags) == (pairs >= SMALL)
+
+
+def test_products_that_no_rule_converted_are_not_small() -> None:
+    assert multiplied(compiler.parse(EXPONENTIALS)) == math.inf
 
 
 def test_products_that_no_rule_converted_count() -> None:

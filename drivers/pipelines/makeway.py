@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,11 @@ from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
 from mlirules.language.pipeline import Pipeline
 
-__all__ = ["for_products", "for_weights", "open_vectors"]
+__all__ = ["SMALL", "for_products", "for_weights", "multiplied", "open_vectors"]
+
+#: Pairs of numbers that the products of a program multiply, below which they are not large: some
+#: microseconds of one core, where a second of compiling packs them.
+SMALL = 1 << 20
 
 #: Products that IREE itself converts, where no rule did.
 _LEFT = frozenset(
@@ -29,13 +34,35 @@ def for_weights(pipeline: Pipeline, module: ir.Module) -> tuple[Pipeline, list[s
 
 def for_products(pipeline: Pipeline, module: ir.Module) -> tuple[Pipeline, list[str]]:
     """The pipeline as it suits the products of a lowered program, and what there is to say."""
-    if not pipeline.padding_vectors or next(open_vectors(module), None) is None:
-        return pipeline, []
-    why = (
-        "a product gives a vector whose length is known only at run time, and what reads it would "
-        "read its padding too"
-    )
-    return _without(pipeline, pipeline.padding_vectors, why)
+    notes: list[str] = []
+    if pipeline.padding_vectors and next(open_vectors(module), None) is not None:
+        why = (
+            "a product gives a vector whose length is known only at run time, and what reads it "
+            "would read its padding too"
+        )
+        pipeline, notes = _without(pipeline, pipeline.padding_vectors, why)
+    if pipeline.large_products and multiplied(module) < SMALL:
+        # What the flags are for, and no refusal: that needs no telling.
+        pipeline, _ = _without(pipeline, pipeline.large_products, "")
+    return pipeline, notes
+
+
+def multiplied(module: ir.Module) -> float:
+    """How many pairs of numbers the products of a lowered program multiply.
+
+    Infinite where that is known only at run time. The batch dims of a product count one and a half
+    times; its other dims, each of which two of its three tensors have, once.
+    """
+    found = 0.0
+    for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
+        if op.name in _LEFT:
+            return math.inf
+        if op.name.startswith("linalg.") and compiler.is_contraction(op):
+            sizes = [size for value in op.operands for size in _dims(value.type)]
+            if "?" in sizes:
+                return math.inf
+            found += math.sqrt(math.prod(map(int, sizes)))
+    return found
 
 
 def open_vectors(module: ir.Module) -> Iterator[Any]:

@@ -143,6 +143,9 @@ class Extension(_Strict):
     padding_vectors: list[str] = Field(
         default=[], description="Those of them that are left out where a vector would be padded."
     )
+    large_products: list[str] = Field(
+        default=[], description="Those of them that are left out where all products are small."
+    )
     without_flags: list[str] = Field(default=[], description="Flags that are left out.")
 
 
@@ -169,10 +172,15 @@ class Pipeline(_Strict):
         description="Those of the flags with which a product that gives a vector of a length known "
         "only at run time is wrong: left out where a program has one.",
     )
+    large_products: list[str] = Field(
+        default=[],
+        description="Those of the flags that make a compile longer and pay for large products: "
+        "left out where all products of a program together multiply fewer than a million pairs.",
+    )
 
     @pydantic.model_validator(mode="after")
     def _known(self) -> Pipeline:
-        for key in ("dispensable", "copying_weights", "padding_vectors"):
+        for key in ("dispensable", "copying_weights", "padding_vectors", "large_products"):
             if unknown := [flag for flag in getattr(self, key) if flag not in self.flags]:
                 raise ValueError(f"{key}: {', '.join(unknown)} is not among the flags")
         return self
@@ -285,6 +293,8 @@ class Pipeline(_Strict):
                 + extension.copying_weights,
                 padding_vectors=[f for f in base.padding_vectors if f in flags]
                 + extension.padding_vectors,
+                large_products=[f for f in base.large_products if f in flags]
+                + extension.large_products,
             )
         except pydantic.ValidationError as error:
             raise MlirulesError([_fault(source, e, Extension) for e in error.errors()]) from None
