@@ -310,7 +310,10 @@ def test_rules_of_which_none_hits_an_op_are_an_error(tmp_path: Path) -> None:
     rule = LIBRARY / "configs" / "mmt-2048x1280x5120-f16-cpu.yaml"
     program = tmp_path / "model.mlir"
     program.write_text(
-        "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {\n  return %x : tensor<4xf32>\n}\n"
+        "func.func @main(%a: T, %b: T, %c: T) -> T {\n"
+        "  %0 = linalg.matmul ins(%a, %b : T, T) outs(%c : T) -> T\n  return %0 : T\n}\n".replace(
+            "T", "tensor<128x128xf32>"
+        )
     )
     done = run("compile", program, "--configs", rule, "-o", tmp_path / "none.vmfb")
     assert done.exit_code
