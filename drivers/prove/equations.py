@@ -314,6 +314,8 @@ class Equation:
             for value, d in zip(values, dims, strict=True):
                 if isinstance(value, Poly):
                     plain = back.get(value.key)
+                    if plain is not None and at and self.checked and plain in self.sizes:
+                        continue  # the rule says how far: it is asked where the element is read
                     if plain is not None:
                         found[plain].append(d)
                     elif value.vars:

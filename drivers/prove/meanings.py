@@ -45,6 +45,7 @@ from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Applied, Array, Unknown
 from mlirules.drivers.prove.world import Impossible, World
 from mlirules.language.notation import ast
+from mlirules.language.notation.ast import walk_expression
 from mlirules.language.operands import Refused
 from mlirules.language.rule import BodyText, Rule
 from mlirules.language.values import DType, dtype_named, dtype_of_code
@@ -213,6 +214,12 @@ class Meanings:
         if assume and root.startswith("torch.") and short_name(root) in ELEMENTWISE:
             # Their result has the sizes that the operands say, whatever is declared.
             hints = [(None, t) for _, t in hints]
+        if not assume and root.startswith("torch."):
+            # What a rewrite declares is held against what its op gives, not put in its place.
+            hints = [
+                (None, t) if n is not None and _broadcasts_to(rule, n) else (dims, t)
+                for n, (dims, t) in zip(names, hints, strict=True)
+            ]
         for at, (name, (dims, t)) in enumerate(zip(names, hints, strict=True)):
             if name is None:
                 continue
@@ -424,6 +431,37 @@ class Meanings:
     @staticmethod
     def _nothing() -> Any:
         raise Undecided("an operand that the rule does not name")
+
+
+def _broadcasts_to(rule: Rule, name: str) -> bool:
+    """Whether a conversion rule gives a result the sizes that what it reads is broadcast to.
+
+    Such a line would stretch to any sizes that are declared. Where the rule asks for the sizes of
+    its result, they have to be given.
+    """
+    said = [e for _, _, e, _ in rule.let if e is not None] + [e for _, e in rule.where]
+    plain = False
+    for _, statement in rule.rewrite:
+        match statement:
+            case ast.IndexEquation(target=target, indices=(ast.Pack(id=None),)) if target == name:
+                plain = True
+                said += [statement.value, *(b.limit for b in statement.bounds)]
+            case ast.IndexEquation(target=target):
+                if target == name:
+                    return False
+                said += [statement.value, *(b.limit for b in statement.bounds)]
+            case ast.OpEquation(call=call):
+                said.append(call)
+            case ast.Assignment(target=target, value=value):
+                if target == name:
+                    return False
+                said.append(value)
+    declared = rule.types.get(name)
+    if declared is not None and declared[1].dims is not None:
+        if any(d.value is not None for d in declared[1].dims):
+            return False
+    used = {n.id for e in said for n in walk_expression(e) if isinstance(n, ast.Name)}
+    return plain and name not in used
 
 
 def _invalid(refused: Refused) -> bool:

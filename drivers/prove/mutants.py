@@ -1,18 +1,19 @@
 """Mistakes planted in rules: what no proof may call equal.
 
 Changes that leave a rule right are none and are left out: operands of an op that commutes, a
-constant without its cast to the type that it has anyway, the step of a slice of one element.
+constant without its cast to the type that it has anyway, the step of a slice that ends right after
+the place where it starts, conditions that only say where the rewrite pays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
 from mlirules.language.notation import ast
-from mlirules.language.rule import BodyText, Rule
+from mlirules.language.rule import BodyText, Line, Rule
 
 
 @dataclass(frozen=True)
@@ -24,46 +25,65 @@ class Mutant:
 
 
 def mutants(rule: Rule) -> Iterator[Mutant]:
-    """A rule's rewrite with one mistake at a time."""
+    """A rule with one mistake at a time: in a line of its rewrite, or without a condition."""
     for at, (line, statement) in enumerate(rule.rewrite):
         if isinstance(statement, BodyText):
             continue
         for mistake, wrong in _mistakes(statement):
-            lines = list(rule.rewrite)
-            lines[at] = (line, wrong)
-            made = Rule(
-                rule.doc,
-                rule.source,
-                rule.types,
-                rule.match,
-                rule.index_match,
-                rule.let,
-                rule.where,
-                lines,
-                origin=rule.origin,
-                order=rule.order,
-                names=rule.names,
-            )
-            yield Mutant(made, f"{mistake} in `{line}`")
+            made: list[tuple[Line, ast.Statement | BodyText]] = [(line, w) for w in wrong]
+            lines = [*rule.rewrite[:at], *made, *rule.rewrite[at + 1 :]]
+            yield Mutant(_variant(rule, rewrite=lines), f"{mistake} in `{line}`")
+    for at, (line, expr) in enumerate(rule.where):
+        if not for_cost(expr):
+            kept = [*rule.where[:at], *rule.where[at + 1 :]]
+            yield Mutant(_variant(rule, where=kept), f"dropped condition `{line}`")
 
 
-def _mistakes(statement: ast.Statement) -> Iterator[tuple[str, ast.Statement]]:
+def _variant(rule: Rule, **parts: Any) -> Rule:
+    """A rule with other parts, and nothing that was worked out of its own."""
+    held = {f.name: getattr(rule, f.name) for f in fields(rule)}
+    return Rule(**(held | parts))
+
+
+def _mistakes(statement: ast.Statement) -> Iterator[tuple[str, tuple[ast.Statement, ...]]]:
+    """A line of a rewrite with one mistake, as the line or the lines that stand for it."""
     match statement:
         case ast.OpEquation(call=call):
             for mistake, wrong in _calls(call):
-                yield mistake, replace(statement, call=wrong)
-        case ast.IndexEquation(indices=indices, value=value, op=op):
+                yield mistake, (replace(statement, call=wrong),)
+        case ast.IndexEquation(value=value, op=op):
             for mistake, expr in _expressions(value):
-                yield mistake, replace(statement, value=expr)
+                yield mistake, (replace(statement, value=expr),)
             if op == "+=":
-                yield "maximum for sum", replace(statement, op="max=")
-                yield "product for sum", replace(statement, op="*=")
+                yield "maximum for sum", (replace(statement, op="max="),)
+                yield "product for sum", (replace(statement, op="*="),)
+                yield "wrong init", _started(statement, "+", 1)
             elif op == "max=":
-                yield "minimum for maximum", replace(statement, op="min=")
-            del indices
+                yield "minimum for maximum", (replace(statement, op="min="),)
+                yield "wrong init", _started(statement, "max", 0)
         case ast.Assignment(value=ast.Call() as call):
             for mistake, wrong in _calls(call):
-                yield mistake, replace(statement, value=wrong)
+                yield mistake, (replace(statement, value=wrong),)
+
+
+def _started(
+    reduction: ast.IndexEquation, op: str, init: int
+) -> tuple[ast.IndexEquation, ast.IndexEquation]:
+    """A reduction that starts with a number other than its identity, as two equations."""
+    pos, end = reduction.pos, reduction.end
+    name = f"{reduction.target}_of_all"
+    whole = (ast.Pack(pos, end, None),)
+    read = ast.Access(pos, end, ast.Name(pos, end, name), whole)
+    first = ast.Literal(pos, end, init)
+    value: ast.Expr = (
+        ast.Call(pos, end, op, (read, first))
+        if op == "max"
+        else ast.Binary(pos, end, op, read, first)
+    )
+    return (
+        replace(reduction, target=name),
+        ast.IndexEquation(pos, end, reduction.target, whole, "=", value),
+    )
 
 
 #: Ops whose first two operands may be exchanged: that is no mistake. ``add`` only where it does
@@ -86,10 +106,52 @@ def _calls(call: ast.Call) -> Iterator[tuple[str, ast.Call]]:
     if named and args[0] != args[1] and not _commutes(call):
         yield "swapped operands", replace(call, args=(args[1], args[0], *args[2:]))
     for at, arg in enumerate(args):
-        if call.fn == "torch.aten.slice.Tensor" and at == 4:
-            continue  # of a slice of one element every step is the same
+        if call.fn == "torch.aten.slice.Tensor" and at == 4 and _one_element(*args[2:4]):
+            continue  # of one element every step is the same
+        if _LIBRARY.get(call.fn) == at:
+            continue
+        if call.fn in _CASTS and at == 1 and isinstance(arg, ast.Literal) and arg.value in (0, 1):
+            # The codes of ui8 and si8.
+            wrong = replace(arg, value=1 - int(arg.value))
+            yield "signedness", replace(call, args=(args[0], wrong, *args[2:]))
+            continue
         for mistake, wrong in _literals(arg):
             yield mistake, replace(call, args=(*args[:at], wrong, *args[at + 1 :]))
+
+
+#: Ops whose second operand is an element type's code.
+_CASTS = frozenset(f"torch.aten.{name}" for name in ("to.dtype", "_to_copy", "_cast"))
+
+
+def _one_element(start: ast.Expr, end: ast.Expr) -> bool:
+    """Whether a slice ends right after the place where it starts, as it is written."""
+    match start, end:
+        case ast.Literal(value=int(a)), ast.Literal(value=int(b)):
+            return b == a + 1
+        case ast.Name(id=a), ast.Binary(op="+", left=ast.Name(id=b), right=ast.Literal(value=1)):
+            return a == b
+    return False
+
+
+def for_cost(condition: ast.Expr) -> bool:
+    """Whether a condition only says where a rewrite pays or can be made, whatever it computes."""
+    return isinstance(condition, ast.Call) and condition.fn in (
+        "one_use",
+        "inside",
+        "static",
+        "unused",
+    )
+
+
+def _alike(a: ast.Expr, b: ast.Expr) -> bool:
+    """Whether two operands are the same number, wherever they stand."""
+    if isinstance(a, ast.Literal) and isinstance(b, ast.Literal):
+        return a.value == b.value
+    return a == b
+
+
+#: Flags that only choose between libraries, by op: the place of the operand.
+_LIBRARY = {"torch.aten.layer_norm": 5, "torch.aten.batch_norm": 8, "torch.aten.group_norm": 5}
 
 
 def _literals(arg: ast.Expr) -> Iterator[tuple[str, ast.Expr]]:
@@ -104,7 +166,7 @@ def _literals(arg: ast.Expr) -> Iterator[tuple[str, ast.Expr]]:
             for at, item in enumerate(items):
                 for mistake, wrong in _literals(item):
                     yield mistake, replace(arg, items=(*items[:at], wrong, *items[at + 1 :]))
-            if len(items) == 2 and items[0] != items[1]:
+            if len(items) == 2 and not _alike(items[0], items[1]):
                 yield "swapped items", replace(arg, items=(items[1], items[0]))
         case ast.Name() | ast.Binary(op="+"):
             pass
@@ -145,6 +207,10 @@ def _expressions(node: ast.Expr) -> Iterator[tuple[str, ast.Expr]]:
             # A constant takes the type that it stands beside, cast or not.
             if fn == "cast" and not isinstance(args[0], ast.Literal):
                 yield "missing cast", args[0]
+                match args[1]:
+                    case ast.Name(id=t) if t[:2] in ("si", "ui") and t[2:].isdigit():
+                        other = replace(args[1], id=("ui" if t[0] == "s" else "si") + t[2:])
+                        yield "signedness", replace(node, args=(args[0], other))
             for at, arg in enumerate(args):
                 if fn == "cast" and at == 1:
                     continue

@@ -25,6 +25,7 @@ from mlirules.drivers.prove.expr import (
     make,
     terms_of,
 )
+from mlirules.drivers.prove.integers import alike, narrowed, of_exact, widened
 from mlirules.drivers.prove.laws import common_factors
 from mlirules.drivers.prove.realness import finite, positive, special
 from mlirules.drivers.prove.replacing import (
@@ -166,7 +167,8 @@ class Normal(Sums):
         value = self.integer(x)
         if isinstance(value, int):
             return exact(value, s)
-        return atom(Node("toreal", type_key(s), value))
+        narrow = of_exact(widened(value, s))
+        return atom(Node("toreal", *(narrow or (type_key(s), value))))
 
     def real_function(self, e: E) -> Int:
         """A function of floats."""
@@ -182,7 +184,10 @@ class Normal(Sums):
         """An integer modulo two to the power of its width; an index as it is."""
         held = self.memo.get("i" + e.key)
         if held is None:
-            held = self.wrapped(self._integer(e), e.dtype)
+            held = self._integer(e)
+            if e.dtype is not INDEX:
+                held = narrowed(held, e.dtype)
+            held = self.wrapped(held, e.dtype)
             self.memo["i" + e.key] = held
         return held
 
@@ -219,6 +224,13 @@ class Normal(Sums):
                     values.sort(key=key_of)
                     if values[0] == values[1] and name != "bitxor":
                         return values[0]
+                kind = type_key(args[0].dtype)
+                narrow = alike(tuple(values), kind) if name in ("max", "min") else None
+                if narrow is not None:
+                    # What is chosen of widened numbers is the widened one of those.
+                    key, inner = narrow
+                    inner = tuple(sorted(inner, key=key_of))
+                    return atom(Node("exact", key, atom(Node("ifn", name, key, inner))))
                 return atom(Node("ifn", name, type_key(args[0].dtype), tuple(values)))
             case "red":
                 op, _, loops, body = e.args
@@ -246,9 +258,7 @@ class Normal(Sums):
             raise Undecided("a complex number as an integer")
         value = self.integer(x)
         if t is INDEX or t.width > s.width:
-            if isinstance(value, int):
-                return exact(value, s)
-            return atom(Node("exact", type_key(s), value))
+            return widened(value, s)
         return value
 
     @staticmethod
@@ -394,6 +404,10 @@ class Normal(Sums):
             elif order != "real":
                 return self.indicator(Node("cmp", op, order, a, b))
             return int({"==": a == b, "<": a < b, "<=": a <= b}[op])
+        narrow = alike((a, b), order) if integers is not None and integers.is_int else None
+        if narrow is not None:
+            order, (a, b) = narrow
+            return self.compared(op, order, a, b)
         chosen = {n for v in (a, b) for m in terms_of(v) for n, _ in m}
         if len(chosen) == 1 and next(iter(chosen)).op == "holds":
             # A choice between two numbers: the comparison is one, too.

@@ -395,9 +395,12 @@ def compare(world: World, name: str, before: Any, after: Any) -> bool:
     if left.key == right.key:
         return True
     normal = Normal(world)
+    unroll = False
     if strict(normal, left, {}) == strict(normal, right, {}):
         return True
     for _ in range(40):
+        stage = world.stage()
+        normal.unroll = unroll
         a, b = normal.near(normal.of(left)), normal.near(normal.of(right))
         if world.equal and key_of(a) != key_of(b):
             # Sizes that are equal on this path, under one name.
@@ -408,6 +411,11 @@ def compare(world: World, name: str, before: Any, after: Any) -> bool:
         ):
             # Integers are exact: nothing rounds that could differ.
             return rounds_nowhere(left) and rounds_nowhere(right)
+        if stage != world.stage():
+            # More was assumed on the way: what was written before is written anew.
+            normal = Normal(world)
+            left, right = elements(world, before, after, _places(world, before))
+            continue
         split = _free_condition(a, b, ("eq0", "ge0")) or _free_condition(a, b, ("any",))
         empty = None if split is not None else _emptiness(world, a, b)
         if split is None and empty is None:
@@ -422,12 +430,40 @@ def compare(world: World, name: str, before: Any, after: Any) -> bool:
             # No size is below 0: one that is not at least 1 is 0.
             if not world.decide(at_least_zero(empty - 1)):
                 world.assume(is_zero(empty))
+        elif _settled(world, a, b):
+            pass
+        elif not unroll and _small_sums(normal, a, b):
+            unroll = True
         else:
             only = a - b if isinstance(a, Poly) or isinstance(b, Poly) else a
             raise Undecided(f"{DIFFERENT}: {name}, whose difference is {shown(only)}")
         normal = Normal(world)
         left, right = elements(world, before, after, _places(world, before))
     raise Undecided("too many conditions on indices")
+
+
+def _small_sums(normal: Normal, a: Any, b: Any) -> bool:
+    """Whether any sum is one over few numbers, as many on this path."""
+    return any(
+        n.op == "sum" and any(normal.count(v.args[1]) is not None for v in n.args[0])
+        for n in nodes_in((a, b))
+        if isinstance(n, Node)
+    )
+
+
+def _settled(world: World, a: Any, b: Any) -> bool:
+    """Write down equations of sizes that follow, though none of what is assumed is one of them.
+
+    Sizes that are 1 for certain, and of several equations that may hold the one that does.
+    """
+    sizes = {n for n in nodes_in((a, b)) if isinstance(n, Node) and n.op in ("dim", "int")}
+    found = [is_zero(atom(n) - 1) for n in sorted(sizes - set(world.equal), key=lambda n: n.key)]
+    found += [e for f in world.facts if f.op == "or" for e in f.args if e.op == "eq0"]
+    new = [e for e in found if isinstance(e, Node) and not world.known.get(e.key)]
+    new = [e for e in new if world.follows(e)]
+    for e in new:
+        world.hold(e)
+    return bool(new)
 
 
 def _places(world: World, of: Array) -> list[Any]:

@@ -79,14 +79,18 @@ def _small(inputs: list[Any]) -> bool:
 
 
 def _programs(rule: Rule) -> Iterator[tuple[str, str, Any]]:
-    """Programs that the rule applies to, rewritten, and how their tests compare them."""
+    """Programs that the rule applies to, rewritten, and how their tests compare them.
+
+    Those that its tests say it must leave come first: it applies to them by mistake.
+    """
     count = 0
-    for test in rule.tests:
-        if test.input is None or test.run is None or "cpu" not in test.run.devices:
-            continue
-        after = _rewritten(rule, test.input)
+    runs = [t.run for t in rule.tests if t.run is not None and "cpu" in t.run.devices]
+    left = [(t.unchanged, runs[0] if runs else None) for t in rule.tests if t.unchanged]
+    right = [(t.input, t.run) for t in rule.tests if t.input and t.run in runs]
+    for text, run in (*left, *right):
+        after = _rewritten(rule, text)
         if after is not None:
-            yield test.input, after, test.run
+            yield text, after, run
             count += 1
             if count >= PROGRAMS:
                 return

@@ -32,8 +32,15 @@ from mlirules.drivers.prove.world import divided
 _ORDERS = 24
 
 
+#: Sums over at most so many numbers are written out where nothing else shows an equality.
+_WRITTEN_OUT = 8
+
+
 class Sums(Laws):
     """Reductions under the assumptions of one world, each in its one form."""
+
+    #: Whether sums over few numbers, as many on all paths, are written out.
+    unroll: bool = False
 
     def reduced(self, op: str, loops: Iterable[Node], value: Int) -> Int:
         """A reduction that no law but the renaming of its indices is used on."""
@@ -56,6 +63,12 @@ class Sums(Laws):
             self.world.limits.check()
         return total
 
+    def count(self, size: Int) -> int | None:
+        """A size that is a small number, by itself or by what is known of it."""
+        if isinstance(size, Poly):
+            size = self.replaced(size, self.world.equal)
+        return size if isinstance(size, int) and 0 <= size <= _WRITTEN_OUT else None
+
     def summed_term(self, loops: list[Node], mono: Mono, c: Number) -> Int:
         """The sum of one product over loop indices."""
         for v in loops:
@@ -64,6 +77,15 @@ class Sums(Laws):
             if v.args[1] == 1:
                 rest = [w for w in loops if w is not v]
                 return self.summed(rest, self.replaced(make({mono: c}), {v: 0}))
+        for v in loops if self.unroll else ():
+            count = self.count(v.args[1])
+            if count is not None:
+                rest = [w for w in loops if w is not v]
+                term = make({mono: c})
+                out: Int = 0
+                for i in range(count):
+                    out = out + self.summed(rest, self.replaced(term, {v: i}))
+                return out
         # Sums inside: the sum of sums is one sum.
         bound = frozenset(loops)
         for node, power in mono:
@@ -74,7 +96,7 @@ class Sums(Laws):
         split = self._split(loops, mono, c)
         if split is not None:
             return split
-        out: Int = c
+        out = c
         depending: list[tuple[Node, int]] = []
         for node, power in mono:
             if node.vars & bound:

@@ -187,7 +187,7 @@ class World:
         if bound_in(condition):
             raise Undecided("a condition on an index that is summed over")
         way = self._branch(2) == 0
-        self._hold(condition if way else negated(condition))
+        self.hold(condition if way else negated(condition))
         self.known[condition.key] = way
         return way
 
@@ -223,11 +223,12 @@ class World:
             return
         if self.known.get(condition.key):
             return
-        self._hold(condition)
+        self.hold(condition)
         if check and not self.possible():
             raise Impossible(str(condition))
 
-    def _hold(self, condition: Node | bool) -> None:
+    def hold(self, condition: Node | bool) -> None:
+        """Write down a condition that is assumed, or that follows."""
         assert isinstance(condition, Node)
         self.known[condition.key] = True
         self.facts.append(condition)
