@@ -457,9 +457,9 @@ def _broadcasts_to(rule: Rule, name: str) -> bool:
                     return False
                 said.append(value)
     declared = rule.types.get(name)
-    if declared is not None and declared[1].dims is not None:
-        if any(d.value is not None for d in declared[1].dims):
-            return False
+    dims = declared[1].dims if declared is not None else None
+    if any(d.value is not None for d in dims or ()):
+        return False
     used = {n.id for e in said for n in walk_expression(e) if isinstance(n, ast.Name)}
     return plain and name not in used
 
