@@ -112,8 +112,8 @@ def _calls(call: ast.Call) -> Iterator[tuple[str, ast.Call]]:
             continue
         if call.fn in _CASTS and at == 1 and isinstance(arg, ast.Literal) and arg.value in (0, 1):
             # The codes of ui8 and si8.
-            wrong = replace(arg, value=1 - int(arg.value))
-            yield "signedness", replace(call, args=(args[0], wrong, *args[2:]))
+            other = replace(arg, value=1 - int(arg.value))
+            yield "signedness", replace(call, args=(args[0], other, *args[2:]))
             continue
         for mistake, wrong in _literals(arg):
             yield mistake, replace(call, args=(*args[:at], wrong, *args[at + 1 :]))

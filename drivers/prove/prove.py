@@ -447,7 +447,6 @@ def _small_sums(normal: Normal, a: Any, b: Any) -> bool:
     return any(
         n.op == "sum" and any(normal.count(v.args[1]) is not None for v in n.args[0])
         for n in nodes_in((a, b))
-        if isinstance(n, Node)
     )
 
 
@@ -456,7 +455,7 @@ def _settled(world: World, a: Any, b: Any) -> bool:
 
     Sizes that are 1 for certain, and of several equations that may hold the one that does.
     """
-    sizes = {n for n in nodes_in((a, b)) if isinstance(n, Node) and n.op in ("dim", "int")}
+    sizes = {n for n in nodes_in((a, b)) if n.op in ("dim", "int")}
     found = [is_zero(atom(n) - 1) for n in sorted(sizes - set(world.equal), key=lambda n: n.key)]
     found += [e for f in world.facts if f.op == "or" for e in f.args if e.op == "eq0"]
     new = [e for e in found if isinstance(e, Node) and not world.known.get(e.key)]
