@@ -39,8 +39,15 @@ KINDS = (
     "wrong operator",
 )
 
-#: Kinds of which no program shows the mistake: those that are planted are refused by types.
-UNSEEN = {"missing cast", "missing sign"}
+#: Kinds of which it may be that no program shows a mistake: types refuse those that are planted, or
+#: the rules' programs cannot be made with them.
+UNSEEN = {
+    "dropped condition",
+    "missing cast",
+    "missing sign",
+    "swapped indices",
+    "swapped operands",
+}
 
 #: What changes nothing over the reals: a softmax is the same whatever is subtracted from a row.
 ANY_NUMBER = {

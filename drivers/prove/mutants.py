@@ -108,7 +108,7 @@ def _calls(call: ast.Call) -> Iterator[tuple[str, ast.Call]]:
     for at, arg in enumerate(args):
         if call.fn == "torch.aten.slice.Tensor" and at == 4 and _one_element(*args[2:4]):
             continue  # of one element every step is the same
-        if _LIBRARY.get(call.fn) == at:
+        if _LIBRARY.get(call.fn) == at or _shares_none(call, at):
             continue
         if call.fn in _CASTS and at == 1 and isinstance(arg, ast.Literal) and arg.value in (0, 1):
             # The codes of ui8 and si8.
@@ -152,6 +152,18 @@ def _alike(a: ast.Expr, b: ast.Expr) -> bool:
 
 #: Flags that only choose between libraries, by op: the place of the operand.
 _LIBRARY = {"torch.aten.layer_norm": 5, "torch.aten.batch_norm": 8, "torch.aten.group_norm": 5}
+
+
+def _shares_none(call: ast.Call, at: int) -> bool:
+    """Whether an operand says that attention shares no heads, which it may share as well.
+
+    Without sharing there are as many heads of keys as of queries, or one: repeating them changes
+    nothing.
+    """
+    if call.fn != "torch.aten.scaled_dot_product_attention" or at != 7:
+        return False
+    arg = call.args[at]
+    return isinstance(arg, ast.Literal) and arg.value is False
 
 
 def _literals(arg: ast.Expr) -> Iterator[tuple[str, ast.Expr]]:
