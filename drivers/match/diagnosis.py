@@ -72,6 +72,24 @@ class Diagnosing:
                 best.refusals.append(refusal)
         return best
 
+    def holds(self, op: Any, around: Around, explain: Explain) -> bool:
+        """Whether :meth:`diagnose` without the rewrite would find no refusal; ends at the first."""
+        if self.equations.by_target or self.rule.other_roots or self.structure.several:
+            return explain(op, around) is None
+        if self.rule.equation is not None:
+            return not self._diagnose_equation(*self.rule.equation, op, around).refusals
+        last = len(self.rule.match) - 1
+        for swaps in self.structure.choices():
+            state = State(around)
+            try:
+                self.structure.op(self.rule.root, last, op, state, swaps)
+            except Stop:
+                continue
+            state.refusals = []
+            if not self._judge_all(op, state).refusals:
+                return True
+        return False
+
     def _attempt_all(
         self, op: Any, around: Around, swaps: tuple[bool, ...], swapped: ast.Call | None
     ) -> Diagnosis:

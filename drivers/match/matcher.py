@@ -137,6 +137,10 @@ class Matcher:
         """
         return self.diagnosing.diagnose(op, around, self.explain, rewrite=rewrite)
 
+    def holds(self, op: Any, around: Around = ANYWHERE) -> bool:
+        """Whether :meth:`diagnose` without the rewrite would find no refusal, at less cost."""
+        return self.diagnosing.holds(op, around, self.explain)
+
     def _match(self, op: Any, around: Around, first: State | None = None) -> Match:
         if self.rule.equation is not None:
             return self._match_equation(op, around)

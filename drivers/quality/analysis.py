@@ -230,28 +230,22 @@ def _shared(a: _Known, b: _Known) -> str | None:
         if any(n.section == "match" for n in lines) or len(lines) > 1:
             continue
         for variant in itertools.islice(a.search.changed(program, lines), TRIES):
-            own = a.search.judge(variant)
-            if own is not None and own.applies:
-                text = a.search.text(variant)
-                other = b.search.judge(text)
-                if other is not None and other.applies:
-                    return text
+            if a.search.applies(variant) and b.search.applies(text := a.search.text(variant)):
+                return text
     return None
 
 
 def _own(loses: _Known, wins: _Known) -> bool:
     """Whether some program is matched by ``loses`` and not by ``wins``."""
     for program in loses.programs:
-        found = wins.search.judge(loses.search.text(program))
-        if found is None or not found.applies:
+        if not wins.search.applies(loses.search.text(program)):
             return True
     for program in loses.programs:
         lines = [line for line, _ in wins.rule.where] + [n for n, _ in wins.rule.types.values()]
         for variant in itertools.islice(loses.search.changed(program, lines), 4 * TRIES):
-            own = loses.search.judge(variant)
-            if own is not None and own.applies:
-                found = wins.search.judge(loses.search.text(variant))
-                if found is None or not found.applies:
+            if loses.search.applies(variant):
+                text = loses.search.text(variant)
+                if not wins.search.applies(text):
                     return True
     return not loses.programs
 

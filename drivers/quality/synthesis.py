@@ -106,6 +106,7 @@ class Search:
         self.reason = ""
         self.watch: Callable[[Diagnosis], None] | None = None
         self.unverified: Counter[str] = Counter()
+        self._applied: dict[str, bool] = {}
 
     # -- the whole
 
@@ -169,6 +170,28 @@ class Search:
             for diagnosis in found:
                 self.watch(diagnosis)
         return min(found, key=lambda d: d.rank) if found else None
+
+    def applies(self, program: Program | str) -> bool:
+        """Whether the rule matches somewhere in a program; the rewrite is not lowered for it."""
+        try:
+            text = self.text(program)
+        except KeyError:
+            return False
+        known = self._applied.get(text)
+        if known is None:
+            try:
+                module = ir.Module.parse(text, shared_context())
+            except ir.MLIRError:
+                known = False
+            else:
+                roots = self.rule.root_ops
+                known = any(
+                    self.matcher.holds(op)
+                    for op in ops_below(module.operation)
+                    if op.name in roots
+                )
+            self._applied[text] = known
+        return known
 
     # -- a first program
 
