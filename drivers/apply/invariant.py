@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from mlirules.drivers.apply.barriers import guard, positions
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
 
 __all__ = ["guard_sums"]
 
-_BARRIER = "iree_tensor_ext.compute_barrier.start"
 _SAME = frozenset(
     {"torch_c.to_builtin_tensor", "torch_c.from_builtin_tensor", "tensor.cast", "arith.extf"}
 )
@@ -41,7 +41,7 @@ def guard_sums(module: ir.Module) -> int:
         elif op.name.startswith("linalg.") and any(v in varying for v in op.operands):
             found += _structured(op, varying)
     for op, number in found:
-        _guard(op, number)
+        guard(op, number)
     return len(found)
 
 
@@ -57,7 +57,7 @@ def _structured(op: Any, varying: _Varying) -> list[tuple[Any, int]]:
     maps = compiler.indexing_maps(op)
     if not maps or len(maps) != len(op.operands):
         return []
-    loops = [places for places in map(_positions, maps) if places is not None]
+    loops = [places for places in map(positions, maps) if places is not None]
     if len(loops) < len(maps) or any(o.name == "linalg.index" for o in _body(op)):
         return []
     inputs = len(maps) - len(op.results)
@@ -79,33 +79,3 @@ def _structured(op: Any, varying: _Varying) -> list[tuple[Any, int]]:
 
 def _body(op: Any) -> Any:
     return ops_below(op) if len(op.regions) else ()
-
-
-def _positions(map_: Any) -> list[int] | None:
-    """The loop of each dim, or None where a dim is more than a loop."""
-    places = []
-    for expression in map_.results:
-        if not isinstance(expression, ir.AffineDimExpr):
-            return None
-        places.append(expression.position)
-    return places
-
-
-def _guard(op: Any, number: int) -> None:
-    value = op.operands[number]
-    type_ = value.type
-    with ir.InsertionPoint(op), op.location:
-        index = ir.IndexType.get()
-        sizes = []
-        for dim in range(type_.rank):
-            if type_.is_dynamic_dim(dim):
-                at = ir.Operation.create(
-                    "arith.constant",
-                    results=[index],
-                    attributes={"value": ir.IntegerAttr.get(index, dim)},
-                ).result
-                sizes.append(
-                    ir.Operation.create("tensor.dim", results=[index], operands=[value, at]).result
-                )
-        barrier = ir.Operation.create(_BARRIER, results=[type_], operands=[value, *sizes])
-    op.operands[number] = barrier.result

@@ -20,6 +20,7 @@ from mlirules.drivers.apply.engine import (
 )
 from mlirules.drivers.apply.invariant import guard_sums
 from mlirules.drivers.apply.programs import as_program, located, shared_context
+from mlirules.drivers.apply.rereading import guard_reductions
 from mlirules.drivers.apply.run import Options, Outcome
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import Program, ir
@@ -596,7 +597,9 @@ def _later_stages(
     resume: str | None = None
     for phase in LATER:
         stages = [s for s in pipeline.stages if s.phase == phase]
-        if not stages or compiler.PHASES.index(phase) > compiler.PHASES.index(last):
+        guards = target.kind == "vulkan" and phase == "global-optimization"
+        wanted = stages or guards
+        if not wanted or compiler.PHASES.index(phase) > compiler.PHASES.index(last):
             continue
         current = compiler.lower(
             current, target, phase, flags=flags, path=path, compile_from=resume, timeout=timeout
@@ -623,6 +626,8 @@ def _later_stages(
             )
             if phase in DISPATCHED and done.outcome.total > applied:
                 check_dispatched(module, phase)
+        if guards:
+            guard_reductions(module)
         _locate(done.outcome, f"{path} after {phase}")
     return current, resume
 

@@ -186,9 +186,7 @@ class Search:
             else:
                 roots = self.rule.root_ops
                 known = any(
-                    self.matcher.holds(op)
-                    for op in ops_below(module.operation)
-                    if op.name in roots
+                    self.matcher.holds(op) for op in ops_below(module.operation) if op.name in roots
                 )
             self._applied[text] = known
         return known
