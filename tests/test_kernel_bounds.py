@@ -71,6 +71,6 @@ def test_every_access_of_the_shipped_kernels_is_checked(made: Rule, kind: str) -
     assert isinstance(checks, Checked)
     assert not checks.unchecked
     body = next(v.doc.body for v in made.variants if kind in v.doc.targets)
-    accesses = re.findall(r"\b(?:memref|vector)\.(?:load|store|transfer_\w+)\b", body)
+    accesses = re.findall(r"\b(?:memref|vector)\.(?:load|store|masked\w+|transfer_\w+)\b", body)
     assert len({(row.span.line, row.span.column) for row in checks.rows[0]}) == len(accesses)
     assert module.operation.verify()
