@@ -251,7 +251,7 @@ class Engine:
         ):
             converts = options.driver == "conversion"
             run.marks = MarksAmongCasts(module) if converts else Marks(module)
-            run.around = Around(options.target, run.marks.dead)
+            run.around = Around(options.target, run.marks.dead, cpu=options.cpu)
         # A trace shows ops as they stand in the program, without marks.
         if not options.record and options.driver != "saturate":
             run.around = replace(run.around, places=Numbered(module))

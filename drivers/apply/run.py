@@ -32,6 +32,8 @@ class Options:
     order: Order = "top-down"
     #: The kind of target that kernels are chosen for.
     target: str = "cpu"
+    #: The architecture of that CPU; empty: this machine's.
+    cpu: str = ""
     #: Conversion: every illegal op must be converted (full), or as many as rules can (partial).
     full: bool = False
     #: Greedy: let ops fold themselves, too. Off, so that what changes is what the rules say (a
@@ -169,7 +171,7 @@ class Run:
         #: Whether the program is so large that ops are told apart from it.
         self.alone = False
         self.inputs: list[Any] = []
-        self.around = Around(options.target)
+        self.around = Around(options.target, cpu=options.cpu)
         #: Where rules of the run ask how often a value is used: which ops are dead.
         self.marks: Marks | None = None
 

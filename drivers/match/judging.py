@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from mlirules.drivers.iree import cpu
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.attempt import PATTERN_HOLDS, State, Stop, Verdict, progress
 from mlirules.drivers.match.inference import Inference
@@ -81,7 +82,7 @@ class Judging:
             tuple(key),
             tuple(len(v) for v in state.lists.values()),
             tuple(state.symbols.values()),
-            state.around.target if self.rule.variants else "",
+            (state.around.target, state.around.cpu) if self.rule.variants else "",
         )
 
     def judge(self, op: Any, state: State) -> Match:
@@ -186,7 +187,11 @@ class Judging:
             if unadmitted is not None:
                 return Verdict(None, unadmitted, env)
             if rule.variants:
-                lowered = lower_kernel(rule, env, results, state.around.target)
+                around = state.around
+                wide = cpu.vector_bytes(around.cpu) if around.target == "cpu" else 0
+                lowered = lower_kernel(
+                    rule, {**env, "vector_bytes": wide}, results, around.target
+                )
             else:
                 lowered = lower(rule, env, results, self.inference)
             try:

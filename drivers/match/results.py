@@ -140,6 +140,8 @@ class Around:
     uses: bool = True
     #: Which op of a block comes first.
     places: Places = field(default_factory=Places)
+    #: The architecture of the CPU that kernels are chosen for; empty: this machine's.
+    cpu: str = ""
 
 
 ANYWHERE = Around()

@@ -230,6 +230,8 @@ def _run_stage(
     left = None if max_rewrites is None else max_rewrites - outcome.total
     options = _options(stage, record, left, bound, outcome.total, texts)
     options.target = kind
+    if costs is not None and kind == "cpu" == costs.target.kind:
+        options.cpu = costs.target.architecture
     engine = _stage_engine(stage, module)
     if stage.driver == "saturate":
         from mlirules.drivers.measure import opcost, roofline

@@ -28,6 +28,10 @@ PLACES = {
 }
 
 
+#: What `let:`, `where:` and `grid:` of a variant may ask of the target beside the match's sizes.
+FACTS = ("vector_bytes",)
+
+
 class KernelObject(Strict):
     """A C file that is compiled and linked into the kernel's executable; CPUs only."""
 

@@ -7,7 +7,7 @@ import re
 
 from mlirules.language.checks.expressions import Expressions, blanked
 from mlirules.language.faults import Fault
-from mlirules.language.kernel import MAX_GRID, MAX_THREADS, PLACES, KernelDoc
+from mlirules.language.kernel import FACTS, MAX_GRID, MAX_THREADS, PLACES, KernelDoc
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
 from mlirules.language.rule import Rule, Variant
@@ -60,7 +60,7 @@ def _kernel_variant(
 ) -> Variant:
     made = doc.kernel.variants[i]
     where: Path_ = ("kernel", "variants", i)
-    scope = set(rule.names)
+    scope = set(rule.names) | set(FACTS)
     variant = Variant(made, body=checker.line("kernel", "variants", i, "body"))
     for name, value in made.let.items():
         line = checker.line("kernel", "variants", i, "let", name)
