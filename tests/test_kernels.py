@@ -16,7 +16,9 @@ import pytest
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.compiler import lower_to
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines import preprocessing as transformspec
+from mlirules.drivers.pipelines.cost import Settings
 from mlirules.drivers.pipelines.transform import Pipeline, compile_program, rule_set, transform
 from mlirules.drivers.quality.ruletest import run_test
 from mlirules.generator import objects
@@ -24,12 +26,14 @@ from mlirules.generator.emit import artefacts as forms
 from mlirules.language import consent
 from mlirules.language.faults import MlirulesError
 from mlirules.language.loader import load_rule
+from mlirules.language.model import RunSpec
 from mlirules.language.pipeline import Stage
 from mlirules.language.rule import Rule
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parent / "examples" / "kernels"
 GEMM = next(r for r in rule_set(("kernels",)) if r.name == "kernel-gemm")
+CONVOLUTIONS = rule_set(("kernels/kernel-convolution", "kernels/kernel-depthwise"))
 FOUR = ["cpu", "vulkan", "cuda:sm_80", "hip:gfx942"]
 
 
@@ -206,6 +210,34 @@ def test_without_a_c_compiler_the_rule_says_so(
     (rule,) = rule_set((str(tmp_path / "set"),))
     result = run_test(rule, rule.tests[0], devices=[])
     assert "no C compiler is here" in result.problems[0]
+
+
+@pytest.mark.parametrize(("architecture", "lanes"), [("x86-64-v3", 8), ("x86-64-v4", 32)])
+def test_vectors_are_as_long_as_those_of_the_cpu(architecture: str, lanes: int) -> None:
+    """Eight sums of a vector in AVX2's 16 registers, of two vectors in AVX-512's 32."""
+    (rule,) = (r for r in CONVOLUTIONS if r.name == "kernel-convolution-bias")
+    stages = [Stage(phase="torch", rules=[rule.path], driver="greedy", only=[rule.name])]
+    program = rule.tests[0].input or ""
+    settings = Settings(Target.parse(f"cpu:{architecture}"))
+    text = transform(program, stages=stages, costs=settings).text
+    assert f"vector<8x{lanes}xf32>" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", CONVOLUTIONS, ids=lambda r: r.name)
+def test_the_numbers_of_every_convolution(rule: Rule) -> None:
+    """By default those of one or two of a file are compared."""
+    program = next(test.input for test in rule.tests if test.input is not None)
+    _, arguments = numerics.signature(program)
+    ((_, inputs),) = numerics.inputs_of(RunSpec(devices=["cpu"]), arguments)
+    plain = compiler.compile_module(program, Target("cpu"))
+    (expected,) = runtime.run(plain, inputs, Target("cpu"))
+    stages = [Stage(phase="torch", rules=[rule.path], driver="greedy", only=[rule.name])]
+    for target in (Target("cpu"), Target("cpu", "x86-64-v3")):
+        done = transform(program, stages=stages, costs=Settings(target))
+        assert done.outcome.total == 1
+        (got,) = runtime.run(compiler.compile_module(done.text, target), inputs, target)
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -226,8 +226,8 @@ def _parse(text: str, rule: Rule, test: Test) -> Any:
         raise MlirulesError(faults) from None
 
 
-def _apply(rule: Rule, module: Any, kind: str = "cpu") -> int:
-    options = Options(driver="greedy", fold=False, target=kind)
+def _apply(rule: Rule, module: Any, kind: str = "cpu", cpu: str = "") -> int:
+    options = Options(driver="greedy", fold=False, target=kind, cpu=cpu)
     return engine_for([rule]).run(module, options).total
 
 
@@ -322,7 +322,8 @@ def _rewritten(
             output, checks = result.output, None
             if rule.variants:  # a kernel is written for a target
                 module = _parse(test.input or "", rule, test)
-                if not _apply(rule, module, target.kind):
+                architecture = target.architecture if target.kind == "cpu" else ""
+                if not _apply(rule, module, target.kind, architecture):
                     result.problems.append(f"the rule did not apply for {target}")
                     continue
                 checks = with_checks(module, rule) if bounds else None
