@@ -189,9 +189,7 @@ class Judging:
             if rule.variants:
                 around = state.around
                 wide = cpu.vector_bytes(around.cpu) if around.target == "cpu" else 0
-                lowered = lower_kernel(
-                    rule, {**env, "vector_bytes": wide}, results, around.target
-                )
+                lowered = lower_kernel(rule, {**env, "vector_bytes": wide}, results, around.target)
             else:
                 lowered = lower(rule, env, results, self.inference)
             try:
