@@ -9,7 +9,7 @@ from mlirules.drivers.prove.arrays import operand
 from mlirules.drivers.prove.conditions import is_zero
 from mlirules.drivers.prove.equations import Hint
 from mlirules.drivers.prove.expr import Int, Poly, Undecided, dim, whole
-from mlirules.drivers.prove.names import NO_SCALARS, ONE_TYPE, short_name
+from mlirules.drivers.prove.names import LEAST_RANK, NO_SCALARS, ONE_RANK, ONE_TYPE, short_name
 from mlirules.drivers.prove.scalars import NUMBER, E, LazyType
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Array, Unknown
@@ -202,7 +202,12 @@ class Binder:
         fixed = len(decls) - (pack is not None)
         if len(sizes) != fixed and (pack is None or len(sizes) < fixed):
             root = short_name(op_key(self.rule.root.equation.call)) if self.rule.match else ""
-            raise NoFit(f"{name} has rank {len(sizes)}", sizes=not sizes and root in NO_SCALARS)
+            refused = root in ONE_RANK or (not sizes and root in NO_SCALARS)
+            count, least = LEAST_RANK.get(root, (0, 0))
+            if len(sizes) < least:
+                first = self.rule.root.equation.call.args[:count]
+                refused = refused or any(isinstance(a, ast.Name) and a.id == name for a in first)
+            raise NoFit(f"{name} has rank {len(sizes)}", sizes=refused)
         if pack is not None:
             count = len(sizes) - fixed
             symbol = decls[pack].value

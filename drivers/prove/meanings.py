@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlirules.drivers.prove import scalars
+from mlirules.drivers.prove import abstract, scalars
 from mlirules.drivers.prove.arrays import array
 from mlirules.drivers.prove.binding import Binder, NoFit, op_key
 from mlirules.drivers.prove.conditions import at_least_zero
@@ -33,6 +33,7 @@ from mlirules.drivers.prove.names import (
     FLOATS_ONLY,
     INTEGERS,
     NO_BOOLS,
+    POINTWISE,
     RANDOM,
     REFUSALS,
     TO_BOOL,
@@ -64,6 +65,8 @@ class Meanings:
     without: str = ""
     #: What PyTorch documents of ops that no conversion rule converts but to other ops.
     definitions: dict[str, list[Rule]] = field(default_factory=dict)
+    #: Whether slices and functions of single elements are taken as some of their kind.
+    mapped: bool = False
     #: The conversion rules that were asked, by name.
     used: set[str] = field(default_factory=set)
 
@@ -82,6 +85,12 @@ class Meanings:
         for rule in defined:
             written.setdefault(op_key(rule.root.equation.call), []).append(rule)
         return cls(found, valid=valid, definitions=written)
+
+    def seen_from(
+        self, rule: str, opaque: frozenset[str] = frozenset(), *, mapped: bool = False
+    ) -> Meanings:
+        """What ops mean to a rule, with some of them as functions."""
+        return Meanings(self.rules, opaque, self.valid, rule, self.definitions, mapped)
 
     # -- calls
 
@@ -145,6 +154,11 @@ class Meanings:
     ) -> list[Any]:
         """What an op gives, by the first conversion rule that fits."""
         world.limits.check()
+        if op == abstract.SLICE and self.mapped:
+            return [abstract.sliced(world, args, self.as_argument, assume=assume)]
+        if op in POINTWISE and self.mapped and hints[0][1] is not None:
+            t = hints[0][1]
+            return [abstract.pointwise(world, op, args, t, self.as_argument, assume=assume)]
         if op in self.opaque:
             return self.applied(world, op, args, attrs, hints, assume=assume)
         rules = [r for r in self.rules.get(op, ()) if r.name != self.without]
@@ -297,7 +311,8 @@ class Meanings:
             if not found:
                 root = short_name(op_key(rule.root.equation.call))
                 floats = str(line).startswith("is_float(") and root in FLOATS_ONLY
-                floats = floats or (str(line).startswith("not is_bool(") and root in NO_BOOLS)
+                plain = str(line).startswith("not is_bool(") or str(line) == "T != i1"
+                floats = floats or (plain and root in NO_BOOLS)
                 valid = rule.name in self.valid
                 raise NoFit(str(line), sizes=floats or valid, refused=valid)
 

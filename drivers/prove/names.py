@@ -189,6 +189,80 @@ ONE_TYPE = frozenset(
 )
 #: Ops that PyTorch has for tensors with axes alone.
 NO_SCALARS = frozenset({"matmul"})
+#: Of ops that PyTorch has for operands with axes: how many operands those are, and the least rank.
+LEAST_RANK = {"linear": (1, 1), "scaled_dot_product_attention": (3, 2)}
+#: Ops that PyTorch computes element by element, of operands that it broadcasts: how many tensors
+#: stand first; what stands behind them is none.
+POINTWISE = {
+    **dict.fromkeys(
+        (
+            f"torch.aten.{name}"
+            for name in (
+                "abs",
+                "add.Scalar",
+                "alias",
+                "ceil",
+                "clamp",
+                "clamp_min",
+                "clone",
+                "contiguous",
+                "cos",
+                "div.Scalar",
+                "elu",
+                "erf",
+                "exp",
+                "floor",
+                "gelu",
+                "hardsigmoid",
+                "hardswish",
+                "hardtanh",
+                "leaky_relu",
+                "log",
+                "logical_not",
+                "mul.Scalar",
+                "neg",
+                "pow.Tensor_Scalar",
+                "reciprocal",
+                "relu",
+                "relu6",
+                "rsqrt",
+                "sigmoid",
+                "silu",
+                "sin",
+                "sqrt",
+                "square",
+                "sub.Scalar",
+                "tanh",
+                "to.dtype",
+            )
+        ),
+        1,
+    ),
+    **dict.fromkeys(
+        (
+            f"torch.aten.{name}"
+            for name in (
+                "add.Tensor",
+                "sub.Tensor",
+                "mul.Tensor",
+                "div.Tensor",
+                "maximum",
+                "minimum",
+            )
+        ),
+        2,
+    ),
+}
+
+
+def anyone(tensors: int) -> str:
+    """The name of any op of single elements of one or two tensors: it names no op of its own."""
+    return f"any.function.of.{tensors}"
+
+
+POINTWISE |= {anyone(n): n for n in (1, 2)}
+#: Ops that PyTorch has for operands of one rank alone, each the rank that conversion rules declare.
+ONE_RANK = frozenset({"mm", "bmm"})
 #: Ops whose result has the rank and the batch of their first operand.
 BATCHED = frozenset({"convolution"})
 #: Ops that PyTorch has for floats alone.
@@ -198,7 +272,9 @@ FLOATS_ONLY = frozenset(
         "_softmax",
         "_safe_softmax",
         "log_softmax",
+        "_log_softmax",
         "layer_norm",
+        "native_layer_norm",
         "batch_norm",
         "native_batch_norm",
         "var",
@@ -209,7 +285,7 @@ FLOATS_ONLY = frozenset(
 #: Attributes that are whole numbers of at least 0.
 INTEGERS = frozenset({"dimension"})
 #: Ops that PyTorch does not have for truth values.
-NO_BOOLS = frozenset({"arange"})
+NO_BOOLS = frozenset({"arange", "mm", "bmm", "matmul", "mv", "dot", "addmm", "baddbmm", "linear"})
 #: Ops that make a tensor of the type that they are told.
 CREATING = frozenset(
     {

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from mlirules.drivers.prove import variables
 from mlirules.drivers.prove.binding import op_key
 from mlirules.drivers.prove.conditions import at_least_zero, is_zero
 from mlirules.drivers.prove.constants import exactly, meant
@@ -15,12 +16,13 @@ from mlirules.drivers.prove.meanings import Meanings
 from mlirules.drivers.prove.normal import Normal
 from mlirules.drivers.prove.scalars import INDEX, NUMBER, E, LazyType
 from mlirules.drivers.prove.sides import At, Case
+from mlirules.drivers.prove.abstract import SLICE
 from mlirules.drivers.prove.tensors import Applied, Array
 from mlirules.drivers.prove.world import Impossible, Limits, OutOfTime, World, bound_in, paths
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
 from mlirules.language.operands import Refused
-from mlirules.language.rule import Line, Rule, nested_calls
+from mlirules.language.rule import Line, Rule
 from mlirules.language.values import dtype_named
 from mlirules.support import files
 
@@ -106,14 +108,16 @@ def prove(
     if said is not None:
         line, why = said
         return Verdict(rule.name, "undecided", why, line)
+    if rule.variables:
+        return _joined(rule, meanings, timeout, dropped)
     deadline = started + timeout
     best = _Round()
     asked = False
-    tries = [(n, w, e) for n in (0, 1) for w in _ways(rule, meanings) for e in (False, True)]
-    for least, opaque, eager in tries:
+    tries = [(n, *w, e) for n in (0, 1) for w in _ways(rule, meanings) for e in (False, True)]
+    for least, opaque, mapped, eager in tries:
         if eager and (not asked or best.reason.startswith(DIFFERENT)):
             continue  # what forms differ in is decided as it is met
-        mine = Meanings(meanings.rules, opaque, meanings.valid, rule.name, meanings.definitions)
+        mine = meanings.seen_from(rule.name, opaque, mapped=mapped)
         found = _round(rule, mine, deadline, dropped, least, eager)
         asked = found.broadcast
         found.used = mine.used
@@ -169,9 +173,7 @@ def _for_meant(
     best: _Round | None = None
     said: list[str] = []
     for numbers in meant(rule):
-        mine = Meanings(
-            meanings.rules, frozenset(), meanings.valid, rule.name, meanings.definitions
-        )
+        mine = meanings.seen_from(rule.name)
         found = _round(rule, mine, deadline, dropped, 0, False, numbers)
         found.used = mine.used
         if not found.cases and found.rank < 1 and found.reason == NO_CASE:
@@ -271,26 +273,88 @@ def _beyond(rule: Rule) -> tuple[Line, str] | None:
     for pattern in rule.match:
         if pattern.equation.each:
             return pattern.line, "an op that stands for every item of a list"
-        for call in nested_calls(pattern.equation.call):
-            if "." not in call.fn:
-                return pattern.line, f"{call.fn} stands for ops of several names"
-    return None
+    return variables.beyond(rule)
 
 
-def _ways(rule: Rule, meanings: Meanings) -> list[frozenset[str]]:
-    """Ops to take as unknown functions, in turn: those of both sides first, then none."""
+def _joined(rule: Rule, meanings: Meanings, timeout: float, dropped: int | None) -> Verdict:
+    """One verdict of those for all ops that a rule's variables may be: the worst of them."""
+    started = time.process_time()
+    found: list[tuple[str, Verdict]] = []
+    covered: set[str] = set()
+    for ops, one in variables.kinds(rule, meanings):
+        verdict = prove(one, meanings, timeout=timeout / 2, dropped=dropped)
+        if verdict.verdict in ("proven", "bounded"):
+            first, *_ = sorted(ops)
+            found.append((f"Op = {first} and {len(ops) - 1} more", verdict))
+            covered |= {f"{word} = {op}" for word in rule.one_of for op in ops}
+    cases = [(said, one) for said, one in variables.named(rule, meanings) if said not in covered]
+    for at, (said, one) in enumerate(cases):
+        if isinstance(one, str):
+            verdict = Verdict(rule.name, "undecided", one, rule.root.line)
+        else:
+            left = timeout - (time.process_time() - started)
+            share = max(left, 0.0) / (len(cases) - at)
+            verdict = prove(one, meanings, timeout=share, dropped=dropped)
+        found.append((said, verdict))
+        if verdict.verdict == "undecided":
+            break  # no other one makes it better
+    order = ("proven", "bounded", "undecided")
+    worst = max((v for _, v in found), key=lambda v: order.index(v.verdict))
+    reasons: dict[str, list[str]] = {}
+    for said, v in found:
+        if v.verdict == worst.verdict:
+            reasons.setdefault(v.reason, []).append(said)
+    reason = worst.reason
+    if worst.verdict != "proven":
+        # An op of a list of many is one that stands for those that stop at the same place.
+        reason = "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
+    return replace(
+        worst,
+        reason=reason,
+        exact=worst.verdict != "undecided" and all(v.exact for _, v in found),
+        seconds=time.process_time() - started,
+        cases=sum(v.cases for _, v in found),
+        used=tuple(sorted({n for _, v in found for n in v.used})),
+    )
+
+
+def _ways(rule: Rule, meanings: Meanings) -> list[tuple[frozenset[str], bool]]:
+    """Ops to take as unknown functions, in turn: those of both sides first, then none.
+
+    With each whether slices are maps of indices, and functions of single elements any such
+    functions: first so where both sides have slices.
+    """
+    made = _made_by(rule)
+    common = _common(rule, meanings, made)
+    slicing = SLICE in made and any(op_key(p.equation.call) == SLICE for p in rule.match)
+    return [
+        (opaque, mapped)
+        for mapped in ((True, False) if slicing else (False,))
+        for opaque in ((common, frozenset[str]()) if common else (frozenset[str](),))
+    ]
+
+
+def _common(rule: Rule, meanings: Meanings, made: set[str]) -> frozenset[str]:
+    """Ops of both sides, but those that are cheaper to write out."""
     before = {op_key(p.equation.call) for p in rule.match}
     for op in list(before):
         for written in meanings.definitions.get(op, ()):
             before |= _made_by(written)
-    common = frozenset(op for op in before & _made_by(rule) if op not in _LIGHT)
-    return [common, frozenset()] if common else [frozenset()]
+    return frozenset(op for op in before & made if op not in _LIGHT)
 
 
 #: Ops that only move elements: what they do is cheaper to write out than to compare.
 _LIGHT = frozenset(
     f"torch.aten.{name}"
-    for name in ("view", "reshape", "transpose.int", "permute", "unsqueeze", "squeeze.dim")
+    for name in (
+        "view",
+        "reshape",
+        "transpose.int",
+        "permute",
+        "unsqueeze",
+        "squeeze.dim",
+        "slice.Tensor",
+    )
 )
 
 

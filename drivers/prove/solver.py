@@ -271,7 +271,7 @@ class Solver:
     def _symbol(self, node: Node, real: bool) -> Any:
         z3 = self._z3
         name = f"{node.op}:{node.key}"
-        if node.op in ("var", "dim", "int", "fdiv", "min"):
+        if node.op in ("var", "dim", "int", "fdiv", "min", "pick"):
             symbol = self._symbols.get(name)
             if symbol is None:
                 symbol = z3.Int(name, ctx=self._context)
@@ -294,6 +294,10 @@ class Solver:
                 return [symbol >= self.least]
             case "var":
                 return [symbol >= 0, symbol < self.number(node.args[1])]
+            case "pick":
+                # One of the indices of an axis that has any.
+                size = self.number(node.args[1])
+                return [z3.Implies(size > 0, z3.And(symbol >= 0, symbol < size))]
             case "fdiv":
                 a, b = self.number(node.args[0]), self.number(node.args[1])
                 return [z3.Implies(b > 0, z3.And(symbol * b <= a, a < symbol * b + b))]

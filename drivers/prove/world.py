@@ -120,6 +120,8 @@ class World:
     inferred: dict[str, Int] = field(default_factory=dict)
     #: Lists of sizes that a program reshapes to, with how many elements, and the shapes.
     shaped: list[tuple[str, Int, list[Int]]] = field(default_factory=list)
+    #: Slices as maps of indices: what names one, its bounds and the size of its axis.
+    slices: list[tuple[Node, Node, Int]] = field(default_factory=list)
     #: Sizes that others are broadcast to, and those.
     wide: dict[Node, frozenset[Node]] = field(default_factory=dict)
     #: Indices that are below a size for certain, by their keys.
@@ -361,7 +363,7 @@ class World:
             return isinstance(size, int) and 0 <= value < size
         for mono in value.terms:
             for node, power in mono:
-                if node.op != "var" or power != 1:
+                if node.op not in ("var", "pick") or power != 1:
                     continue
                 weight = make(
                     {
