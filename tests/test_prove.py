@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,12 @@ from mlirules.drivers.prove import verdicts as kept
 from mlirules.drivers.prove.meanings import Meanings
 from mlirules.drivers.prove.mutants import mutants
 from mlirules.drivers.prove.prove import library, meanings, prove, refuted
+from mlirules.language.notation.parser import parse_expression
 from mlirules.language.rule import Rule
 
 RAW = "linalg/layout/linalg-convolution-nchw-to-nhwc"
 FUSIONS = "torch/fusions/matmul"
+SLICES = "torch/algebra/slices"
 
 
 @functools.cache
@@ -49,6 +52,46 @@ def test_equal_for_all_sizes(name: str, exact: bool) -> None:
     assert verdict.cases > 0
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch/algebra/products/torch-product-of-first-two",
+        f"{SLICES}/torch-slice-of-elementwise",
+        f"{SLICES}/torch-slice-of-slice",
+    ],
+)
+def test_rules_over_slices_and_listed_ops(name: str) -> None:
+    right = rule(name)
+    assert prove(right, known(), timeout=60).verdict == "proven"
+    for at, (line, _) in enumerate(right.where):
+        if str(line).startswith("Op in"):
+            # Nothing is known of an op of any name.
+            assert prove(right, known(), timeout=60, dropped=at).verdict == "undecided"
+
+
+def test_every_listed_op_must_be_right() -> None:
+    right = rule(f"{SLICES}/torch-slice-of-elementwise")
+    ((line, _),) = right.where
+    listed = parse_expression("Op in [torch.aten.relu, torch.aten.exp, torch.aten.t]")
+    wrong = replace(right, let=[], where=[(line, listed)])
+    verdict = prove(wrong, known(), timeout=20)
+    assert verdict.verdict == "undecided"
+    assert verdict.reason.startswith("Op = torch.aten.t: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [
+        (f"{SLICES}/torch-slice-of-addmm", "axis(d, t) == 0"),
+        (f"{SLICES}/torch-slice-of-cat", "rank(a) == rank(b)"),
+    ],
+)
+def test_a_slice_along_another_axis(name: str, needed: str) -> None:
+    right = rule(name)
+    (at,) = [n for n, (line, _) in enumerate(right.where) if str(line) == needed]
+    assert prove(right, known(), timeout=60, dropped=at).verdict == "undecided"
+
+
 def test_a_condition_that_is_needed() -> None:
     right = rule("torch/fusions/views/torch-transpose-transpose-fuse")
     for at in range(len(right.where)):
@@ -57,7 +100,12 @@ def test_a_condition_that_is_needed() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [f"{FUSIONS}/torch-mm-t-fuse", "torch/decompose/torch-fliplr-decompose"]
+    "name",
+    [
+        f"{FUSIONS}/torch-mm-t-fuse",
+        "torch/decompose/torch-fliplr-decompose",
+        f"{SLICES}/torch-slice-of-addmm",
+    ],
 )
 def test_no_planted_mistake_is_proven(name: str) -> None:
     right = rule(name)

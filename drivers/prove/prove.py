@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mlirules.drivers.prove import variables
+from mlirules.drivers.prove.abstract import SLICE
 from mlirules.drivers.prove.binding import op_key
 from mlirules.drivers.prove.conditions import at_least_zero, is_zero
 from mlirules.drivers.prove.constants import exactly, meant
@@ -16,7 +17,6 @@ from mlirules.drivers.prove.meanings import Meanings
 from mlirules.drivers.prove.normal import Normal
 from mlirules.drivers.prove.scalars import INDEX, NUMBER, E, LazyType
 from mlirules.drivers.prove.sides import At, Case
-from mlirules.drivers.prove.abstract import SLICE
 from mlirules.drivers.prove.tensors import Applied, Array
 from mlirules.drivers.prove.world import Impossible, Limits, OutOfTime, World, bound_in, paths
 from mlirules.language.notation import ast
@@ -259,8 +259,11 @@ def refuted(rule: Rule, verdict: Verdict) -> Verdict:
 
     found = tried(rule)
     if found.refuted is not None:
+        listed = {op for o in rule.one_of.values() for op in o.ops}
+        ops = [op for op in sorted(listed) if f"{op} " in found.refuted["program"]]
+        of = f" of {', '.join(ops)}" if ops else ""
         verdict.verdict = "refuted"
-        verdict.reason = f"a program differs: {found.refuted['difference']}"
+        verdict.reason = f"a program{of} differs: {found.refuted['difference']}"
         verdict.refutation = found.refuted
         verdict.exact = False
     elif found.special is not None and not verdict.exact:
@@ -279,6 +282,10 @@ def _beyond(rule: Rule) -> tuple[Line, str] | None:
 def _joined(rule: Rule, meanings: Meanings, timeout: float, dropped: int | None) -> Verdict:
     """One verdict of those for all ops that a rule's variables may be: the worst of them."""
     started = time.process_time()
+    for word, one_of in rule.one_of.items():
+        if dropped is not None and rule.where[dropped][1] is one_of.expr:
+            said = f"{word} stands for ops of any name"
+            return Verdict(rule.name, "undecided", said, one_of.line)
     found: list[tuple[str, Verdict]] = []
     covered: set[str] = set()
     for ops, one in variables.kinds(rule, meanings):

@@ -55,7 +55,7 @@ def kinds(rule: Rule, meanings: Meanings) -> Iterator[tuple[frozenset[str], Rule
     for (tensors, count), ops in by_kind.items():
         if len(ops) > 1:
             try:
-                # An op of no other meaning: where it is not taken as one of its kind, it is unknown.
+                # An op of no other meaning: unknown where it is not taken as one of its kind.
                 yield frozenset(ops), _of(rule, {word: anyone(tensors)}, meanings, count)
             except Undecided:
                 continue
@@ -99,14 +99,13 @@ def _of(rule: Rule, by: dict[str, str], meanings: Meanings, count: int | None = 
         for o in rule.one_of.values()
         if isinstance(o.expr, ast.Binary) and isinstance(o.expr.right, ast.Name)
     }
-    made = replace(
+    return replace(
         rule,
         match=[replace(p, equation=renamed(p.equation)) for p in rule.match],
         where=where,
         let=[entry for entry in rule.let if entry[0] not in listed],
         rewrite=[(line, renamed(s)) for line, s in rule.rewrite],
     )
-    return made
 
 
 def _operands(
