@@ -89,10 +89,7 @@ def pointwise(
     rest = [named(world, a) for a in args[count:]]
     names = [f"x{n}" for n in range(count)]
     # Truth values are only told apart, never computed with: they carry the operands' elements.
-    carried = {
-        n: array(n, x.shape, BOOL, lambda i, x=x: E("carried", (x.elem(i),), BOOL))
-        for n, x in zip(names, tensors, strict=True)
-    }
+    carried = {n: _carrying(n, x) for n, x in zip(names, tensors, strict=True)}
     text = "y[...] = " + " and ".join(f"{n}[...]" for n in names)
     equation = parse_statement(text)
     assert isinstance(equation, ast.IndexEquation)
@@ -106,6 +103,13 @@ def pointwise(
         return E("applied", (key, 0, tuple(p.args[0] for p in parts)), t)
 
     return array(op, made.shape, t, elem)
+
+
+def _carrying(name: str, x: Array) -> Array:
+    def elem(index: Sequence[Int]) -> E:
+        return E("carried", (x.elem(index),), BOOL)
+
+    return array(name, x.shape, BOOL, elem)
 
 
 def _settled(value: Any) -> Any:

@@ -288,12 +288,12 @@ def _joined(rule: Rule, meanings: Meanings, timeout: float, dropped: int | None)
             return Verdict(rule.name, "undecided", said, one_of.line)
     found: list[tuple[str, Verdict]] = []
     covered: set[str] = set()
-    for ops, one in variables.kinds(rule, meanings):
-        verdict = prove(one, meanings, timeout=timeout / 2, dropped=dropped)
+    for ops, any_of_them in variables.kinds(rule, meanings):
+        verdict = prove(any_of_them, meanings, timeout=timeout / 2, dropped=dropped)
         if verdict.verdict in ("proven", "bounded"):
-            first, *_ = sorted(ops)
-            found.append((f"Op = {first} and {len(ops) - 1} more", verdict))
-            covered |= {f"{word} = {op}" for word in rule.one_of for op in ops}
+            first, *_ = those = sorted(f"{word} = {op}" for word in rule.one_of for op in ops)
+            found.append((f"{first} and {len(those) - 1} more", verdict))
+            covered.update(those)
     cases = [(said, one) for said, one in variables.named(rule, meanings) if said not in covered]
     for at, (said, one) in enumerate(cases):
         if isinstance(one, str):

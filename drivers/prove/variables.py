@@ -51,7 +51,8 @@ def kinds(rule: Rule, meanings: Meanings) -> Iterator[tuple[frozenset[str], Rule
     for op in one_of.ops:
         found = operand_counts(op, meanings)
         if op in POINTWISE and len(found) == 1 and op not in rule.doc.commutative:
-            by_kind.setdefault((POINTWISE[op], *found), set()).add(op)
+            (count,) = found
+            by_kind.setdefault((POINTWISE[op], count), set()).add(op)
     for (tensors, count), ops in by_kind.items():
         if len(ops) > 1:
             try:
