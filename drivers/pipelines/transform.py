@@ -18,6 +18,7 @@ from mlirules.drivers.apply.engine import (
     op_names,
     select,
 )
+from mlirules.drivers.apply.gathers import configure_gathers
 from mlirules.drivers.apply.invariant import guard_sums
 from mlirules.drivers.apply.programs import as_program, located, shared_context
 from mlirules.drivers.apply.rereading import guard_reductions
@@ -630,6 +631,7 @@ def _later_stages(
                 check_dispatched(module, phase)
         if guards:
             guard_reductions(module)
+            configure_gathers(module)
         _locate(done.outcome, f"{path} after {phase}")
     return current, resume
 
