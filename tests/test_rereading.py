@@ -137,7 +137,8 @@ def test_every_order_on_vulkan(vulkan: str) -> None:
             binary, _ = compile_program(quotient((sizes, summed, order), "main"), target)
         except compiler.CompileError as error:
             # IREE 3.13 says that it cannot: what is read in another order, of sizes for vectors.
-            assert "vector.transfer_read" in str(error)
+            if "vector.transfer_read" not in str(error):
+                raise
             continue
         x = draw.uniform(0.5, 1, sizes).astype(np.float32)
         (found,) = runtime.run(binary, [x], target)
