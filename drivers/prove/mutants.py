@@ -7,7 +7,7 @@ the place where it starts, conditions that only say where the rewrite pays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -26,10 +26,11 @@ class Mutant:
 
 def mutants(rule: Rule) -> Iterator[Mutant]:
     """A rule with one mistake at a time: in a line of its rewrite, or without a condition."""
+    names = {name: expr for name, _, expr, _ in rule.let if expr is not None}
     for at, (line, statement) in enumerate(rule.rewrite):
         if isinstance(statement, BodyText):
             continue
-        for mistake, wrong in _mistakes(statement):
+        for mistake, wrong in _mistakes(statement, names):
             made: list[tuple[Line, ast.Statement | BodyText]] = [(line, w) for w in wrong]
             lines = [*rule.rewrite[:at], *made, *rule.rewrite[at + 1 :]]
             yield Mutant(_variant(rule, rewrite=lines), f"{mistake} in `{line}`")
@@ -45,11 +46,13 @@ def _variant(rule: Rule, **parts: Any) -> Rule:
     return Rule(**(held | parts))
 
 
-def _mistakes(statement: ast.Statement) -> Iterator[tuple[str, tuple[ast.Statement, ...]]]:
+def _mistakes(
+    statement: ast.Statement, names: Mapping[str, ast.Expr]
+) -> Iterator[tuple[str, tuple[ast.Statement, ...]]]:
     """A line of a rewrite with one mistake, as the line or the lines that stand for it."""
     match statement:
         case ast.OpEquation(call=call):
-            for mistake, wrong in _calls(call):
+            for mistake, wrong in _calls(call, names):
                 yield mistake, (replace(statement, call=wrong),)
         case ast.IndexEquation(value=value, op=op):
             for mistake, expr in _expressions(value):
@@ -62,7 +65,7 @@ def _mistakes(statement: ast.Statement) -> Iterator[tuple[str, tuple[ast.Stateme
                 yield "minimum for maximum", (replace(statement, op="min="),)
                 yield "wrong init", _started(statement, "max", 0)
         case ast.Assignment(value=ast.Call() as call):
-            for mistake, wrong in _calls(call):
+            for mistake, wrong in _calls(call, names):
                 yield mistake, (replace(statement, value=wrong),)
 
 
@@ -100,13 +103,13 @@ def _commutes(call: ast.Call) -> bool:
     return call.fn in _COMMUTING
 
 
-def _calls(call: ast.Call) -> Iterator[tuple[str, ast.Call]]:
+def _calls(call: ast.Call, names: Mapping[str, ast.Expr]) -> Iterator[tuple[str, ast.Call]]:
     args = call.args
     named = len(args) >= 2 and all(isinstance(a, ast.Name) for a in args[:2])
     if named and args[0] != args[1] and not _commutes(call):
         yield "swapped operands", replace(call, args=(args[1], args[0], *args[2:]))
     for at, arg in enumerate(args):
-        if call.fn == "torch.aten.slice.Tensor" and at == 4 and _one_element(*args[2:4]):
+        if call.fn == "torch.aten.slice.Tensor" and at == 4 and _one_element(*args[2:4], names):
             continue  # of one element every step is the same
         if _LIBRARY.get(call.fn) == at or _shares_none(call, at):
             continue
@@ -123,8 +126,16 @@ def _calls(call: ast.Call) -> Iterator[tuple[str, ast.Call]]:
 _CASTS = frozenset(f"torch.aten.{name}" for name in ("to.dtype", "_to_copy", "_cast"))
 
 
-def _one_element(start: ast.Expr, end: ast.Expr) -> bool:
-    """Whether a slice ends right after the place where it starts, as it is written."""
+def _one_element(start: ast.Expr, end: ast.Expr, names: Mapping[str, ast.Expr]) -> bool:
+    """Whether a slice ends right after the place where it starts, as it is written.
+
+    ``names``: what the rule's own names stand for.
+    """
+    if isinstance(start, ast.Name) and isinstance(end, ast.Name):
+        match names.get(start.id):
+            case ast.Binary(op="-", left=ast.Name(id=before), right=ast.Literal(value=1)):
+                return before == end.id
+        return False
     match start, end:
         case ast.Literal(value=int(a)), ast.Literal(value=int(b)):
             return b == a + 1
