@@ -109,7 +109,11 @@ def _calls(call: ast.Call, names: Mapping[str, ast.Expr]) -> Iterator[tuple[str,
     if named and args[0] != args[1] and not _commutes(call):
         yield "swapped operands", replace(call, args=(args[1], args[0], *args[2:]))
     for at, arg in enumerate(args):
-        if call.fn == "torch.aten.slice.Tensor" and at == 4 and _one_element(*args[2:4], names):
+        if (
+            call.fn == "torch.aten.slice.Tensor"
+            and at == 4
+            and _one_element(args[2], args[3], names)
+        ):
             continue  # of one element every step is the same
         if _LIBRARY.get(call.fn) == at or _shares_none(call, at):
             continue
