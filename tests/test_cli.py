@@ -195,6 +195,10 @@ def test_compile_passes_flags_on(tmp_path: Path) -> None:
     wrong = mlirules(*arguments, "--iree-no-such-flag")
     assert wrong.returncode == 2
     assert "--iree-no-such-flag" in wrong.stderr
+    second = mlirules("compile", HELLO, HELLO, "-o", tmp_path / "x.vmfb")
+    assert second.returncode == 2
+    assert "is no flag of iree-compile" in second.stderr
+    assert "one program is compiled at a time" in second.stderr
 
 
 def test_generate_tells_what_changed(tmp_path: Path) -> None:

@@ -114,6 +114,14 @@ def test_vulkan_computes(vulkan: str) -> None:
     np.testing.assert_array_equal(result, 2 * a)
 
 
+@pytest.mark.parametrize("isolated", [False, True])
+def test_a_program_for_another_device_says_for_which(isolated: bool) -> None:
+    binary = compile_module(ADD, Target.parse("vulkan:baseline"))
+    inputs = [np.zeros((2, 3), np.float32)] * 2
+    with pytest.raises(RunError, match="another device than it is run on: --target vulkan"):
+        run(binary, inputs, CPU, isolated=isolated)
+
+
 def test_the_layout_of_an_input_does_not_matter(add: bytes) -> None:
     a = np.arange(6, dtype=np.float32).reshape(3, 2).T
     (result,) = run(add, [a, a], CPU)

@@ -521,6 +521,16 @@ _PLAIN_PATH = re.compile(r"[\w./+@%:-]+")
 
 
 def _check_flags(target: Target, flags: Sequence[str]) -> None:
+    for before, word in zip(("=", *flags), flags, strict=False):
+        # The word after a flag without `=` may be its value.
+        if not word.startswith("-") and not (before.startswith("-") and "=" not in before):
+            raise MlirulesError.at(
+                word,
+                "is no flag of iree-compile",
+                code="flag",
+                suggestion="one program is compiled at a time; flags of the compiler start with -- "
+                "and stand after --",
+            )
     if not target.reads_tuning_spec and any(f.partition("=")[0] == _SPEC_FLAG for f in flags):
         raise MlirulesError.at(
             _SPEC_FLAG,

@@ -366,6 +366,13 @@ def run_errors() -> Iterator[None]:
 
 def run_error(error: Exception) -> RunError:
     """What the bindings raise, as RunError."""
+    device = re.search(r'HAL device `#hal\.device\.target<"([a-z]+)"', str(error))
+    if device is not None:
+        kind = "cpu" if device[1] == "local" else device[1]
+        return RunError(
+            "error",
+            f"the program was compiled for another device than it is run on: --target {kind}",
+        )
     return RunError("error", _first_line(error))
 
 
