@@ -366,7 +366,7 @@ def run_errors() -> Iterator[None]:
 
 def run_error(error: Exception) -> RunError:
     """What the bindings raise, as RunError."""
-    device = re.search(r'HAL device `#hal\.device\.target<"([a-z]+)"', str(error))
+    device = re.search(r'not found or unavailable.*#hal\.device\.target<"([a-z]+)"', str(error))
     if device is not None:
         kind = "cpu" if device[1] == "local" else device[1]
         return RunError(
