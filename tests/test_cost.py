@@ -14,7 +14,7 @@ from mlirules.drivers.measure import roofline
 from mlirules.drivers.pipelines import cost
 from mlirules.drivers.pipelines import transform as pipeline
 from mlirules.language.faults import MlirulesError
-from mlirules.language.pipeline import Stage
+from mlirules.language.pipeline import Pipeline, Stage
 from mlirules.support import cache
 
 CPU = Target.parse("cpu")
@@ -352,13 +352,26 @@ def depthwise(channels: int, size: int, stride: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("size", "stride", "rule"),
-    [(14, 1, "linalg-depthwise-by-places-3x3"), (28, 2, "torch-depthwise-channels-last")],
+    ("size", "stride", "kernel", "rule"),
+    [
+        (14, 1, "kernel-depthwise-bare", "linalg-depthwise-by-places-3x3"),
+        (28, 2, "kernel-depthwise-bare-step2", "torch-depthwise-channels-last"),
+    ],
 )
 def test_depthwise_convolutions_run_in_vectors_by_default(
-    size: int, stride: int, rule: str
+    size: int, stride: int, kernel: str, rule: str
 ) -> None:
-    found = pipeline.transform(depthwise(96, size, stride), kind="cpu", costs=cost.Settings(CPU))
+    program = depthwise(96, size, stride)
+    costs = cost.Settings(CPU)
+    found = pipeline.transform(program, kind="cpu", costs=costs)
+    assert found.outcome.counts == {kernel: 1}
+    # What no kernel takes, such as windows with gaps, has forms of its own.
+    stages = [
+        stage
+        for stage in Pipeline.load("cpu-fast").stages
+        if not (stage.name or "").endswith("kernels")
+    ]
+    found = pipeline.transform(program, stages=stages, costs=costs)
     applied = [d for d in found.outcome.decisions if d.applies]
     assert [d.rule for d in applied] == [rule]
     assert applied[0].ratio > 2

@@ -228,15 +228,16 @@ def test_vectors_are_as_long_as_those_of_the_cpu(architecture: str, lanes: int) 
 def test_the_numbers_of_every_convolution(rule: Rule) -> None:
     """By default those of one or two of a file are compared."""
     program = next(test.input for test in rule.tests if test.input is not None)
-    _, arguments = numerics.signature(program)
+    function, arguments = numerics.signature(program)
     ((_, inputs),) = numerics.inputs_of(RunSpec(devices=["cpu"]), arguments)
     plain = compiler.compile_module(program, Target("cpu"))
-    (expected,) = runtime.run(plain, inputs, Target("cpu"))
+    (expected,) = runtime.run(plain, inputs, Target("cpu"), function)
     stages = [Stage(phase="torch", rules=[rule.path], driver="greedy", only=[rule.name])]
     for target in (Target("cpu"), Target("cpu", "x86-64-v3")):
         done = transform(program, stages=stages, costs=Settings(target))
         assert done.outcome.total == 1
-        (got,) = runtime.run(compiler.compile_module(done.text, target), inputs, target)
+        vmfb = compiler.compile_module(done.text, target)
+        (got,) = runtime.run(vmfb, inputs, target, function)
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
