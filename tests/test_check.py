@@ -133,6 +133,7 @@ tests:
 """
 
 
+@pytest.mark.slow
 def test_an_application_of_a_later_phase_is_found(tmp_path: Path) -> None:
     (tmp_path / "made-zero.yaml").write_text(LATER)
     later = Stage(phase="input", rules=[str(tmp_path / "made-zero.yaml")])
@@ -184,6 +185,7 @@ def test_all_public_functions_are_seen() -> None:
         verify(SECOND, done.text, Settings([CPU], inputs=[np.zeros((64, 64), np.float32)]))
 
 
+@pytest.mark.slow
 def test_a_difference_in_the_second_function_alone_is_a_difference(tmp_path: Path) -> None:
     file = wrong(tmp_path, "torch-neg-to-linalg", "-x[...]", "x[...]")
     made = recipe(SECOND, stage(RELU, file))
@@ -285,6 +287,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*served.command(), *words], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_command_writes_nothing_that_is_wrong(tmp_path: Path) -> None:
     model, out = tmp_path / "model.mlir", tmp_path / "model.vmfb"
     model.write_text(PROGRAM)

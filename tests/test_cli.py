@@ -215,7 +215,7 @@ def test_generate_tells_what_changed(tmp_path: Path) -> None:
 
 
 def test_docs_are_made_of_the_rules(tmp_path: Path) -> None:
-    done = mlirules("docs", "torch/to-linalg/matmul", "-o", tmp_path, "--json")
+    done = mlirules("docs", "torch/to-linalg/matmul/torch-mm-to-linalg", "-o", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "rules" / "torch-mm-to-linalg.md").read_text()
     assert "c = torch.aten.mm(a, b)" in page

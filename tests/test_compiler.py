@@ -141,6 +141,7 @@ def test_a_failing_pass_names_the_op() -> None:
     assert failed.value.op == "torch.operator"
 
 
+@pytest.mark.slow
 def test_text_and_module_compile_alike() -> None:
     assert compile_module(parse(RELU), CPU) == compile_module(RELU, CPU)
 

@@ -200,6 +200,7 @@ def only_relu(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_rules_alone_and_with_the_rest_by_iree(
     corpus: Path, tmp_path: Path, only_relu: Path
 ) -> None:
@@ -233,6 +234,7 @@ def test_rules_alone_and_with_the_rest_by_iree(
     assert outcomes == {"EmptySum": "leftover", "Relu": "converted", "Update": "leftover"}
 
 
+@pytest.mark.slow
 def test_everything_about_one_program(corpus: Path, only_relu: Path) -> None:
     shown = _run(corpus, "--pipeline", only_relu, "--show", "Relu")
     assert shown.returncode == 0, shown.stdout + shown.stderr

@@ -172,6 +172,7 @@ def test_without_a_target_nothing_can_be_decided() -> None:
         pipeline.transform(attention(4, 256), stages=stages())
 
 
+@pytest.mark.slow
 def test_measured_once_and_kept(tmp_path: Path) -> None:
     settings = cost.Settings(CPU, measure=True, seconds=0.2)
     text = attention(2, 64)

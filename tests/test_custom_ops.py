@@ -95,6 +95,7 @@ def test_what_executes_nothing_asks_for_nothing(own: Path, told: Told) -> None:
     assert "--trust-python" in (saved / "repeat.txt").read_text()
 
 
+@pytest.mark.slow
 def test_numbers_are_held_against_the_function(own: Path, told: Told) -> None:
     assert told("test", own, "--trust-python")[0] == 0
     model = own.parent / "model.mlir"

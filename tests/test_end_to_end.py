@@ -70,6 +70,7 @@ def test_no_torch_op_is_left(program: str) -> None:
     assert done.leftovers == []
 
 
+@pytest.mark.slow
 def test_gpu_run_compares_with_the_golden(tmp_path: Path) -> None:
     """The script for GPU machines, on the CPU's device: it agrees, and it notices a difference."""
     program = EXAMPLES / "hello_nn_world.mlir"

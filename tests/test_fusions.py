@@ -66,6 +66,7 @@ def test_spelt_out_attention_becomes_one_op(mask: bool) -> None:
     assert any(abs(scale - 8**-0.5) < 1e-12 for scale in scales)
 
 
+@pytest.mark.slow
 def test_attention_there_and_back_computes_the_same() -> None:
     text = attention(mask=True)
     fused = applied(text, "torch/fusions")

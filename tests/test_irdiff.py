@@ -227,6 +227,7 @@ def test_names_order_aliases_and_locations_do_not_count(seed: int) -> None:
         _same(name, text, seed)
 
 
+@pytest.mark.slow
 def test_disguised_programs_of_the_library_do_not_differ() -> None:
     for n, file in enumerate(FILES[::25]):
         for rule in rule_set((str(file),)):
@@ -593,6 +594,7 @@ def test_git_diff_driver_and_difftool(tmp_path: Path) -> None:
     assert "+no program" in git("diff", "--", "model.mlir")
 
 
+@pytest.mark.slow
 def test_differences_of_differences(tmp_path: Path) -> None:
     base, a, b = (tmp_path / n for n in ("base", "a", "b"))
     for folder in (base, a, b):
@@ -613,6 +615,7 @@ def test_differences_of_differences(tmp_path: Path) -> None:
     assert _run("diff", "--of-diffs", a, a, "--base", base).returncode == 0
 
 
+@pytest.mark.slow
 def test_ten_thousand_ops() -> None:
     text = torch_program(1, 7000)
     after, _ = _edited(text, replace, 3)

@@ -37,10 +37,10 @@ def stages(shape: tuple[int, ...], dims: tuple[int, ...], element: str = "f32") 
 @pytest.mark.parametrize(
     ("shape", "dims"),
     [
-        ((1 << 25,), (0,)),
-        ((8, 64, 256, 256), (0, 1, 2, 3)),
+        pytest.param((1 << 25,), (0,), marks=pytest.mark.slow),
+        pytest.param((8, 64, 256, 256), (0, 1, 2, 3), marks=pytest.mark.slow),
         ((4, 3, 1 << 20), (0, 2)),
-        ((1 << 22, 3), (0,)),
+        pytest.param((1 << 22, 3), (0,), marks=pytest.mark.slow),
         ((2, 4000037), (1,)),  # a prime
     ],
 )

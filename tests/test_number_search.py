@@ -51,7 +51,7 @@ func.func @main(%s: tensor<4xMxKxf32>, %v: tensor<4xKx16xf32>) -> tensor<4xMx16x
 """
 
 
-@pytest.mark.parametrize(("m", "k"), [(79, 79), (7, 64)])
+@pytest.mark.parametrize(("m", "k"), [(79, 79), pytest.param(7, 64, marks=pytest.mark.slow)])
 def test_batches_of_normalised_rows_that_fill_no_block(m: int, k: int) -> None:
     """Packed late, all batches but the first were garbage: wav2vec2, every attention like it."""
     text = NORMALISED_ROWS.replace("M", str(m)).replace("K", str(k))

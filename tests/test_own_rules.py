@@ -124,6 +124,7 @@ def test_a_custom_op_compiles_and_runs(
     assert said.count("warning[not-applied]") == 2
 
 
+@pytest.mark.slow
 def test_bench_where_stock_cannot_compile(
     own: Path, tmp_path: Path, told: Callable[..., tuple[int, str]]
 ) -> None:

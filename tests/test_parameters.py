@@ -26,7 +26,7 @@ func.func @main(%x: tensor<4x64xf32>) -> tensor<4x64xf32> {
 """
 
 
-@pytest.mark.parametrize("suffix", [".safetensors", ".irpa"])
+@pytest.mark.parametrize("suffix", [".safetensors", pytest.param(".irpa", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("isolated", [False, True])
 def test_archive_is_what_a_program_loads(tmp_path: Path, suffix: str, isolated: bool) -> None:
     archive = tmp_path / f"w{suffix}"

@@ -48,6 +48,7 @@ def _arguments(folder: Path, *more: str) -> list[str]:
     return [*words, "--folder", str(folder), "--state", state, *more]
 
 
+@pytest.mark.slow
 def test_engines_run_in_turns_and_are_kept(
     peers: Any, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -115,6 +115,7 @@ def test_every_target_kind_has_a_shipped_pipeline() -> None:
     assert default_for("cpu").pipeline == "cpu-fast"
 
 
+@pytest.mark.slow
 def test_a_flag_that_does_not_compile_makes_way_and_says_so() -> None:
     flag = "--iree-llvmcpu-target-triple=no-such-machine"
     cpu = Target.parse("cpu")

@@ -37,6 +37,7 @@ def tanh_rule() -> RuleText:
     return made
 
 
+@pytest.mark.slow
 def test_text_bytes_module_and_path_compile_to_the_same(tmp_path: Path) -> None:
     session = mlirules.Session("cpu")
     path = tmp_path / "program.mlir"
@@ -192,6 +193,7 @@ def test_a_damaged_entry_is_made_again(tmp_path: Path, monkeypatch: pytest.Monke
         assert session.compile(PROGRAM).facts.warm
 
 
+@pytest.mark.slow
 def test_what_a_program_depends_on_is_in_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

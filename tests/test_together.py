@@ -77,6 +77,16 @@ def test_one_compilation_for_all_and_for_all_inputs(compilations: list[object]) 
     assert len(compilations) == 1
 
 
+def test_programs_that_are_called_more_often_share_the_module(compilations: list[object]) -> None:
+    with Session():
+        calls = Calls(CPU)
+        once = calls.add(RELU, [row(5, -6)])
+        twice = [calls.add(NEGATED, [row(at, 1)]) for at in (2, 3)]
+        results = [calls.result(number)[0].tolist() for number in (once, *twice)]
+    assert results == [[5, 0], [-2, -1], [-3, -1]]
+    assert len(compilations) == 1
+
+
 def test_the_program_that_fails_is_told_and_the_others_have_results() -> None:
     with Session():
         calls = Calls(CPU)

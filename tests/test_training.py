@@ -46,6 +46,7 @@ def test_step_on_vulkan(program: str, vulkan: str) -> None:
     check_step(program, Target.parse(vulkan))
 
 
+@pytest.mark.slow
 def test_descent_follows_pytorch() -> None:
     """Ten steps of gradient descent give PyTorch's losses, and end with its parameters."""
     target = Target.parse("cpu")

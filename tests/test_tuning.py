@@ -632,6 +632,7 @@ def test_a_search_measures_its_budget_and_tells(
     store.close()
 
 
+@pytest.mark.slow
 def test_what_is_known_is_not_measured_again(
     searched: tuple[outcome.Outcome, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -310,6 +310,7 @@ def test_sizes_of_dynamic_dims_empty_included() -> None:
     assert {c.inputs for c in report.comparisons} >= {"random", "one NaN", "infinities"}
 
 
+@pytest.mark.slow
 def test_a_counterexample_is_reduced_to_the_op_that_is_wrong(tmp_path: Path) -> None:
     stages = _relu_is_wrong(tmp_path)
     settings = Settings([CPU], sizes=[(2,)])

@@ -86,6 +86,7 @@ def test_modes_are_judged_and_finished_work_is_not_done_again(
     assert "here/unknown" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_wrong_numbers_are_told(zoo: Any, two: Path) -> None:
     relu = zoo.stem(two, "here/relu").with_suffix(".npz")
     with np.load(relu) as values:

@@ -1,10 +1,11 @@
 """Small programs compiled and run together: starting a compiler costs more than what they need.
 
 The bodies of programs become one function, which takes the arguments of all and gives the results
-of all. What the compiler and the runtime do once for a function, a module or a process (much more
-than the work of a few ops) is then done once for all of them. Programs that cannot share a
-function, and those of a group that does not compile or run, are compiled and run alone, so that
-what is wrong is said of the program that has it.
+of all, and those that are called more often than others a function of their own in the same module.
+What the compiler and the runtime do once for a function, a module or a process (much more than the
+work of a few ops) is then done once for all of them. Programs that cannot share a module, and
+those of a group that does not compile or run, are compiled and run alone, so that what is wrong is
+said of the program that has it.
 
 A result of a group that is not what was expected is to be asked for again with :meth:`Calls.alone`:
 IREE 3.13 sorts in place, and where two programs of a function sort the same constant indices, those
@@ -30,6 +31,10 @@ Array = npt.NDArray[Any]
 
 #: How many programs share a function at most: its cost grows faster than their number.
 _MOST = 48
+
+#: What is called once gains nothing from constants that a program of their own computes while the
+#: compiler runs: compiling that takes up to a third of the time.
+_FLAGS = ["--iree-opt-const-eval=false"]
 
 _NAMES = frozenset(["sym_name", "function_type", "sym_visibility"])
 
@@ -62,9 +67,8 @@ class _Group:
     """Programs compiled as one function, by their texts, in the order of its arguments."""
 
     vmfb: bytes
+    function: str
     members: dict[str, _Member]
-
-    FUNCTION = "together"
 
 
 @dataclass
@@ -121,7 +125,7 @@ class Calls:
             self._run_binary([(call, call.program) for call in same])  # type: ignore[misc]
         known = session.current().binaries
         grouped: dict[int, tuple[_Group, dict[str, list[_Call]]]] = {}
-        new: dict[object, dict[str, list[_Call]]] = {}
+        new: dict[tuple[object, ...], dict[object, dict[str, list[_Call]]]] = {}
         for text, own in programs.items():
             found = known.get((text, self._target))
             if isinstance(found, _Group):
@@ -130,35 +134,42 @@ class Calls:
                 self._alone(text, own)
             else:
                 # A function is called as often as the program of it with the most calls.
-                new.setdefault((len(own), shares), {})[text] = own
+                flags, attributes = shares
+                new.setdefault(flags, {}).setdefault((len(own), attributes), {})[text] = own
         for group, members in grouped.values():
             self._run_group(group, members)
-        for found in new.values():
-            texts = list(found)
-            for at in range(0, len(texts), _MOST):
-                self._together({text: found[text] for text in texts[at : at + _MOST]})
+        for functions in new.values():
+            self._together([part for found in functions.values() for part in _parts(found)])
 
-    def _together(self, programs: dict[str, list[_Call]]) -> None:
-        """Compile programs as one function and call it; where that fails, halves of them."""
-        if len(programs) == 1:
-            ((text, calls),) = programs.items()
+    def _together(self, functions: Sequence[dict[str, list[_Call]]]) -> None:
+        """Compile programs as functions of one module and call those.
+
+        Where that fails each function has a module of its own, and then each half of its programs.
+        """
+        if len(functions) == 1 and len(functions[0]) == 1:
+            ((text, calls),) = functions[0].items()
             self._alone(text, calls)
             return
         try:
-            group = _compiled(programs, self._target)
+            groups = _compiled(functions, self._target)
         except MlirulesError:
-            self._halves(programs)
+            for programs in functions:
+                if len(functions) > 1:
+                    self._together([programs])
+                else:
+                    self._halves(programs)
             return
-        for text in programs:
-            session.current().binaries.put((text, self._target), group)
-        self._run_group(group, programs)
+        for group, programs in zip(groups, functions, strict=True):
+            for text in programs:
+                session.current().binaries.put((text, self._target), group)
+            self._run_group(group, programs)
 
     def _halves(self, programs: dict[str, list[_Call]]) -> None:
         items = list(programs.items())
         middle = (len(items) + 1) // 2
         for half in (items[:middle], items[middle:]):
             if half:
-                self._together(dict(half))
+                self._together([dict(half)])
 
     def _run_group(self, group: _Group, programs: dict[str, list[_Call]]) -> None:
         """Call a function of programs until every call of each has been made."""
@@ -169,10 +180,14 @@ class Calls:
             for text, member in group.members.items():
                 own = programs.get(text, ())
                 inputs += own[min(turn, len(own) - 1)].inputs if own else member.inputs
-            calls.append((group.FUNCTION, inputs))
+            calls.append((group.function, inputs))
         given = runtime.run_each(group.vmfb, calls, self._target)
         if any(isinstance(one, MlirulesError) for one in given):
-            self._halves(programs)
+            if len(programs) == 1:
+                ((text, own),) = programs.items()
+                self._alone(text, own)
+            else:
+                self._halves(programs)
             return
         for turn, results in enumerate(given):
             assert not isinstance(results, MlirulesError)
@@ -223,8 +238,20 @@ def _function(module: Any) -> Any | None:
     return function
 
 
-def _shares(text: str, target: Target) -> object | None:
-    """Programs with equal values of this may stand in one function; None: with no other."""
+def _parts(programs: dict[str, list[_Call]]) -> list[dict[str, list[_Call]]]:
+    """At most :data:`_MOST` programs each."""
+    texts = list(programs)
+    return [
+        {text: programs[text] for text in texts[at : at + _MOST]}
+        for at in range(0, len(texts), _MOST)
+    ]
+
+
+def _shares(text: str, target: Target) -> tuple[tuple[object, ...], object] | None:
+    """What programs of one module have in common, and what those of one function have besides.
+
+    None: the program can stand with no other.
+    """
     if "dense_resource" in text:  # its bytes belong to the module
         return None
     try:
@@ -234,7 +261,7 @@ def _shares(text: str, target: Target) -> object | None:
     function = _function(module)
     if function is None:
         return None
-    return compiler.flags_for(target, text), *_others(function).items()
+    return tuple(compiler.flags_for(target, text)), tuple(_others(function).items())
 
 
 def _others(function: Any) -> dict[str, Any]:
@@ -242,43 +269,53 @@ def _others(function: Any) -> dict[str, Any]:
     return {name: function.attributes[name] for name in function.attributes if name not in _NAMES}
 
 
-def _compiled(programs: dict[str, list[_Call]], target: Target) -> _Group:
-    """Programs as one function. Raises :class:`CompileError`."""
+def _compiled(functions: Sequence[dict[str, list[_Call]]], target: Target) -> list[_Group]:
+    """Programs as functions of one module. Raises :class:`CompileError`."""
     context = session.current().context
-    # The modules are kept by name: their ops do not keep them.
-    parsed = {text: compiler.parse(text, "<program>", context) for text in programs}
-    functions: dict[str, Any] = {text: _function(module) for text, module in parsed.items()}
     ir = compiler.ir
     with context, ir.Location.unknown(context):
         module = ir.Module.create()
-        types = [
-            ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-            for function in functions.values()
+        members = [
+            _merged(module, f"together{at}", programs) for at, programs in enumerate(functions)
         ]
-        inputs = [one for type_ in types for one in type_.inputs]
-        outputs = [one for type_ in types for one in type_.results]
-        first = next(iter(functions.values()))
-        attributes = _others(first)
-        attributes["sym_name"] = ir.StringAttr.get(_Group.FUNCTION)
-        attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, outputs))
-        merged = ir.Operation.create("func.func", attributes=attributes, regions=1)
-        module.body.append(merged)
-        block = merged.regions[0].blocks.append(*inputs)
-        returned: list[Any] = []
-        members: dict[str, _Member] = {}
-        at = 0
-        for text, function in functions.items():
-            (body,) = function.regions[0].blocks
-            for argument in body.arguments:
-                argument.replace_all_uses_with(block.arguments[at])
-                at += 1
-            *ops, last = [op.operation for op in body.operations]
-            start = len(returned)
-            returned += last.operands
-            last.erase()  # before what it uses belongs to another module
-            for op in ops:
-                block.append(op)
-            members[text] = _Member(slice(start, len(returned)), programs[text][0].inputs)
-        block.append(ir.Operation.create("func.return", operands=returned))
         module.operation.verify()
-    return _Group(compiler.compile_module(module, target), members)
+    vmfb = compiler.compile_module(module, target, flags=_FLAGS)
+    return [_Group(vmfb, f"together{at}", found) for at, found in enumerate(members)]
+
+
+def _merged(module: Any, name: str, programs: dict[str, list[_Call]]) -> dict[str, _Member]:
+    """Write the bodies of programs into the module as one function."""
+    context = session.current().context
+    ir = compiler.ir
+    # The modules are kept by name: their ops do not keep them.
+    parsed = {text: compiler.parse(text, "<program>", context) for text in programs}
+    functions: dict[str, Any] = {text: _function(one) for text, one in parsed.items()}
+    types = [
+        ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        for function in functions.values()
+    ]
+    inputs = [one for type_ in types for one in type_.inputs]
+    outputs = [one for type_ in types for one in type_.results]
+    attributes = _others(next(iter(functions.values())))
+    attributes["sym_name"] = ir.StringAttr.get(name)
+    attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, outputs))
+    merged = ir.Operation.create("func.func", attributes=attributes, regions=1)
+    module.body.append(merged)
+    block = merged.regions[0].blocks.append(*inputs)
+    returned: list[Any] = []
+    members: dict[str, _Member] = {}
+    at = 0
+    for text, function in functions.items():
+        (body,) = function.regions[0].blocks
+        for argument in body.arguments:
+            argument.replace_all_uses_with(block.arguments[at])
+            at += 1
+        *ops, last = [op.operation for op in body.operations]
+        start = len(returned)
+        returned += last.operands
+        last.erase()  # before what it uses belongs to another module
+        for op in ops:
+            block.append(op)
+        members[text] = _Member(slice(start, len(returned)), programs[text][0].inputs)
+    block.append(ir.Operation.create("func.return", operands=returned))
+    return members
