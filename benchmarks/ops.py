@@ -254,7 +254,8 @@ FORMS: dict[str, tuple[str, ...]] = {
 
 def pipeline_with(base: Pipeline, rules: tuple[str, ...]) -> Pipeline:
     """The pipeline with these rules wherever they fit in the place of what it weighs."""
-    stages = [s for s in base.stages if s.name not in ("depthwise", "linalg-forms")]
+    chosen = ("depthwise", "linalg-forms", "limited-kernels", "shifted-kernels", "kernels")
+    stages = [s for s in base.stages if s.name not in chosen]
     if rules:
         form = Stage(name="form", phase="torch", rules=list(rules), driver="greedy")
         first = next(n for n, stage in enumerate(stages) if stage.name == "to-linalg")
