@@ -20,6 +20,7 @@ from mlirules.drivers.apply.engine import (
 )
 from mlirules.drivers.apply.gathers import configure_gathers
 from mlirules.drivers.apply.invariant import guard_sums
+from mlirules.drivers.apply.looporder import order_loops
 from mlirules.drivers.apply.programs import as_program, located, shared_context
 from mlirules.drivers.apply.rereading import guard_reductions
 from mlirules.drivers.apply.run import Options, Outcome
@@ -630,6 +631,7 @@ def _later_stages(
             if phase in DISPATCHED and done.outcome.total > applied:
                 check_dispatched(module, phase)
         if guards:
+            order_loops(module)
             guard_reductions(module)
             configure_gathers(module)
         _locate(done.outcome, f"{path} after {phase}")
