@@ -43,11 +43,25 @@ def test_each_access_beyond_a_buffer_and_none_within() -> None:
         ("part", f"memref.subview takes indices 6 to 9 {own}"),
         ("r1", f"vector.transfer_read reads indices 6 to 9 {own}"),
         ("p", "memref.store writes index 5 of dim 0 of x, whose extent is 5"),
+        ("q", "memref.load reads index 5 of dim 1 of x, whose extent is 5"),
     ]
     # Told with file, line and column, and not run without checks: no numbers are compared.
     (problem,) = result.problems
     assert re.search(r"^cpu: \S+beyond\.yaml:\d+:9: error\[bounds\]: vector\.load reads", problem)
     assert not result.skipped
+
+
+def test_a_recast_to_other_places_of_its_buffer_is_told_as_unchecked(tmp_path: Path) -> None:
+    text = (RULES / "beyond.yaml").read_text()
+    (tmp_path / "part.yaml").write_text(text.replace("[$(N), 1]", "[7, 1]"))
+    (part,) = rule_set((str(tmp_path / "part.yaml"),))
+    module = parsed(part.tests[0].input or "", part.path)
+    engine_for([part]).run(module, Options(driver="greedy", fold=False, target="cpu"))
+    checks = with_checks(module, part)
+    assert checks is not None
+    ((span, told),) = checks.unchecked
+    assert told == "memref.reinterpret_cast is not checked for bounds"
+    assert span.source_line.strip().startswith("%all = memref.reinterpret_cast %x_base")
 
 
 def test_what_no_number_and_no_crash_would_tell() -> None:
@@ -71,6 +85,6 @@ def test_every_access_of_the_shipped_kernels_is_checked(made: Rule, kind: str) -
     assert isinstance(checks, Checked)
     assert not checks.unchecked
     body = next(v.doc.body for v in made.variants if kind in v.doc.targets)
-    accesses = re.findall(r"\b(?:memref|vector)\.(?:load|store|masked\w+|transfer_\w+)\b", body)
+    accesses = re.findall(r"\b(?:memref|vector)\.(?:load|store|masked\w+|transfer_\w+|gather)\b", body)
     assert len({(row.span.line, row.span.column) for row in checks.rows[0]}) == len(accesses)
     assert module.operation.verify()

@@ -7,6 +7,7 @@ program itself stays as it is, and both compile together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -39,9 +40,13 @@ _VIEWS = frozenset(
         "assume_alignment",
     )
 )
+_RECAST = "memref.reinterpret_cast"
+_METADATA = "iree_codegen.extract_strided_metadata"
+#: What leads from a view to its buffer.
+_THROUGH = _VIEWS | {_RECAST, _METADATA}
 _HARMLESS = _VIEWS | frozenset(
     [
-        "iree_codegen.extract_strided_metadata",
+        _METADATA,
         "memref.alloc",
         "memref.alloca",
         "memref.dealloc",
@@ -216,6 +221,8 @@ def _checked_kernel(executable: Any, symbol: str, rule: Rule, made: Checked) -> 
         found = _reach(op)
         if found is not None:
             accesses.append((op, found))
+        elif op.name == _RECAST and _is_whole(op):
+            continue
         elif op.name not in _HARMLESS and any(_is_memref(v) for v in op.operands):
             made.unchecked.append((_span(op, rule), f"{op.name} is not checked for bounds"))
     rows = [row for op, found in accesses for row in _rows(op, found, rule)]
@@ -274,6 +281,35 @@ def _is_memref(value: Any) -> bool:
         ir.MemRefType(value.type)
         return True
     return False
+
+
+def _is_whole(op: Any) -> bool:
+    """Whether a recast is all of a buffer in another shape, row by row: `%x_base`, `%x_offset`.
+
+    Such a view goes nowhere that its own extents do not say.
+    """
+    base, *rest = op.operands
+    if isinstance(base.owner, ir.Block) or base.owner.name != _METADATA:
+        return False
+    told = base.owner
+    sizes, strides, offsets = (
+        list(ir.DenseI64ArrayAttr(op.attributes[key]))
+        for key in ("static_sizes", "static_strides", "static_offsets")
+    )
+    dynamic = ir.ShapedType.get_dynamic_size()
+    buffer = ir.MemRefType(told.operands[0].type)
+    if not buffer.has_static_shape or dynamic in sizes or rest != [told.results[1]]:
+        return False
+    rows = [math.prod(sizes[n + 1 :]) for n in range(len(sizes))]
+    held = math.prod(buffer.shape)
+    shape = list(buffer.shape)
+    plain = [math.prod(shape[n + 1 :]) for n in range(len(shape))]
+    return bool(
+        strides == rows
+        and math.prod(sizes) == held
+        and offsets == [dynamic]
+        and buffer.get_strides_and_offset()[0] == plain
+    )
 
 
 def _reach(op: Any) -> _Reach | None:
@@ -366,7 +402,7 @@ def _buffer(value: Any, rule: Rule) -> str:
     doc = rule.doc
     assert isinstance(doc, KernelDoc)
     shown = str(value.type)
-    while not isinstance(value.owner, ir.Block) and value.owner.name in _VIEWS:
+    while not isinstance(value.owner, ir.Block) and value.owner.name in _THROUGH:
         value = value.owner.operands[0]
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.name != "stream.binding.subspan":
@@ -491,7 +527,7 @@ def _guard(op: Any, found: _Reach, notes: Any, number: int, beyond: dict[Any, An
 def _beyond(emit: _Emit, buffer: Any, known: dict[Any, Any]) -> Any:
     """Whether one of the views through which a buffer is reached is wrong already."""
     wrong: Any = None
-    while not isinstance(buffer.owner, ir.Block) and buffer.owner.name in _VIEWS:
+    while not isinstance(buffer.owner, ir.Block) and buffer.owner.name in _THROUGH:
         bad = known.get(buffer)
         if bad is not None:
             wrong = bad if wrong is None else emit.two("ori", wrong, bad)
