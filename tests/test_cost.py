@@ -356,7 +356,7 @@ def depthwise(channels: int, size: int, stride: int) -> str:
     ("size", "stride", "kernel", "rule"),
     [
         (14, 1, "kernel-depthwise-bare", "linalg-depthwise-by-places-3x3"),
-        (28, 2, "kernel-depthwise-bare-step2", "torch-depthwise-channels-last"),
+        (28, 2, "kernel-depthwise-bare", "torch-depthwise-channels-last"),
     ],
 )
 def test_depthwise_convolutions_run_in_vectors_by_default(
