@@ -85,6 +85,7 @@ def test_every_access_of_the_shipped_kernels_is_checked(made: Rule, kind: str) -
     assert isinstance(checks, Checked)
     assert not checks.unchecked
     body = next(v.doc.body for v in made.variants if kind in v.doc.targets)
-    accesses = re.findall(r"\b(?:memref|vector)\.(?:load|store|masked\w+|transfer_\w+|gather)\b", body)
+    ops = r"\b(?:memref|vector)\.(?:load|store|masked\w+|transfer_\w+|gather)\b"
+    accesses = re.findall(ops, body)
     assert len({(row.span.line, row.span.column) for row in checks.rows[0]}) == len(accesses)
     assert module.operation.verify()

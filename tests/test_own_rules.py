@@ -90,7 +90,7 @@ def test_each_rule_goes_where_its_ops_are(
     target = "vulkan" if name == "vulkan" else "cpu"
     conversion = (None, ["my-twice-to-linalg"])
     fusions = [("fusions", [])] if name == "vulkan" else []
-    own_stages = ("limited-kernels", "shifted-kernels", "kernels", "depthwise")
+    own_stages = ("limited-kernels", "added-kernels", "shifted-kernels", "kernels", "depthwise")
     turned = [(stage, []) for stage in own_stages] if name == "cpu-fast" else []
     assert stages(name, own, target) == [
         (None, ["my-twice-thrice-fuse"]),

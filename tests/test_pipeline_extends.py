@@ -45,6 +45,7 @@ without_flags: [--iree-global-opt-data-tiling]
         "one",
         "decompose",
         "limited-kernels",
+        "added-kernels",
         "shifted-kernels",
         "kernels",
         "depthwise",
