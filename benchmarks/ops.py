@@ -254,7 +254,7 @@ FORMS: dict[str, tuple[str, ...]] = {
 
 def pipeline_with(base: Pipeline, rules: tuple[str, ...]) -> Pipeline:
     """The pipeline with these rules wherever they fit in the place of what it weighs."""
-    chosen = ("depthwise", "linalg-forms", "limited-kernels", "shifted-kernels", "kernels")
+    chosen = ("depthwise", "linalg-forms", "limited-kernels", "added-kernels", "shifted-kernels", "kernels")
     stages = [s for s in base.stages if s.name not in chosen]
     if rules:
         form = Stage(name="form", phase="torch", rules=list(rules), driver="greedy")
