@@ -254,8 +254,8 @@ FORMS: dict[str, tuple[str, ...]] = {
 
 def pipeline_with(base: Pipeline, rules: tuple[str, ...]) -> Pipeline:
     """The pipeline with these rules wherever they fit in the place of what it weighs."""
-    chosen = ("depthwise", "linalg-forms", "limited-kernels", "added-kernels", "shifted-kernels", "kernels")
-    stages = [s for s in base.stages if s.name not in chosen]
+    chosen = ("depthwise", "linalg-forms", "kernels")
+    stages = [s for s in base.stages if s.name not in chosen and not s.name.endswith("-kernels")]
     if rules:
         form = Stage(name="form", phase="torch", rules=list(rules), driver="greedy")
         first = next(n for n, stage in enumerate(stages) if stage.name == "to-linalg")
