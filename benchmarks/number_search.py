@@ -1,9 +1,10 @@
 """Search for wrong numbers: made-up programs under exactly a shipped pipeline, against PyTorch.
 
-Each number makes one small program: a product, a convolution, a reduction or a chain of products,
-with odd, prime, 1-sized and large sizes, batches, groups, strides and dilations, and what models
-put before and after them (softmax, normalisation, residuals). Several are compiled together; what
-fails together is compiled alone. Results go to a file line by line: run again to go on.
+Each number makes one small program: a product, a convolution, a pooling, a reduction or a chain of
+products, with odd, prime, 1-sized and large sizes, batches, groups, strides and dilations, and what
+models put before and after them (softmax, normalisation, residuals, other orders of dims). Several
+are compiled together; what fails together is compiled alone. Results go to a file line by line: run
+again to go on.
 
     python benchmarks/number_search.py --seconds 600 --store numbers.jsonl
     python benchmarks/number_search.py --only 137 --target vulkan --pipeline vulkan
@@ -64,7 +65,8 @@ class _Module(torch.nn.Module):
 def case(number: int) -> Case:
     """The program of a number, always the same one."""
     pick = random.Random(number)
-    made = pick.choices([_product, _convolution, _reduction, _chain], [5, 5, 2, 3])[0](pick)
+    kinds = [_product, _convolution, _reduction, _chain, _pooling]
+    made = pick.choices(kinds, [5, 5, 4, 3, 1])[0](pick)
     words, function, shapes, dtype = made
     generator = torch.Generator().manual_seed(number)
     inputs = [torch.randn(s, generator=generator).to(dtype) for s in shapes]
@@ -146,9 +148,11 @@ def _chain(pick: random.Random) -> _Made:
 
 def _convolution(pick: random.Random) -> _Made:
     rank = pick.choice((1, 2, 2))
-    groups = pick.choice((1, 1, 1, 2, 3, 4, 8, 16))
+    groups = pick.choice((1, 1, 1, 2, 3, 4, 6, 8, 12, 16, 28))
     inner = pick.choice((1, 1, 2, 3, 5, 8, 16))
     outer = pick.choice((1, 1, 2, 3, 5, 8, 16))
+    if groups > 1 and pick.random() < 0.4:
+        inner = outer = 1  # depthwise
     transposed = pick.random() < 0.15
     kernel = tuple(pick.choice((1, 1, 2, 3, 3, 4, 5, 7)) for _ in range(rank))
     if rank == 1 and pick.random() < 0.3:
@@ -194,9 +198,32 @@ def _reduction(pick: random.Random) -> _Made:
     }
     name = pick.choice(list(table))
     before, f = _around(pick, AROUND)
+    after, h = _ordered(pick)
     reduce = table[name]
-    words = f"{name} over {dims} of [{before}]"
-    return words, lambda x: reduce(f(x)), [shape], torch.float32
+    words = f"{name} over {dims} of [{before}]{after}"
+    return words, lambda x: h(reduce(f(x))), [shape], torch.float32
+
+
+def _ordered(pick: random.Random) -> tuple[str, Function]:
+    """Half of the time, dims in another order: the same for every result of so many dims."""
+    if pick.random() < 0.5:
+        return "", lambda x: x
+    order = pick.sample(range(4), 4)
+    return f", dims by {order}", lambda x: x.permute([d for d in order if d < x.dim()])
+
+
+def _pooling(pick: random.Random) -> _Made:
+    rank = pick.choice((1, 2, 2))
+    kernel = tuple(pick.choice((1, 2, 3, 3, 5)) for _ in range(rank))
+    stride = pick.choice((1, 2, 2, 3))
+    padding = tuple(pick.choice((0, k // 2)) for k in kernel)
+    size = tuple(k + pick.choice((1, 2, 5, 8, 13, 16)) for k in kernel)
+    name = pick.choice(("avg_pool", "max_pool"))
+    op: Any = getattr(functional, f"{name}{rank}d")
+    after, h = _ordered(pick)
+    shape = (pick.choice((1, 2, 3)), pick.choice((1, 2, 4, 7, 12, 28, 30, 32)), *size)
+    words = f"{name}, kernel {kernel}, stride {stride}, padding {padding}{after}"
+    return words, lambda x: h(op(x, kernel, stride, padding)), [shape], torch.float32
 
 
 # ---------------------------------------------------------------- running them
@@ -209,7 +236,8 @@ def check(cases: Sequence[Case], target: Target, pipeline: Pipeline) -> dict[int
         with torch.no_grad():
             wanted[one.number] = one.function(*one.inputs)
             exported = torch.export.export(_Module(one.function), tuple(one.inputs))
-        texts[one.number] = fx_import(exported.run_decompositions(), _name(one))
+        imported = fx_import(exported.run_decompositions(), _name(one))
+        texts[one.number] = str(imported.module.operation.get_asm())
     together = "".join(_body(text) for text in texts.values())
     try:
         vmfb, _ = compile_program(together, target, pipeline, timeout=300)
