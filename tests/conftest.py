@@ -25,9 +25,6 @@ REQUIRED_DEVICES = "MLIRULES_REQUIRE_DEVICES"
 # Of the processes that tests start, each would compile the sources anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# What llvmpipe, the Vulkan driver on the CPU, runs once gains nothing from optimised code.
-os.environ.setdefault("GALLIVM_PERF", "no_opt")
-
 
 @cache
 def _why_no_device(driver: str) -> str | None:
