@@ -7,7 +7,8 @@ Without a program: HelloNNWorld, the BERT of the demo, and ResNet-50 where PyTor
 here. Both are run in turns as processes of their own. The table gives the medians of the seconds
 by the clock and of the seconds of processor time (children included, which a busy machine disturbs
 less), and their ratios to `iree-compile`, which gets the target's flags and torch input and no
-rule. The caches (rule sets, costs) are warmed by a run that is not counted.
+rule; it is the compiler's own binary, and beside it what pip puts on the path, a script that starts
+it. The caches (rule sets, costs) are warmed by a run that is not counted.
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ def compiling(model: Path, pipelines: Sequence[str], rounds: int, table: Table) 
         out = ["-o", str(Path(folder) / "model.vmfb")]
         stock = [str(compiler.tool_path("iree-compile")), str(model), "--iree-input-type=torch"]
         ways = {"iree-compile": [*stock, *Target.parse("cpu").flags, *out]}
+        # What pip puts on the path is a script in Python, which starts that.
+        script = Path(sys.executable).with_name("iree-compile")
+        if script.exists():
+            ways["iree-compile, pip's"] = [str(script), *ways["iree-compile"][1:]]
         for name in pipelines:
             ways[name] = [*ours, "compile", str(model), "--pipeline", name, *out]
         samples: dict[str, list[Seconds]] = {name: [] for name in ways}

@@ -10,6 +10,7 @@ turns on the same inputs; ratios are medians over the rounds.
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import child as measuring
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines.transform import compile_program, default_for
-from mlirules.language.pipeline import Expect, Stage
+from mlirules.language.stage import Expect, Stage
 
 
 def _type(*shape: int) -> str:
@@ -72,7 +73,7 @@ def measure(name: str, text: str, target: Target, seconds: float) -> dict[str, A
     """One op both ways: milliseconds, the ratio with its quartiles, how far results are apart."""
     line = default_for(target.kind)
     kernels = Stage(phase="torch", rules=["kernels"], driver="greedy", expect=Expect(applied=1))
-    ours = line.model_copy(update={"pipeline": "kernel", "stages": [kernels, *line.stages]})
+    ours = replace(line, pipeline="kernel", stages=[kernels, *line.stages])
     programs = {form.pipeline: compile_program(text, target, form)[0] for form in (line, ours)}
     inputs = numerics.random_inputs(numerics.signature(text)[1])
     found = measuring.compare(programs, inputs, target, seconds=seconds)

@@ -16,7 +16,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -311,7 +311,7 @@ def main() -> int:
     target = Target.parse(asked.target)
     pipeline = Pipeline.load(asked.pipeline) if asked.pipeline else default_for(target.kind)
     # The programs are small, and stand for products of large ones.
-    pipeline = pipeline.model_copy(update={"large_products": []})
+    pipeline = replace(pipeline, large_products=[])
     stored = asked.store.read_text().splitlines() if asked.store and asked.store.exists() else []
     done = {json.loads(line)["number"] for line in stored}
     first = max([asked.first, *(number + 1 for number in done)])

@@ -18,7 +18,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure.child import relative_error
 from mlirules.drivers.pipelines.transform import Pipeline, compile_program
 from mlirules.language.faults import MlirulesError
-from mlirules.language.pipeline import Stage
+from mlirules.language.stage import Stage
 
 #: What numpy reads, when it is loaded, of the threads that it may use.
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -260,7 +260,7 @@ def pipeline_with(base: Pipeline, rules: tuple[str, ...]) -> Pipeline:
         form = Stage(name="form", phase="torch", rules=list(rules), driver="greedy")
         first = next(n for n, stage in enumerate(stages) if stage.name == "to-linalg")
         stages.insert(first if rules[0].startswith("torch/") else len(stages), form)
-    return base.model_copy(update={"stages": stages})
+    return replace(base, stages=stages)
 
 
 def fitting(op: Convolution | Product) -> list[str]:

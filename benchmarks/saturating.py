@@ -27,6 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ def gains(zoo: Path, models: list[str], rounds: int, seconds: float) -> int:
     target = Target.parse("cpu")
     line = Pipeline.load("cpu-fast")
     stages = [s for s in line.stages if s.name != "algebra"]
-    lines = {"without": line.model_copy(update={"stages": stages}), "with": line}
+    lines = {"without": replace(line, stages=stages), "with": line}
     upto = [s for s in line.stages if s.name in ("attention", "algebra")]
     print(f"{machine()}\n")
     head = ("program", "steps", "stage CPU s", "without ms", "with ms", "times as fast")

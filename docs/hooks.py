@@ -12,7 +12,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mlirules.commands.docs import rule_page
 from mlirules.drivers.quality.config_test import any_rules
 from mlirules.generator import pages
-from mlirules.language.loader import LIBRARY
+from mlirules.language.rulefiles import LIBRARY
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -85,6 +85,8 @@ def _load() -> None:
     import mlirules.commands
     import mlirules.drivers.apply.programs
     import mlirules.drivers.pipelines.transform
+    import mlirules.language.loader
+    import mlirules.language.pipeline_file
 
     for found in pkgutil.iter_modules(mlirules.commands.__path__, "mlirules.commands."):
         importlib.import_module(found.name)

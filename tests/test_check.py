@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,9 @@ from mlirules.drivers.quality.verify import (
     verify,
 )
 from mlirules.language.faults import CheckFailed, MlirulesError
-from mlirules.language.loader import LIBRARY
-from mlirules.language.pipeline import Pipeline, Stage
+from mlirules.language.pipeline import Pipeline
+from mlirules.language.rulefiles import LIBRARY
+from mlirules.language.stage import Stage
 
 CPU = Target.parse("cpu")
 TYPE = "--iree-global-opt-demote-contraction-inputs-type=bf16"
@@ -57,7 +59,7 @@ def recipe(
     program: str, *stages: Stage, flags: tuple[str, ...] = (), user: tuple[str, ...] = ()
 ) -> Recipe:
     line = Pipeline(pipeline="made", summary="Made.", targets=["cpu"], stages=list(stages))
-    return Recipe(program, CPU, line.model_copy(update={"flags": list(flags)}), flags=user)
+    return Recipe(program, CPU, replace(line, flags=list(flags)), flags=user)
 
 
 def stage(*rules: str | Path) -> Stage:

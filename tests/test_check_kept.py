@@ -83,3 +83,18 @@ def test_the_answer_needs_no_compiler(rule: Path) -> None:
     *said, loaded = done.stdout.splitlines()
     assert json.loads(loaded) == []
     assert said == ["1 files, no faults"]
+
+
+def test_a_compile_needs_no_model_of_rules_that_were_read(tmp_path: Path) -> None:
+    program = Path(__file__).parent.parent / "examples" / "hello_nn_world.mlir"
+    code = (
+        "import sys, json\nfrom mlirules.cli import main\n"
+        f"words = ['compile', {str(program)!r}, '-p', 'cpu', '-o', {str(tmp_path / 'x.vmfb')!r}]\n"
+        "try: main(words)\nexcept SystemExit as done: assert not done.code\n"
+        "names = {m.partition('.')[0] for m in sys.modules}\n"
+        "print(json.dumps(sorted(names & {'pydantic', 'typer', 'yaml'})))"
+    )
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (tmp_path / "x.vmfb").exists()
+    assert json.loads(done.stdout.splitlines()[-1]) == []

@@ -32,8 +32,9 @@ from mlirules.language.config.op import ConfigRule
 from mlirules.language.config.write import write_config
 from mlirules.language.config_loader import CONFIGS, load_config
 from mlirules.language.faults import MlirulesError
-from mlirules.language.loader import LIBRARY, load_rules
+from mlirules.language.loader import load_rules
 from mlirules.language.pipeline import Pipeline
+from mlirules.language.rulefiles import LIBRARY
 
 HERE = Path(__file__).parent
 FAULTY = sorted((HERE / "faulty_configs").glob("*.yaml"))
@@ -360,7 +361,7 @@ def test_pipeline_stage_configures_and_expects(tmp_path: Path) -> None:
     stage = {"phase": "configuration", "rules": [str(tmp_path / "rule.yaml")]}
 
     def line(**expect: Any) -> Pipeline:
-        return Pipeline.model_validate(
+        return Pipeline.of(
             {
                 "pipeline": "configured",
                 "summary": "For a test.",

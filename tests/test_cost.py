@@ -14,7 +14,8 @@ from mlirules.drivers.measure import roofline
 from mlirules.drivers.pipelines import cost
 from mlirules.drivers.pipelines import transform as pipeline
 from mlirules.language.faults import MlirulesError
-from mlirules.language.pipeline import Pipeline, Stage
+from mlirules.language.pipeline import Pipeline
+from mlirules.language.stage import Stage
 from mlirules.support import cache
 
 CPU = Target.parse("cpu")

@@ -16,7 +16,7 @@ from mlirules.drivers.iree import compiler, cpu, runtime
 from mlirules.drivers.iree.targets import CPU_ARCHITECTURES, Target
 from mlirules.drivers.pipelines.transform import rule_set
 from mlirules.drivers.quality.ruletest import run_tests
-from mlirules.language.loader import LIBRARY, holds_config, rule_files
+from mlirules.language.rulefiles import LIBRARY, holds_config, rule_files
 
 Array = npt.NDArray[Any]
 

@@ -23,8 +23,8 @@ from mlirules.drivers.quality.ruletest import run_test
 from mlirules.generator import objects
 from mlirules.language import consent
 from mlirules.language.faults import MlirulesError
-from mlirules.language.pipeline import Stage
 from mlirules.language.rule import Rule
+from mlirules.language.stage import Stage
 
 CPU = Target.parse("cpu")
 RULES = Path(__file__).parent / "dynamic_kernels"

@@ -10,11 +10,11 @@ import pytest
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.quality import checklines, completion, editor, symbols
-from mlirules.language import library
+from mlirules.language import library, loader
 from mlirules.language.family import MAX_MEMBERS
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.loader import load_rule, load_rules, rules_of
-from mlirules.language.source import load_yaml
+from mlirules.language.reading import load_yaml
 from mlirules.support import cache
 
 RULE = """\
@@ -200,7 +200,7 @@ def test_kept_members_are_those_that_were_read(
     file.write_text(RULE)
     folder = load_rules([tmp_path])
     library.open_rules([tmp_path])
-    monkeypatch.setattr(library, "rules_of", lambda *_a, **_k: pytest.fail("read again"))
+    monkeypatch.setattr(loader, "rules_of", lambda *_a, **_k: pytest.fail("read again"))
     kept = library.open_rules([tmp_path]).rules()
     assert [r.name for r in kept] == [r.name for r in folder]
     assert [r.origin for r in kept] == [r.origin for r in folder]

@@ -9,8 +9,9 @@ import pytest
 
 from mlirules.language.format import _meaning as meaning
 from mlirules.language.format import formatted
-from mlirules.language.loader import LIBRARY, rules_of
-from mlirules.language.source import load_yaml
+from mlirules.language.loader import rules_of
+from mlirules.language.reading import load_yaml
+from mlirules.language.rulefiles import LIBRARY
 
 AFTER = """\
 # a comment at the top

@@ -15,7 +15,8 @@ from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import compile_program, engine_for, rule_set
 from mlirules.language.faults import MlirulesError
 from mlirules.language.loader import load_rule
-from mlirules.language.pipeline import Pipeline, Stage
+from mlirules.language.pipeline import Pipeline
+from mlirules.language.stage import Stage
 
 DRIVERS: tuple[DriverName, ...] = ("greedy", "walk", "conversion")
 
@@ -160,7 +161,7 @@ CONVOLUTION = """func.func @f(%x: tensor<1x3x8x8xf32>, %w: tensor<4x3x1x1xf32>) 
 
 @pytest.mark.parametrize("phase", ["input", "preprocessing"])
 def test_linalg_rules_between_the_phases_of_the_compiler(phase: str) -> None:
-    stage = Stage.model_validate(
+    stage = Stage.of(
         {
             "phase": phase,
             "rules": ["linalg/convolution"],

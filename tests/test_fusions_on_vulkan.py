@@ -16,8 +16,8 @@ from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines.transform import rule_set, transform
 from mlirules.drivers.quality.ruletest import run_test
-from mlirules.language.loader import LIBRARY
-from mlirules.language.pipeline import Stage
+from mlirules.language.rulefiles import LIBRARY
+from mlirules.language.stage import Stage
 
 SETS = ("torch/fusions", "torch/unfuse", "linalg")
 CONVERSIONS = [

@@ -16,9 +16,10 @@ from mlirules.drivers.quality.check import check_rule
 from mlirules.language.config.op import ConfigRule
 from mlirules.language.config_loader import config_of
 from mlirules.language.faults import MlirulesError
-from mlirules.language.loader import LIBRARY, holds_config, kind_of, rules_of
+from mlirules.language.loader import kind_of, rules_of
+from mlirules.language.reading import load_yaml
 from mlirules.language.rule import Rule
-from mlirules.language.source import load_yaml
+from mlirules.language.rulefiles import LIBRARY, holds_config
 
 CORPUS = Path(__file__).parent / "malformed"
 SECONDS = 10.0  # for one file, on a slow and busy machine; most take milliseconds

@@ -20,8 +20,9 @@ from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.pipelines.transform import rule_set, transform
 from mlirules.language.faults import MlirulesError
-from mlirules.language.loader import LIBRARY, holds_config, rule_files
-from mlirules.language.pipeline import Pipeline, Stage
+from mlirules.language.pipeline import Pipeline
+from mlirules.language.rulefiles import LIBRARY, holds_config, rule_files
+from mlirules.language.stage import Stage
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"

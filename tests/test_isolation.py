@@ -9,7 +9,7 @@ import pytest
 import served
 from mlirules.drivers.pipelines.transform import rule_set
 from mlirules.drivers.quality.isolated import run_apart
-from mlirules.language.loader import rule_files
+from mlirules.language.rulefiles import rule_files
 
 # A read far outside of what the process holds: the program dies when it runs.
 RULE = """rule: made-{name}

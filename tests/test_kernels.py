@@ -27,8 +27,8 @@ from mlirules.language import consent
 from mlirules.language.faults import MlirulesError
 from mlirules.language.loader import load_rule
 from mlirules.language.model import RunSpec
-from mlirules.language.pipeline import Stage
 from mlirules.language.rule import Rule
+from mlirules.language.stage import Stage
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parent / "examples" / "kernels"

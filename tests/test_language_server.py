@@ -15,7 +15,7 @@ from mlirules.drivers.quality import completion, symbols
 from mlirules.drivers.quality import editor as language
 from mlirules.drivers.quality.check import check_rule
 from mlirules.language.faults import MlirulesError
-from mlirules.language.loader import LIBRARY
+from mlirules.language.rulefiles import LIBRARY
 
 MM = LIBRARY / "torch/to-linalg/matmul/torch-mm-to-linalg.yaml"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlirules.drivers.iree import compiler
-from mlirules.language import library
+from mlirules.language import loader
 from mlirules.language.faults import MlirulesError
 from mlirules.language.library import RuleSet, open_rules, reachable
 from mlirules.language.loader import load_rules
@@ -47,7 +47,7 @@ def test_what_is_kept_is_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read = load_rules([shipped], ops=compiler.op_oracle)
     opened(shipped)
     # From now on only what is kept can give them.
-    monkeypatch.setattr(library, "rules_of", lambda *_args, **_rest: pytest.fail("read again"))
+    monkeypatch.setattr(loader, "rules_of", lambda *_args, **_rest: pytest.fail("read again"))
     kept = opened(shipped).rules()
     assert [repr(r.doc) for r in kept] == [repr(r.doc) for r in read]
     for one, other in zip(kept, read, strict=True):

@@ -10,7 +10,7 @@ from mlirules.drivers.iree.compiler import op_oracle
 from mlirules.drivers.quality.check import check_rule
 from mlirules.language.faults import EXIT_INPUT_WRONG, Fault, MlirulesError
 from mlirules.language.loader import load_rule, load_rules
-from mlirules.language.source import load_yaml
+from mlirules.language.reading import load_yaml
 
 CORPUS = Path(__file__).parent / "malformed"
 EXPECTED: dict[str, list[dict[str, Any]]] = json.loads(

@@ -7,6 +7,7 @@ where it stopped, ``python benchmarks/number_search.py --seconds 3600 --store FI
 import importlib.util
 import itertools
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -58,7 +59,7 @@ def test_batches_of_normalised_rows_that_fill_no_block(m: int, k: int) -> None:
     rng = np.random.default_rng(0)
     rows = rng.uniform(0.5, 1, (4, m, k)).astype(np.float32)
     values = rng.uniform(-1, 1, (4, k, 16)).astype(np.float32)
-    packing = default_for("cpu").model_copy(update={"large_products": []})
+    packing = replace(default_for("cpu"), large_products=[])
     vmfb, _ = compile_program(text, CPU, packing)
     (found,) = runtime.run(vmfb, [rows, values], CPU)
     exact = (rows / rows.sum(-1, keepdims=True)) @ values

@@ -8,8 +8,8 @@ import pytest
 
 from mlirules.cli import main
 from mlirules.language.faults import MlirulesError
-from mlirules.language.loader import rule_files
 from mlirules.language.pipeline import PIPELINES, Pipeline
+from mlirules.language.rulefiles import rule_files
 
 DOCS = Path(__file__).parent.parent / "docs" / "pipelines.md"
 

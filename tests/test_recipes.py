@@ -12,7 +12,7 @@ from mlirules.drivers.quality.check import check_rule
 from mlirules.drivers.quality.ruletest import run_test
 from mlirules.language import consent
 from mlirules.language.loader import rules_of
-from mlirules.language.source import load_yaml
+from mlirules.language.reading import load_yaml
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -11,7 +11,8 @@ from mlirules.drivers.iree import compiler
 from mlirules.drivers.quality.check import check_rule
 from mlirules.drivers.quality.remarks import left_open, untrue
 from mlirules.language.faults import Fault
-from mlirules.language.loader import LIBRARY, holds_config, load_rule, load_rules, rule_files
+from mlirules.language.loader import load_rule, load_rules
+from mlirules.language.rulefiles import LIBRARY, holds_config, rule_files
 
 RULE = """\
 rule: my-mm

@@ -15,9 +15,10 @@ from mlirules.drivers.iree import compiler
 from mlirules.drivers.pipelines.transform import rule_set
 from mlirules.drivers.quality.ruletest import run_tests
 from mlirules.language import model
-from mlirules.language.loader import LIBRARY, holds_config, rule_files, rules_of
+from mlirules.language.loader import rules_of
+from mlirules.language.reading import load_yaml
 from mlirules.language.rule import Rule
-from mlirules.language.source import load_yaml
+from mlirules.language.rulefiles import LIBRARY, holds_config, rule_files
 
 FILES = [file for file in rule_files(LIBRARY) if not holds_config(file)]
 

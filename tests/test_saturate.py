@@ -25,8 +25,9 @@ from mlirules.drivers.pipelines import cost
 from mlirules.drivers.pipelines.transform import rule_set, transform
 from mlirules.language.faults import MlirulesError
 from mlirules.language.loader import load_rule
-from mlirules.language.pipeline import Pipeline, Stage
+from mlirules.language.pipeline import Pipeline
 from mlirules.language.rule import Rule
+from mlirules.language.stage import Stage
 
 T = "!torch.vtensor<[4,4],f32>"
 TESTS = """\
@@ -221,7 +222,7 @@ def test_the_stage_of_the_default_pipeline_and_its_margin() -> None:
     assert done.outcome.total == 3
     (weighed,) = done.outcome.decisions
     gain = weighed.before_ms / weighed.after_ms
-    dearer = stage.model_copy(update={"margin": gain - 1 + 0.01})
+    dearer = replace(stage, margin=gain - 1 + 0.01)
     assert not transform(ONE, stages=[dearer], costs=settings).outcome.total
 
 

@@ -13,7 +13,7 @@ from mlirules.language import model as rule_model
 from mlirules.language import schema
 from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.config import model as config
-from mlirules.language.loader import LIBRARY
+from mlirules.language.rulefiles import LIBRARY
 
 MODELINE = re.compile(r"^# yaml-language-server: \$schema=(\S+)$")
 

@@ -20,7 +20,7 @@ from mlirules.drivers.pipelines.transform import transform
 from mlirules.language.faults import MlirulesError
 from mlirules.language.library import Contents
 from mlirules.language.loader import load_rule
-from mlirules.language.pipeline import Stage
+from mlirules.language.stage import Stage
 
 ROOT = Path(__file__).resolve().parent.parent
 RULE = """\

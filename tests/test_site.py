@@ -9,7 +9,7 @@ import pytest
 
 import mlirules
 from mlirules.drivers.quality.config_test import any_rules
-from mlirules.language.loader import LIBRARY
+from mlirules.language.rulefiles import LIBRARY
 
 pytest.importorskip("mkdocstrings", reason="the site's API pages are made by it")
 pytest.importorskip("material", reason="the site is made by mkdocs-material")

@@ -14,8 +14,9 @@ from mlirules.drivers.quality import checklines
 from mlirules.drivers.quality.mutation import measure
 from mlirules.drivers.quality.synthesis import conditions, synthesise
 from mlirules.language.faults import MlirulesError
-from mlirules.language.loader import LIBRARY, load_rule, rule_files
+from mlirules.language.loader import load_rule
 from mlirules.language.rule import Rule
+from mlirules.language.rulefiles import LIBRARY, rule_files
 
 EXPLAIN = Path(__file__).parent / "explain"
 

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +28,9 @@ from mlirules.drivers.quality.verify import (
     verify,
 )
 from mlirules.language.faults import CheckFailed
-from mlirules.language.loader import LIBRARY, holds_config, rule_files
-from mlirules.language.pipeline import Pipeline, Stage
+from mlirules.language.pipeline import Pipeline
+from mlirules.language.rulefiles import LIBRARY, holds_config, rule_files
+from mlirules.language.stage import Stage
 
 ROOT = Path(__file__).resolve().parent.parent
 CPU = Target.parse("cpu")
@@ -194,7 +196,7 @@ def _between_clones(text: str) -> str:
 
 def _recipe(program: str, stages: list[Stage], flags: tuple[str, ...] = ()) -> Recipe:
     line = Pipeline(pipeline="made", summary="Made.", targets=["cpu"], stages=stages)
-    return Recipe(program, CPU, line.model_copy(update={"flags": list(flags)}))
+    return Recipe(program, CPU, replace(line, flags=list(flags)))
 
 
 def _caught_and_found(case: tuple[str, str, str, str], folder: Path) -> None:

@@ -68,7 +68,7 @@ class Skeleton:
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
-        self._commutative = frozenset(rule.doc.commutative)
+        self._commutative = frozenset(rule.commutative)
         self._by_result: dict[str, tuple[OpPattern, int]] = {
             name: (pattern, at)
             for pattern in rule.match[:-1]

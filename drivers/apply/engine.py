@@ -190,7 +190,7 @@ class Engine:
                     run.fail(match.error)
                 return True
             # What an earlier fusion left without users is no place for another.
-            if run.applied and rule.doc.kind == "fusion" and run.around.dead(match.root):
+            if run.applied and rule.kind == "fusion" and run.around.dead(match.root):
                 return True
             try:
                 if run.options.accept is not None and not run.options.accept(match, run.around):
@@ -247,7 +247,7 @@ class Engine:
             outcome.stopped = True
             return outcome
         if options.driver != "saturate" and any(
-            r.doc.kind == "fusion" or self.matchers[r.name].structural for r in rules
+            r.kind == "fusion" or self.matchers[r.name].structural for r in rules
         ):
             converts = options.driver == "conversion"
             run.marks = MarksAmongCasts(module) if converts else Marks(module)

@@ -24,8 +24,8 @@ from typing import Any, Generic, TypeVar
 from mlirules.drivers.apply.engine import Engine
 from mlirules.drivers.iree import compiler
 from mlirules.language.library import Contents, RuleSet, open_rules
-from mlirules.language.loader import rule_files
 from mlirules.language.rule import Rule
+from mlirules.language.rulefiles import rule_files
 
 __all__ = ["Bounded", "Session", "current"]
 

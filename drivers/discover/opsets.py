@@ -14,8 +14,8 @@ from mlirules.drivers.prove.meanings import Meanings
 from mlirules.language.faults import MlirulesError
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_statement
+from mlirules.language.reading import load_yaml
 from mlirules.language.rule import Rule
-from mlirules.language.source import load_yaml
 from mlirules.language.values import dtype_named
 
 FILE = Path(__file__).with_name("sets.yaml")

@@ -12,9 +12,9 @@ from mlirules.drivers.discover.opsets import OpSet
 from mlirules.drivers.discover.programs import Writer, in_order
 from mlirules.drivers.prove.binding import op_key
 from mlirules.language.faults import MlirulesError
-from mlirules.language.loader import LIBRARY
 from mlirules.language.notation import ast
 from mlirules.language.rule import Rule, nested_calls
+from mlirules.language.rulefiles import LIBRARY
 
 if TYPE_CHECKING:
     from mlirules.drivers.discover.space import Space

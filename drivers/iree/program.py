@@ -16,7 +16,7 @@ from mlirules.drivers.iree import bytecode
 from mlirules.drivers.iree.bindings import ir
 from mlirules.drivers.iree.bytecode import MAGIC
 from mlirules.drivers.iree.traversal import ops_below
-from mlirules.language.kernel import TARGET
+from mlirules.language.grid import TARGET
 
 __all__ = [
     "MAGIC",

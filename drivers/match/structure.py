@@ -31,7 +31,7 @@ class Structure(Lists):
         super().__init__(rule)
         self.other_roots = rule.other_roots
         self.root_results = rule.root_results
-        self.commutative = frozenset(rule.doc.commutative)
+        self.commutative = frozenset(rule.commutative)
         self.alternatives = any(p.op in self.commutative for p in rule.match)
         calls = [c.fn for p in rule.match for c in nested_calls(p.equation.call)]
         each = [p.op for p in rule.match if p.equation.each]

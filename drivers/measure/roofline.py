@@ -29,7 +29,7 @@ from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.language.faults import Fault, MlirulesError
-from mlirules.language.source import load_yaml
+from mlirules.language.reading import load_yaml
 from mlirules.support import package
 
 PARAMETERS = package.SPECS / "targets"

@@ -27,7 +27,7 @@ from mlirules.drivers.tuning_specs.compile import (
 from mlirules.generator.emit.tuning_spec import MARKER
 from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import MlirulesError
-from mlirules.language.pipeline import LATER
+from mlirules.language.stage import LATER
 
 _PAGE = Path(__file__).with_name("coverage.html.j2")
 

@@ -10,14 +10,16 @@ configurations are chosen.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import library, stage_entries
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.library import Entry
-from mlirules.language.loader import holds_config, rule_files
-from mlirules.language.pipeline import Pipeline, Stage
+from mlirules.language.pipeline import Pipeline
+from mlirules.language.rulefiles import holds_config, rule_files
+from mlirules.language.stage import Stage
 
 __all__ = ["config_files", "unapplied", "with_rules"]
 
@@ -68,7 +70,7 @@ def with_rules(pipeline: Pipeline, sets: Sequence[str], target: Target) -> Pipel
     if dispatched:
         rules = [e.path for e in dispatched]
         made.append(Stage(phase="flow", rules=rules, driver="greedy"))
-    return pipeline.model_copy(update={"stages": made})
+    return replace(pipeline, stages=made)
 
 
 def config_files(sets: Sequence[str]) -> list[str]:

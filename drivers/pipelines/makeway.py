@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mlirules.drivers.iree import compiler, weights
@@ -107,4 +108,4 @@ def _without(pipeline: Pipeline, flags: Sequence[str], why: str) -> tuple[Pipeli
         return pipeline, []
     kept = [flag for flag in pipeline.flags if flag not in out]
     note = f"compiled without {', '.join(out)} of the pipeline {pipeline.pipeline}: {why}"
-    return pipeline.model_copy(update={"flags": kept}), [note]
+    return replace(pipeline, flags=kept), [note]

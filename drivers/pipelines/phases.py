@@ -9,7 +9,7 @@ from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.library import Entry
-from mlirules.language.pipeline import DISPATCHED, Stage
+from mlirules.language.stage import DISPATCHED, Stage
 
 __all__ = ["check_dispatched", "check_rules"]
 

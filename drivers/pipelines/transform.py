@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,8 +32,9 @@ from mlirules.drivers.pipelines import cost, makeway
 from mlirules.drivers.pipelines.phases import check_dispatched, check_rules
 from mlirules.language.faults import CheckFailed, Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.library import Entry, RuleSet, reachable
-from mlirules.language.pipeline import DISPATCHED, LATER, Expect, Pipeline, Stage, default_for
+from mlirules.language.pipeline import Pipeline, default_for
 from mlirules.language.rule import Rule
+from mlirules.language.stage import DISPATCHED, LATER, Expect, Stage, as_data
 
 if TYPE_CHECKING:
     from mlirules.drivers.tuning_specs.compile import ConfigReport
@@ -305,13 +307,13 @@ def _content(stages: Sequence[Stage]) -> str:
         rules = library(tuple(stage.rules))
         if any(entry.kind == "kernel" for entry in rules.entries):
             return ""
-        said.append(f"{stage.model_dump_json()} {rules.digest}")
+        said.append(f"{json.dumps(as_data(stage))} {rules.digest}")
     return "\0".join(["stages", *said])
 
 
 def _unexpecting(stage: Stage) -> Stage:
     """A stage that need not apply: a piece of a program has few of its ops."""
-    return stage.model_copy(update={"expect": None, "expect_rules": {}})
+    return replace(stage, expect=None, expect_rules={})
 
 
 def _check_expectations(stage: Stage, number: int, done: Outcome) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from mlirules.language.model import RuleDoc, Test
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression, parse_statement, parse_type
+from mlirules.language.reading import load_yaml
 from mlirules.language.rule import Line, OpPattern, Rule
-from mlirules.language.source import load_yaml
 
 #: The definitions that ship.
 FILE = Path(__file__).with_name("definitions.yaml")

@@ -632,7 +632,7 @@ def library(sets: Sequence[str]) -> list[Rule]:
 def meanings() -> Meanings:
     """What ops mean by the conversion rules that ship."""
     from mlirules.language.library import open_rules
-    from mlirules.language.loader import LIBRARY
+    from mlirules.language.rulefiles import LIBRARY
 
     folders = [str(LIBRARY / "torch" / name) for name in ("to-linalg", "decompose")]
     return Meanings.of(open_rules(folders).rules())

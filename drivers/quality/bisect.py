@@ -29,7 +29,7 @@ from mlirules.drivers.pipelines.transform import (
 )
 from mlirules.drivers.quality.verify import Settings, Source, verify
 from mlirules.language.faults import CheckFailed, MlirulesError
-from mlirules.language.pipeline import Stage
+from mlirules.language.stage import Stage
 from mlirules.support import children
 
 
@@ -274,7 +274,7 @@ def ablate(
     for rule in ["", *counts]:
         step(rule or "all rules")
         stages = _without(pipeline.stages, rule) if rule else list(pipeline.stages)
-        kept = pipeline.model_copy(update={"stages": stages})
+        kept = replace(pipeline, stages=stages)
         out.append(_timed(replace(recipe, pipeline=kept), rule, repeat))
     return out
 
@@ -282,12 +282,12 @@ def ablate(
 def _without(stages: Sequence[Stage], rule: str) -> list[Stage]:
     kept = []
     for stage in stages:
-        free = stage.model_copy(update={"expect": None, "expect_rules": {}})
+        free = replace(stage, expect=None, expect_rules={})
         names = [r.name for r in stage_rules(stage)] if stage.phase != "configuration" else []
         if rule not in names:
             kept.append(free)
         elif len(names) > 1:
-            kept.append(free.model_copy(update={"skip": [*stage.skip, rule]}))
+            kept.append(replace(free, skip=[*stage.skip, rule]))
     return kept
 
 

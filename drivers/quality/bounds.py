@@ -18,7 +18,8 @@ import numpy as np
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.language.faults import Fault, Span
-from mlirules.language.kernel import TARGET, KernelDoc
+from mlirules.language.grid import TARGET
+from mlirules.language.kernel import KernelDoc
 from mlirules.language.rule import Rule
 
 __all__ = ["Checked", "with_checks"]

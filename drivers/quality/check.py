@@ -23,10 +23,11 @@ from mlirules.language.config_loader import config_of
 from mlirules.language.family import members
 from mlirules.language.faults import Fault, MlirulesError, did_you_mean
 from mlirules.language.loader import kind_of, rules_of
+from mlirules.language.reading import load_yaml
 from mlirules.language.reference import faults as reference_faults
 from mlirules.language.reference import root_op
 from mlirules.language.rule import Rule
-from mlirules.language.source import SourceFile, Text, load_yaml
+from mlirules.language.source import SourceFile, Text
 
 # The compiler's parser is recursive, and it runs in this process: what nests deeper may overflow
 # its stack. Aliases of aliases may grow beyond all memory when a diagnostic prints them.

@@ -25,8 +25,9 @@ from mlirules.language.edit import with_value
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.loader import kind_of, rules_of
 from mlirules.language.model import Test
+from mlirules.language.reading import load_yaml
 from mlirules.language.rule import Rule
-from mlirules.language.source import SourceFile, load_yaml
+from mlirules.language.source import SourceFile
 
 MAX_LINES = 8
 _OLD = "mlirules.old"

@@ -23,10 +23,11 @@ from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.checks.expressions import RUNTIME_FUNCTIONS
 from mlirules.language.config.model import ConfigDoc
 from mlirules.language.kernel import KernelDoc, KernelVariant
-from mlirules.language.loader import LIBRARY
 from mlirules.language.model import RuleDoc, RunSpec, Test
 from mlirules.language.notation.parser import ELEMENT_TYPES
-from mlirules.language.pipeline import PIPELINES, Expect, Extension, Insertion, Pipeline, Stage
+from mlirules.language.pipeline import PIPELINES, Pipeline
+from mlirules.language.pipeline_file import models
+from mlirules.language.rulefiles import LIBRARY
 
 __all__ = ["Item", "complete", "rule_names", "signature"]
 
@@ -300,15 +301,17 @@ def _pipeline(place: _Place, path: str | Path, text: str) -> Iterator[Item]:
     names = [file.stem for file in sorted(PIPELINES.glob("*.yaml"))]
     match place.keys:
         case ():
-            yield from _model_keys(Extension if extends else Pipeline, text)
+            yield from _model_keys(models()["Extension" if extends else "Stages"], text)
             if not extends:
-                yield from (i for i in _model_keys(Extension, text) if i.label == "extends")
+                yield from (
+                    i for i in _model_keys(models()["Extension"], text) if i.label == "extends"
+                )
         case (*_, "expect") | (*_, "expect_rules", _) if place.key:
-            yield from _model_keys(Expect)
+            yield from _model_keys(models()["Expect"])
         case ("stages",) | (*_, "stages") if place.key:
-            yield from _model_keys(Stage)
+            yield from _model_keys(models()["Stage"])
         case ("insert",) if place.key:
-            yield from _model_keys(Insertion)
+            yield from _model_keys(models()["Insertion"])
         case ("extends",):
             yield from (Item(name, "name", "a shipped pipeline") for name in names)
         case (*_, "rules"):
@@ -322,8 +325,8 @@ def _pipeline(place: _Place, path: str | Path, text: str) -> Iterator[Item]:
                 yield from (Item(s.name, "name", "a stage") for s in stages if s.name)
         case ("targets", *_):
             yield from (Item(name, "value") for name in ("cpu", "vulkan", "cuda", "hip"))
-        case (*_, last) if last in Stage.model_fields:
-            yield from _values(Stage.model_fields[last])
+        case (*_, last) if last in models()["Stage"].model_fields:
+            yield from _values(models()["Stage"].model_fields[last])
 
 
 def _sets(folder: Path) -> Iterator[str]:

@@ -19,9 +19,9 @@ from mlirules.drivers.tuning_specs.match import refusal
 from mlirules.language.config.model import ConfigTest
 from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import MlirulesError
-from mlirules.language.loader import holds_config, rule_files
 from mlirules.language.model import Test
 from mlirules.language.rule import Rule
+from mlirules.language.rulefiles import holds_config, rule_files
 
 #: Seconds that one compilation of a test may take.
 TIMEOUT = 300.0

@@ -20,8 +20,8 @@ from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.format import formatted
 from mlirules.language.loader import rules_of
+from mlirules.language.reading import load_yaml
 from mlirules.language.rule import Rule
-from mlirules.language.source import load_yaml
 from mlirules.support import children
 from mlirules.support.limits import Limits, limited
 

@@ -14,7 +14,7 @@ from mlirules.drivers.iree.compiler import ir
 from mlirules.language import functions as scalars
 from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.checks.expressions import RUNTIME_ARITY
-from mlirules.language.loader import LIBRARY
+from mlirules.language.rulefiles import LIBRARY
 
 __all__ = ["Signature", "of_function", "of_op"]
 

@@ -16,9 +16,12 @@ from mlirules.drivers.iree import compiler, targets
 from mlirules.drivers.pipelines.transform import library
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.library import Entry
-from mlirules.language.loader import holds_config, rule_files
-from mlirules.language.pipeline import Pipeline, Stage, beside
-from mlirules.language.source import Path_, SourceFile, load_yaml
+from mlirules.language.pipeline import Pipeline, beside
+from mlirules.language.pipeline_file import stage_of
+from mlirules.language.reading import load_yaml
+from mlirules.language.rulefiles import holds_config, rule_files
+from mlirules.language.source import Path_, SourceFile
+from mlirules.language.stage import Stage
 
 __all__ = ["pipeline_faults"]
 
@@ -45,7 +48,7 @@ def pipeline_faults(path: Path) -> list[Fault]:
     found = [*_targets(source), *_flags(source)]
     names: dict[str, int] = {}
     for where, raw in _stages(source.data):
-        stage = beside(Stage.model_validate(raw), path.parent)
+        stage = beside(stage_of(source, raw, where), path.parent)
         if stage.name in names:
             span = source.span_at((*where, "name"))
             said = f"two stages are named {stage.name}"

@@ -29,8 +29,9 @@ from mlirules.language import consent
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.loader import kind_of, rules_of
 from mlirules.language.native import native
+from mlirules.language.reading import load_yaml
 from mlirules.language.rule import Rule
-from mlirules.language.source import SourceFile, Text, load_yaml
+from mlirules.language.source import SourceFile, Text
 from mlirules.support import children
 from mlirules.support.limits import Limits, limited
 

@@ -17,7 +17,8 @@ from mlirules.language.consent import ships
 from mlirules.language.family import members
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation.parser import ELEMENT_TYPES
-from mlirules.language.source import SourceFile, load_yaml
+from mlirules.language.reading import load_yaml
+from mlirules.language.source import SourceFile
 
 __all__ = ["Edit", "Symbol", "fixes", "new_name", "outline", "references", "rename", "tests"]
 

@@ -28,7 +28,8 @@ from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import NotationError, parse_expression
 from mlirules.language.operands import Refused, truth
-from mlirules.language.source import SourceFile, load_yaml
+from mlirules.language.reading import load_yaml
+from mlirules.language.source import SourceFile
 from mlirules.support import package
 
 SPACES = package.SPECS / "spaces"

@@ -25,8 +25,9 @@ from mlirules.drivers.tuning.measure import Runner, RunnerDied
 from mlirules.drivers.tuning.space import SPACES
 from mlirules.language.config.model import PIPELINES
 from mlirules.language.faults import CheckFailed, Fault, MlirulesError, did_you_mean
-from mlirules.language.pipeline import Stage
-from mlirules.language.source import SourceFile, load_yaml
+from mlirules.language.reading import load_yaml
+from mlirules.language.source import SourceFile
+from mlirules.language.stage import Stage
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
 Flag = Annotated[str, StringConstraints(pattern=r"^--[a-z0-9]", max_length=400)]

@@ -12,7 +12,8 @@ from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning import results
 from mlirules.drivers.tuning.outcome import Outcome
 from mlirules.language import outputs
-from mlirules.language.pipeline import Pipeline, Stage
+from mlirules.language.pipeline import Pipeline
+from mlirules.language.stage import Stage, as_data
 
 
 def write_found(
@@ -67,7 +68,7 @@ def pipeline_of(
 
     Compiling with it fails when one of the rules finds no op.
     """
-    chosen = [s.model_dump(mode="json", exclude_defaults=True) for s in stages]
+    chosen = [as_data(s, defaults=False) for s in stages]
     if rules:
         chosen.append(
             {

@@ -30,7 +30,7 @@ from mlirules.drivers.tuning_specs.upgrade import needs_upgrade
 from mlirules.generator.emit import tuning_spec as tuning
 from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import Fault, MlirulesError, Span
-from mlirules.language.loader import rule_files
+from mlirules.language.rulefiles import rule_files
 
 
 @dataclass

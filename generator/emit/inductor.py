@@ -243,7 +243,7 @@ class _Writer:
 
     def _call(self, line: Line, call: ast.Call) -> str:
         args = [_op(line, call), *(self._operand(line, a) for a in call.args)]
-        if call.fn in self.rule.doc.commutative and len(call.args) >= 2:
+        if call.fn in self.rule.commutative and len(call.args) >= 2:
             self.commuting += 1
             args.append("commutes=True")
         return f"_find({', '.join(args)})"

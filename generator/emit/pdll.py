@@ -163,7 +163,7 @@ def _permutations(rule: Rule) -> list[frozenset[int]]:
         id(call)
         for pattern in rule.match
         for call in nested_calls(pattern.equation.call)
-        if call.fn in rule.doc.commutative and len(call.args) >= 2 and _distinguishes(call)
+        if call.fn in rule.commutative and len(call.args) >= 2 and _distinguishes(call)
     ]
     out = [frozenset[int]()]
     for call in calls:

@@ -18,7 +18,7 @@ from mlirules.generator.names import identifier
 from mlirules.generator.objects import ObjectError, object_of
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.faults import Span
-from mlirules.language.kernel import MAX_GRID, MAX_THREADS, PLACES, TARGET, KernelDoc
+from mlirules.language.grid import MAX_GRID, MAX_THREADS, PLACES, TARGET
 from mlirules.language.nomatch import NoMatch
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
@@ -41,9 +41,7 @@ def lower_kernel(
     Sizes known only at run time are operands of the dispatch. What can be wrong with them is
     asserted before it: operands that differ where one symbol stands for both, a grid out of range.
     """
-    doc = rule.doc
-    assert isinstance(doc, KernelDoc)
-    inputs = [_known(rule, name, env[name]) for name in doc.kernel.inputs]
+    inputs = [_known(rule, name, env[name]) for name in rule.kernel_inputs]
     outputs = []
     for name, value, _ in results:
         assert name is not None

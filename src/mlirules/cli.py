@@ -6,10 +6,13 @@ mlirules itself, 130 interrupted.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any
@@ -109,6 +112,30 @@ def main(arguments: list[str] | None = None) -> None:
             sys.stdout.write(text)
             sys.exit(0)
     _run(given)
+
+
+def process() -> None:
+    """Run the command line as a process of its own, and end it.
+
+    What the compiler holds is left to the system, which takes it back at once: giving it back piece
+    by piece, as the end of Python does, takes longer than a command that says something.
+    """
+    # A command makes much that stays, and few cycles: looking for those seldom is enough.
+    gc.set_threshold(100_000, 20, 50)
+    code: object = 0
+    try:
+        main()
+    except SystemExit as done:
+        code = done.code
+    if threading.active_count() > 1 or not isinstance(code, int):
+        sys.exit(code)  # type: ignore[arg-type]  # a text is said, a thread is waited for
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):  # the reader of a pipe has seen enough
+        code = code or 0
+    os._exit(code)
 
 
 def _help(given: list[str]) -> str | None:

@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines import transform
 from mlirules.language import consent
 from mlirules.language.pipeline import Pipeline
+from mlirules.language.stage import as_data
 from mlirules.support import cache, package
 
 __all__ = ["LIMIT", "content", "kept", "key_of", "tuned_folder"]
@@ -43,11 +45,11 @@ def key_of(program: bytes, pipeline: Pipeline, target: Target, further: Iterable
         *target.flags,
         # What runs only with consent is not found without it.
         str(consent.current().native),
-        pipeline.model_copy(update={"stages": []}).model_dump_json(),
+        json.dumps(as_data(replace(pipeline, stages=[]))),
         *further,
     ]
     for stage in pipeline.stages:
-        parts.append(stage.model_copy(update={"rules": ["-"]}).model_dump_json())
+        parts.append(json.dumps(as_data(replace(stage, rules=["-"]))))
         if stage.phase == "configuration":
             parts += _contents(stage.rules)
         else:
@@ -77,7 +79,7 @@ def content(module: compiler.ir.Module) -> bytes:
 
 def _contents(sets: Iterable[str]) -> list[str]:
     """What config rules are: their files."""
-    from mlirules.language.loader import rule_files
+    from mlirules.language.rulefiles import rule_files
 
     return [
         hashlib.sha256(Path(file).read_bytes()).hexdigest()

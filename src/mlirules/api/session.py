@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ from mlirules.drivers.iree.compiler import Program, ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines import cost, transform
 from mlirules.language.faults import MlirulesError, did_you_mean
-from mlirules.language.pipeline import Pipeline, Stage, default_for
+from mlirules.language.pipeline import Pipeline, default_for
+from mlirules.language.stage import Stage
 
 if TYPE_CHECKING:
     from mlirules.api.compiled import CompiledProgram
@@ -71,7 +73,7 @@ class Session:
         given = [rules] if isinstance(rules, str | Path | RuleText) else list(rules)
         if given:
             own = Stage(phase="torch", rules=[self._path(rule) for rule in given])
-            base = base.model_copy(update={"stages": [own, *base.stages]})
+            base = replace(base, stages=[own, *base.stages])
         #: What a program goes through.
         self.pipeline: Pipeline = base
         self._flags = tuple(flags)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -187,7 +188,7 @@ def _stages(
     only: list[str],
     skip: list[str],
 ) -> list[Any]:
-    from mlirules.language.pipeline import Stage
+    from mlirules.language.stage import Stage
 
     chosen = driver or Driver.GREEDY
     if order is not None and chosen is not Driver.GREEDY:
@@ -222,7 +223,7 @@ def _stages(
         changes["driver"] = driver.value
     if order is not None:
         changes["order"] = order.value
-    return _filtered([s.model_copy(update=changes) for s in stages], only, skip)
+    return _filtered([replace(s, **changes) for s in stages], only, skip)
 
 
 def _filtered(stages: list[Any], only: list[str], skip: list[str]) -> list[Any]:
@@ -238,7 +239,7 @@ def _filtered(stages: list[Any], only: list[str], skip: list[str]) -> list[Any]:
     for stage, rules in zip(stages, sets, strict=True):
         names = [rule.name for rule in rules if rule.name in chosen]
         if names:
-            kept.append(stage.model_copy(update={"only": names, "skip": []}))
+            kept.append(replace(stage, only=names, skip=[]))
     return kept
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from mlirules.commands.common import cost_settings, out, say_json, show_decisions, split
 from mlirules.commands.common import note as say_note
-from mlirules.language.pipeline import Stage
+from mlirules.language.stage import Stage
 
 
 def explain(rules: str, model: Path, target: str, limit: int, as_json: bool) -> None:

@@ -64,7 +64,7 @@ def command(
         faults += _against(paths or [], split(against))
     if prove and not any(fault.severity == "error" for fault in faults):
         from mlirules.commands import prove as proofs
-        from mlirules.language.loader import LIBRARY
+        from mlirules.language.rulefiles import LIBRARY
 
         faults += proofs.faults(paths or [str(LIBRARY)])
     found = [fault for fault in faults if fault.severity != "note"]
@@ -114,8 +114,9 @@ def _against(paths: list[str], others: list[str]) -> list[Fault]:
 def _check(paths: list[str], alone: bool) -> tuple[list[Fault], int]:
     from mlirules.drivers.quality.check import check_source
     from mlirules.drivers.quality.stages import pipeline_faults
-    from mlirules.language.loader import LIBRARY, kind_of
+    from mlirules.language.loader import kind_of
     from mlirules.language.pipeline import PIPELINES
+    from mlirules.language.rulefiles import LIBRARY
 
     rules, pipelines, faults = _files(paths or [str(LIBRARY), str(PIPELINES)])
     count = len(rules) + len(pipelines) + len({fault.span.path for fault in faults})
@@ -176,8 +177,8 @@ def _untrue(read: Mapping[Path, Sequence[Rule]]) -> list[Fault]:
 
 def _files(paths: list[str]) -> tuple[dict[Path, SourceFile], list[Path], list[Fault]]:
     """The files of rules, read, those of pipelines, and the faults of what cannot be read."""
-    from mlirules.language.loader import rule_files
-    from mlirules.language.source import load_yaml
+    from mlirules.language.reading import load_yaml
+    from mlirules.language.rulefiles import rule_files
 
     rules: dict[Path, SourceFile] = {}
     pipelines: dict[Path, None] = {}
@@ -199,8 +200,8 @@ def _files(paths: list[str]) -> tuple[dict[Path, SourceFile], list[Path], list[F
 def _together(paths: list[str], read: Mapping[Path, Sequence[Rule]]) -> list[Fault]:
     """Findings about the rules of each set: those of one stage of a pipeline stand together."""
     from mlirules.drivers.quality.analysis import analyse
-    from mlirules.language.loader import LIBRARY, rule_files
     from mlirules.language.pipeline import PIPELINES, Pipeline
+    from mlirules.language.rulefiles import LIBRARY, rule_files
 
     given = set(read)
     weighed: set[tuple[Path, ...]] = set()

@@ -59,7 +59,7 @@ def _pages(paths: list[str], output: Path) -> dict[str, bool]:
     from mlirules.drivers.quality.config_test import any_rules
     from mlirules.generator import pages
     from mlirules.language import outputs
-    from mlirules.language.loader import LIBRARY
+    from mlirules.language.rulefiles import LIBRARY
 
     rules = any_rules([p or str(LIBRARY) for p in paths])
     made = []

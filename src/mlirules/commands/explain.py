@@ -114,7 +114,7 @@ def _reached(text: str, model: Path, phase: str, target: str | None, pipeline: s
 def _rule(name: str) -> Any:
     """A rule by file, or by name in the shipped library."""
     from mlirules.drivers.pipelines.transform import rule_set
-    from mlirules.language.loader import LIBRARY, asked_for, rule_files
+    from mlirules.language.rulefiles import LIBRARY, asked_for, rule_files
 
     if Path(name).is_file() or (LIBRARY / f"{name}.yaml").is_file():
         return _only(rule_set((name,)))
@@ -159,7 +159,7 @@ def _only(rules: Sequence[Any]) -> Any:
 
 def _config(name: str) -> Path | None:
     """The file of a config rule, by path or by the name of a shipped one; None for another rule."""
-    from mlirules.language.loader import LIBRARY, holds_config
+    from mlirules.language.rulefiles import LIBRARY, holds_config
 
     files = [Path(name), LIBRARY / f"{name}.yaml", LIBRARY / "configs" / f"{name}.yaml"]
     return next((f for f in files if f.is_file() and holds_config(f)), None)

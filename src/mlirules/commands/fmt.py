@@ -25,7 +25,7 @@ def command(
     Comments, bodies and the tests' programs stay as they are, and so does what a rule means.
     """
     from mlirules.language.format import formatted
-    from mlirules.language.loader import rule_files
+    from mlirules.language.rulefiles import rule_files
 
     files = list(dict.fromkeys(file for path in paths for file in rule_files(path)))
     changed = []

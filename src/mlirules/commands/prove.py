@@ -62,7 +62,7 @@ def command(
     if store:
         from mlirules.drivers.prove import verdicts as kept
         from mlirules.drivers.prove.prove import library
-        from mlirules.language.loader import LIBRARY
+        from mlirules.language.rulefiles import LIBRARY
 
         kept.ship(found, [r.name for r in library([str(LIBRARY)])])
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,8 @@ def line_for(
     target: str,
 ) -> Any:
     """The pipeline that rules or, without them, its name or the target stand for."""
-    from mlirules.language.pipeline import Pipeline, Stage
+    from mlirules.language.pipeline import Pipeline
+    from mlirules.language.stage import Stage
 
     if rules is None:
         line = pipeline_for(pipeline, target)
@@ -75,7 +77,7 @@ def line_for(
         rewriting = [s for s in line.stages if s.phase != "configuration"]
         configuring = [s for s in line.stages if s.phase == "configuration"]
         stages = [*_filtered(rewriting, only, skip), *configuring]
-        return line.model_copy(update={"stages": stages})
+        return replace(line, stages=stages)
     if driver not in ("greedy", "walk", "conversion", "saturate"):
         raise MlirulesError.at(
             "--driver",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -116,7 +117,7 @@ def coverage(
     # As `compile` does it: packed products take no configuration.
     left_out = packs(rules, chosen, line.flags)
     if left_out:
-        line = line.model_copy(update={"flags": [f for f in line.flags if f not in left_out]})
+        line = replace(line, flags=[f for f in line.flags if f not in left_out])
         warn(f"compiled without {', '.join(left_out)}: packed products take no configuration")
     paths = models_of([model])
     covered = []

@@ -106,7 +106,7 @@ def _run(
 
 def _update(paths: list[str], only: list[str] | None, skip: list[str] | None) -> None:
     from mlirules.drivers.quality.checklines import update
-    from mlirules.language.loader import rule_files
+    from mlirules.language.rulefiles import rule_files
 
     if not paths:
         raise BadParameter("-u changes rule files: say which")
@@ -258,7 +258,7 @@ def _sum_up(reports: list[Any], left_out: int) -> None:
 
 
 def _library() -> str:
-    from mlirules.language.loader import LIBRARY
+    from mlirules.language.rulefiles import LIBRARY
 
     return str(LIBRARY)
 

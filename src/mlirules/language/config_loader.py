@@ -16,8 +16,10 @@ from mlirules.language.checks.config_shape import in_order, shape_faults
 from mlirules.language.config.model import ConfigDoc
 from mlirules.language.config.op import ConfigRule, TargetOracle
 from mlirules.language.faults import Fault, MlirulesError
-from mlirules.language.loader import LIBRARY, join, kind_of, rule_files
-from mlirules.language.source import MAX_FAULTS, SourceFile, load_yaml
+from mlirules.language.loader import join, kind_of
+from mlirules.language.reading import MAX_FAULTS, load_yaml
+from mlirules.language.rulefiles import LIBRARY, rule_files
+from mlirules.language.source import SourceFile
 
 __all__ = [
     "CONFIGS",

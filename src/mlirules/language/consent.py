@@ -180,7 +180,7 @@ def _trusted() -> list[Path]:
             code="consent",
             suggestion=f"chmod go-w {file}",
         )
-    from mlirules.language.source import load_yaml  # nothing else here reads a file
+    from mlirules.language.reading import load_yaml  # nothing else here reads a file
 
     source = load_yaml(file)
     data = source.data

@@ -20,7 +20,7 @@ import yaml
 from mlirules.language.edit import scalar
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import NotationError, parse_expression, parse_statement
-from mlirules.language.source import load_yaml
+from mlirules.language.reading import load_yaml
 
 __all__ = ["formatted"]
 

@@ -13,24 +13,6 @@ from pydantic import Field, FiniteFloat
 
 from mlirules.language.model import Body, Equation, RuleDoc, Strict, Symbol
 
-#: The attribute of an executable that says for which kind of target its kernel is written.
-TARGET = "mlirules.target"
-#: Most threads that a workgroup may have anywhere, and most workgroups along x, y and z.
-MAX_THREADS = 1024
-MAX_GRID = (2**31 - 1, 65535, 65535)
-#: What a body may read beside tensors and numbers: its place in the grid, and in the workgroup.
-PLACES = {
-    **{
-        f"block_{axis}": f"stream.dispatch.workgroup.id[{n}] : index"
-        for n, axis in enumerate("xyz")
-    },
-    **{f"thread_{axis}": f"gpu.thread_id {axis}" for axis in "xyz"},
-}
-
-
-#: What `let:`, `where:` and `grid:` of a variant may ask of the target beside the match's sizes.
-FACTS = ("vector_bytes",)
-
 
 class KernelObject(Strict):
     """A C file that is compiled and linked into the kernel's executable; CPUs only."""

@@ -19,28 +19,22 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from mlirules.language.checks.checker import OpOracle
 from mlirules.language.family import members
 from mlirules.language.faults import Fault, MlirulesError, Span
-from mlirules.language.kernel import KernelDoc
-from mlirules.language.loader import (
-    asked_for,
-    duplicate,
-    kind_of,
-    no_rules,
-    origin_of,
-    rule_files,
-    rules_of,
-)
-from mlirules.language.model import RuleDoc
 from mlirules.language.notation import ast
 from mlirules.language.rule import BodyText, Line, OpPattern, Rule
-from mlirules.language.source import MAX_BYTES, Path_, SourceFile, Text, load_yaml
+from mlirules.language.rulefiles import asked_for, duplicate, no_rules, origin_of, rule_files
+from mlirules.language.source import MAX_BYTES, Path_, SourceFile, Text
 from mlirules.support import cache, package
 
-__all__ = ["Contents", "Entry", "RuleSet", "open_rules", "reachable"]
+# A set that was read before is used without what reads rules, which takes long to load.
+if TYPE_CHECKING:
+    from mlirules.language.checks.checker import OpOracle
+    from mlirules.language.model import RuleDoc
+
+__all__ = ["Contents", "Entry", "RuleSet", "code", "open_rules", "reachable"]
 
 
 @dataclass(frozen=True)
@@ -263,7 +257,7 @@ class _Pack:
     ) -> None:
         self.ops = ops
         self.contents = contents
-        self.stamp = [_FORMAT, package.VERSION, compiler, _code(), ops is not None]
+        self.stamp = [_FORMAT, package.VERSION, compiler, code(), ops is not None]
         self.origins: dict[str, str] = {}
         key = hashlib.sha256(f"{path}\0{files[0].resolve()}".encode()).hexdigest()[:24]
         self.file = cache.directory() / "rules" / f"{key}.json"
@@ -301,6 +295,9 @@ class _Pack:
 
         def read() -> Rule:
             if not body:
+                from mlirules.language.loader import rules_of
+                from mlirules.language.reading import load_yaml
+
                 return rules_of(load_yaml(file), ops=ops)[n]
             return _decoded(json.loads(body), path, raw.decode("utf-8"), n)
 
@@ -316,6 +313,9 @@ class _Pack:
         return shown if origin == "." else f"{origin}{os.sep}{shown}"
 
     def _compiled(self, file: Path, digest: str, order: int, *, alone: bool) -> list[Entry]:
+        from mlirules.language.loader import kind_of, rules_of
+        from mlirules.language.reading import load_yaml
+
         source = load_yaml(file)
         self.new = True
         self.heads[digest], self.used[digest] = [], []
@@ -330,7 +330,7 @@ class _Pack:
         for n, rule in enumerate(rules):
             head = _head_of(rule)
             # A kernel's variants name further files, whose content is not in the hash.
-            body = b"" if isinstance(rule.doc, KernelDoc) else _json(_encoded(rule))
+            body = b"" if rule.kind == "kernel" else _json(_encoded(rule))
             self.heads[digest].append([*head, 0, 0])
             self.used[digest].append(body)
             origin = self._origin(file, rule.name, head[-1])
@@ -357,7 +357,7 @@ class _Pack:
 
 
 @functools.cache
-def _code() -> str:
+def code() -> str:
     """What changes when the code that reads rules does."""
     folder = Path(__file__).parent
     listed = [
@@ -464,6 +464,8 @@ class _KeptSource(SourceFile):
 
     @functools.cached_property
     def _read(self) -> SourceFile:
+        from mlirules.language.reading import load_yaml
+
         source = members(load_yaml(self.path, self.text))[self._number]
         source.listed("match", "where", "rewrite")
         return source
@@ -534,6 +536,48 @@ class _KeptText(Text):
         )
 
 
+class _KeptDoc:
+    """What a rule file that was read before holds. Its model is made for more than drivers need.
+
+    It stands where a :class:`~mlirules.language.model.RuleDoc` does, whose fields it has.
+    """
+
+    #: What drivers ask of every rule, and what holds where the file does not say it.
+    _PLAIN: ClassVar[dict[str, Any]] = {
+        "rule": "",
+        "kind": "",
+        "benefit": 1,
+        "tags": [],
+        "targets": [],
+        "commutative": [],
+    }
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self._data = data
+
+    @functools.cached_property
+    def _model(self) -> RuleDoc:
+        from mlirules.language.model import RuleDoc
+
+        return RuleDoc.model_validate(self._data)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._PLAIN:
+            return self._data.get(name, self._PLAIN[name])
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._model, name)
+
+    def __eq__(self, other: object) -> bool:
+        return self._model == (other._model if isinstance(other, _KeptDoc) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._data["rule"])
+
+    def __repr__(self) -> str:
+        return repr(self._model)
+
+
 def _place(line: Line, *more: str) -> list[Any]:
     span = line.span
     whole = [span.line, span.column, span.length]
@@ -570,8 +614,9 @@ def _encoded(rule: Rule) -> dict[str, Any]:
 def _decoded(kept: dict[str, Any], path: str, text: str, number: int) -> Rule:
     """Rule number ``number`` of a file, from what was kept of it."""
     source = _KeptSource(path, text, kept, number)
+    doc: Any = _KeptDoc(kept["data"])
     return Rule(
-        RuleDoc.model_validate(kept["data"]),
+        doc,
         source,
         {n: (_line(line, source), _made(decl)) for n, line, decl in kept["types"]},
         [OpPattern(_line(line, source), _made(e)) for line, e in kept["match"]],

@@ -6,13 +6,15 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlirules.language.faults import Span
-from mlirules.language.kernel import KernelVariant
-from mlirules.language.model import RuleDoc, Test
 from mlirules.language.notation import ast
 from mlirules.language.source import SourceFile, Text
+
+if TYPE_CHECKING:  # rules that were read before need no model to be read with
+    from mlirules.language.kernel import KernelVariant
+    from mlirules.language.model import RuleDoc, Test
 
 # The ops that an index equation in `match` may find.
 STRUCTURED_OPS = tuple(
@@ -175,6 +177,18 @@ class Rule(InFile):
     def benefit(self) -> int:
         """Of several rules that match, the one with the highest benefit goes first."""
         return self.doc.benefit
+
+    @property
+    def commutative(self) -> Sequence[str]:
+        """The ops whose first two operands may stand in either order."""
+        return self.doc.commutative
+
+    @property
+    def kernel_inputs(self) -> Sequence[str]:
+        """The tensors of the match that a kernel reads, in order."""
+        doc: Any = self.doc
+        found: list[str] = doc.kernel.inputs
+        return found
 
     @property
     def tests(self) -> list[Test]:

@@ -7,7 +7,8 @@ import re
 
 from mlirules.language.checks.expressions import Expressions, blanked
 from mlirules.language.faults import Fault
-from mlirules.language.kernel import FACTS, MAX_GRID, MAX_THREADS, PLACES, KernelDoc
+from mlirules.language.grid import FACTS, MAX_GRID, MAX_THREADS, PLACES
+from mlirules.language.kernel import KernelDoc
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
 from mlirules.language.rule import Rule, Variant

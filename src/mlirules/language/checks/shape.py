@@ -11,7 +11,8 @@ import pydantic
 from mlirules.language.faults import Fault, Span, did_you_mean
 from mlirules.language.kernel import Kernel, KernelDoc, KernelObject, KernelVariant
 from mlirules.language.model import Body, RuleDoc, RunSpec, Test
-from mlirules.language.source import MAX_FAULTS, Path_, SourceFile
+from mlirules.language.reading import MAX_FAULTS
+from mlirules.language.source import Path_, SourceFile
 
 _PLACEHOLDERS: dict[str, object] = {
     "rule": "unnamed",
