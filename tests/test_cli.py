@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -269,3 +270,19 @@ def test_a_piped_table_is_not_cut() -> None:
     assert len(rows) == len(known) + 1
     assert any("[" in name for name in known)
     assert all(any(row.startswith(name) for row in rows) for name in known)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["docs", "--functions"]], ids=["help", "docs"])
+def test_what_cannot_be_written_is_told(words: list[str]) -> None:
+    command = [sys.executable, "-m", "mlirules", *words]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_output_is_no_fault() -> None:
+    words = shlex.join([sys.executable, "-m", "mlirules", "version"])
+    done = subprocess.run(f"{words} >&-", shell=True, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -122,19 +122,33 @@ def process() -> None:
     """
     # A command makes much that stays, and few cycles: looking for those seldom is enough.
     gc.set_threshold(100_000, 20, 50)
+    from mlirules.language.faults import EXIT_INPUT_WRONG
+
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed: what is said goes nowhere
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
     code: object = 0
     try:
         main()
+        sys.stdout.flush()
     except SystemExit as done:
         code = done.code
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        pass
+    except OSError as error:
+        os.write(2, f"<output>: error[file]: {error.strerror}\n".encode())
+        os._exit(EXIT_INPUT_WRONG)
     if threading.active_count() > 1 or not isinstance(code, int):
         sys.exit(code)  # type: ignore[arg-type]  # a text is said, a thread is waited for
     atexit._run_exitfuncs()
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (OSError, ValueError):  # the reader of a pipe has seen enough
-        code = code or 0
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (BrokenPipeError, ValueError):
+            continue
+        except OSError as error:
+            os.write(2, f"<output>: error[file]: {error.strerror}\n".encode())
+            code = code or EXIT_INPUT_WRONG
     os._exit(code)
 
 
