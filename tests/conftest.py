@@ -86,6 +86,17 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture
+def own_cache(cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of a test's own, but that rules which were read before are not read again."""
+    folder = tmp_path / "own-cache"
+    for kind in ("rules", "pipelines"):
+        if (cache_dir / kind).is_dir():
+            shutil.copytree(cache_dir / kind, folder / kind)
+    monkeypatch.setenv("MLIRULES_CACHE_DIR", str(folder))
+    return folder
+
+
 @pytest.fixture(scope="session", autouse=True)
 def served_commands() -> Iterator[None]:
     """The server that runs the command line for this session's tests."""

@@ -275,7 +275,7 @@ def test_a_piped_table_is_not_cut() -> None:
 @pytest.mark.parametrize("words", [["--help"], ["docs", "--functions"]], ids=["help", "docs"])
 def test_what_cannot_be_written_is_told(words: list[str]) -> None:
     command = [sys.executable, "-m", "mlirules", *words]
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
     assert "No space left on device" in done.stderr

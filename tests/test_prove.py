@@ -142,13 +142,13 @@ def test_conditions_for_cost_are_told() -> None:
     assert all("is for cost" in line for line in verdict.unneeded)
 
 
+@pytest.mark.usefixtures("own_cache")
 def test_a_verdict_is_kept_until_the_rule_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlirules.commands.prove import verdicts
     from mlirules.drivers.prove import prove as proof
 
-    monkeypatch.setenv("MLIRULES_CACHE_DIR", str(tmp_path / "cache"))
     name = "linalg/matmul/linalg-transpose-a-into-matmul"
     text = Path(rule(name).path).read_text(encoding="utf-8")
     file = tmp_path / "mine.yaml"

@@ -179,12 +179,11 @@ def programs(folder: Path) -> list[Path]:
     return sorted(p for p in (folder / "programs").iterdir() if not p.name.startswith("."))
 
 
-def test_a_damaged_entry_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLIRULES_CACHE_DIR", str(tmp_path))
+def test_a_damaged_entry_is_made_again(own_cache: Path) -> None:
     session = mlirules.Session()
     whole = session.compile(PROGRAM)
     assert not whole.facts.warm
-    (entry,) = programs(tmp_path)
+    (entry,) = programs(own_cache)
     good = entry.read_bytes()
     for bad in (good[:-1], bytes(len(good))):
         entry.write_bytes(bad)

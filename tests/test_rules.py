@@ -60,9 +60,22 @@ def _for_vulkan(tests: Tests) -> Tests:
     ]
 
 
-def _problems(tests: Iterable[tuple[Rule, model.Test]], devices: list[str]) -> list[str]:
-    results = run_tests(tests, devices=devices)
+def _problems(
+    tests: Iterable[tuple[Rule, model.Test]], devices: list[str], *, bounds: bool = True
+) -> list[str]:
+    results = run_tests(tests, devices=devices, bounds=bounds)
     return [f"{r.rule.name}, {r.test.name}: {problem}" for r in results for problem in r.problems]
+
+
+def _further_kernels(tests: Tests) -> Tests:
+    """Kernels that share their body with one before: that it keeps its bounds, that one shows."""
+    files: set[str] = set()
+    again = []
+    for rule, test in tests:
+        if rule.variants and rule.path in files:
+            again.append((rule, test))
+        files.add(rule.path)
+    return again
 
 
 @pytest.fixture
@@ -77,7 +90,10 @@ def devices(request: pytest.FixtureRequest) -> list[str]:
 @pytest.mark.parametrize("files", _groups(FILES), ids=_id)
 def test_rules(files: list[Path], devices: list[str]) -> None:
     first, others = _tests(files)
-    problems = _problems(first, devices[:1]) + _problems(others, [])
+    again = _further_kernels(first)
+    problems = _problems([test for test in first if test not in again], devices[:1])
+    problems += _problems(again, devices[:1], bounds=False)
+    problems += _problems(others, [])
     if devices[1:]:
         problems += _problems(_for_vulkan(first), devices[1:])
     assert not problems, "\n".join(problems)
@@ -88,6 +104,7 @@ def test_rules(files: list[Path], devices: list[str]) -> None:
 def test_the_numbers_of_further_tests(files: list[Path], devices: list[str]) -> None:
     first, others = _tests(files)
     problems = _problems(others, devices) + _problems(first, devices[1:])
+    problems += _problems(_further_kernels(first), devices[:1])
     assert not problems, "\n".join(problems)
 
 
