@@ -9,15 +9,22 @@ many short samples in turns, so that other work on the machine matters little; j
 
 python benchmarks/ops.py                                    # all: some minutes
 python benchmarks/ops.py --only 'depthwise*' --json ops.json
+python benchmarks/ops.py --random 80 --seed 1               # shapes that nothing was tuned on
+
+With ``--random`` a second table sums up what the choices of the default lose, by kinds of ops: its
+regret on shapes that it has not seen.
 """
 
 import argparse
 import fnmatch
 import json
 import os
+import random
+import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -240,6 +247,8 @@ OPS: tuple[Convolution | Product, ...] = (
 
 #: What may stand in the place of the pipeline's cost stages for convolutions.
 FORMS: dict[str, tuple[str, ...]] = {
+    # The stages of kernels as they are, and nothing that is weighed.
+    "kernel": ("kernels",),
     "plain": (),
     "im2col": ("linalg/im2col/linalg-im2col-nchw",),
     "winograd": ("linalg/winograd/linalg-winograd-nchw",),
@@ -254,8 +263,13 @@ FORMS: dict[str, tuple[str, ...]] = {
 
 def pipeline_with(base: Pipeline, rules: tuple[str, ...]) -> Pipeline:
     """The pipeline with these rules wherever they fit in the place of what it weighs."""
-    chosen = ("depthwise", "linalg-forms", "kernels")
-    stages = [s for s in base.stages if s.name not in chosen and not s.name.endswith("-kernels")]
+    chosen: tuple[str, ...] = ("depthwise", "linalg-forms")
+    if rules == ("kernels",):
+        return replace(base, stages=[s for s in base.stages if s.name not in chosen])
+    chosen = (*chosen, "kernels")
+    stages = [
+        s for s in base.stages if s.name not in chosen and not (s.name or "").endswith("-kernels")
+    ]
     if rules:
         form = Stage(name="form", phase="torch", rules=list(rules), driver="greedy")
         first = next(n for n, stage in enumerate(stages) if stage.name == "to-linalg")
@@ -263,16 +277,82 @@ def pipeline_with(base: Pipeline, rules: tuple[str, ...]) -> Pipeline:
     return replace(base, stages=stages)
 
 
+def packing(base: Pipeline) -> dict[str, Pipeline]:
+    """The two forms of a product: factors packed into blocks, and read as they are."""
+    left = [flag for flag in base.flags if flag not in base.large_products]
+    free = replace(base, dispensable=[], copying_weights=[], padding_vectors=[], large_products=[])
+    return {"packed": replace(base, large_products=[]), "unpacked": replace(free, flags=left)}
+
+
 def fitting(op: Convolution | Product) -> list[str]:
     """The forms that an op has."""
     if isinstance(op, Product):
         return []
     if op.depthwise:
-        return ["plain", "places" if op.stride == 1 else "channels-last"]
+        return ["kernel", "plain", "places" if op.stride == 1 else "channels-last"]
     if op.window == 1:
-        return ["plain", "one-by-one"]
-    winograd = op.window == 3 and op.stride == 1 and min(op.channels, op.filters) >= 128
-    return ["plain", "im2col", *(["winograd"] if winograd else [])]
+        return ["kernel", "plain", "one-by-one"]
+    winograd = op.window == 3 and op.stride == 1 and min(op.channels, op.filters) >= 64
+    return ["kernel", "plain", "im2col", *(["winograd"] if winograd else [])]
+
+
+def kind_of(op: Convolution | Product) -> str:
+    """What the regret is summed up by."""
+    if isinstance(op, Product):
+        return "product"
+    if op.depthwise:
+        return "depthwise convolution"
+    return "1x1 convolution" if op.window == 1 else "3x3 and larger convolution"
+
+
+def drawn(count: int, seed: int) -> list[Convolution | Product]:
+    """Ops of random sizes, as often of one kind as of another: a second to compile at most.
+
+    Channels are no multiples of anything in a third of them; sizes are those of images that were
+    halved some times, and any others.
+    """
+    pick = random.Random(seed)
+    made: list[Convolution | Product] = []
+
+    def channels(most: int) -> int:
+        step = pick.choice((1, 8, 16))
+        return max(step, step * round(2 ** pick.uniform(3, most) / step))
+
+    while len(made) < count:
+        size = pick.choice((7, 14, 28, 56, 112, pick.randint(5, 80)))
+        stride = pick.choice((1, 1, 1, 2))
+        op: Convolution | Product
+        match len(made) % 4:
+            case 0:
+                op = Convolution(channels(10), size, channels(10), 1, stride)
+            case 1:
+                window = pick.choice((3, 3, 3, 3, 5, 7))
+                op = Convolution(channels(9), size, channels(9), window, stride)
+            case 2:
+                depth = channels(10)
+                op = Convolution(depth, size, depth, pick.choice((3, 3, 5, 7)), stride, True)
+            case _:
+                rows = pick.choice((1, 1, 7, 32, 77, 128, 197, 256))
+                op = Product(rows, channels(11), channels(11))
+        if op.flops < 1e9 and op.bytes < 6.4e7 and op not in made:
+            made.append(op)
+    return made
+
+
+def regret(rows: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
+    """The table of what the default's choices lose over the fastest form, by kinds of ops."""
+    yield "| kind of op | shapes | within 5 % of the fastest form | within 10 % | median | worst |"
+    yield "|---|---|---|---|---|---|"
+    every = [row for found in rows.values() for row in found]
+    for kind, found in (*rows.items(), ("all", every)):
+        lost = [row["lost"] for row in found]
+        shares = [sum(loss <= most for loss in lost) for most in (1.05, 1.10)]
+        worst = max(found, key=lambda row: float(row["lost"]))
+        yield (
+            f"| {kind} | {len(lost)} | {shares[0]} ({100 * shares[0] / len(lost):.0f} %) "
+            f"| {shares[1]} ({100 * shares[1] / len(lost):.0f} %) | {statistics.median(lost):.2f} "
+            f"| {worst['lost']:.2f} ({worst['op']}) |"
+        )
 
 
 def race(contenders: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
@@ -315,7 +395,9 @@ def measure(
     arrays = op.arrays()
     text = op.program(arrays[1:])
     lines = {"default": base}
-    if options.forms:
+    if options.forms and isinstance(op, Product):
+        lines |= packing(base)
+    elif options.forms:
         lines |= {name: pipeline_with(base, FORMS[name]) for name in fitting(op)}
     contenders: dict[str, Callable[[], object]] = {}
     results: dict[str, Any] = {}
@@ -339,7 +421,9 @@ def measure(
     reference = next(results[n] for n in ("torch", "plain", *results) if n in results)
     errors = {name: relative_error(found, reference) for name, found in results.items()}
     times = race(contenders, options.seconds)
+    forms = [seconds for name, seconds in times.items() if name != "torch"]
     return {
+        "lost": times["default"] / min(forms) if "default" in times else float("inf"),
         "op": op.name,
         "flops": op.flops,
         "bytes": op.bytes,
@@ -354,13 +438,12 @@ def shown(row: dict[str, Any]) -> str:
     """A row of the table."""
     took = row["ms"]
     default = took.get("default", float("nan"))
-    forms = {k: v for k, v in took.items() if k != "torch"}
     others = " ".join(f"{k} {v:.3f}" for k, v in took.items() if k not in ("default", "torch"))
     eager = f"{default / took['torch']:.2f}" if "torch" in took else ""
     return (
         f"| {row['op']} | {default:.3f} | {row['flops'] / default / 1e6:.1f} "
         f"| {row['bytes'] / default / 1e6:.1f} | {default / row['limit_ms']:.1f} | {eager} "
-        f"| {default / min(forms.values()):.2f} | {', '.join(row['chosen'])} | {others} |"
+        f"| {row['lost']:.2f} | {', '.join(row['chosen'])} | {others} |"
     )
 
 
@@ -370,6 +453,8 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", action="append", default=[], metavar="GLOB")
+    parser.add_argument("--random", type=int, metavar="N", help="N ops of random sizes instead")
+    parser.add_argument("--seed", type=int, default=0, help="of those")
     parser.add_argument("--pipeline", default="cpu-fast")
     parser.add_argument("--target", default="cpu")
     parser.add_argument("--no-forms", dest="forms", action="store_false")
@@ -401,7 +486,11 @@ def main() -> int:
     if options.json and options.json.exists():
         held = json.loads(options.json.read_text(encoding="utf-8"))
     good = True
-    for op in OPS:
+    by_kind: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    ops: Sequence[Convolution | Product] = OPS
+    if options.random is not None:
+        ops = drawn(options.random, options.seed)
+    for op in ops:
         if options.only and not any(fnmatch.fnmatch(op.name, glob) for glob in options.only):
             continue
         row = measure(op, base, options, cpu)
@@ -412,9 +501,12 @@ def main() -> int:
         if not row["error"] < 1e-4:
             print(f"  differs by {row['error']:.2g} of the largest")
         good &= row["error"] < 1e-4 and not row["failed"]
+        by_kind[kind_of(op)].append(row)
         held[op.name] = row
         if options.json:
             options.json.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
+    if options.random and by_kind:
+        print("", *regret(by_kind), sep="\n")
     return 0 if good else 1
 
 
