@@ -250,7 +250,7 @@ def test_demo_reports() -> None:
 
 
 def test_the_shipped_library_has_no_faults() -> None:
-    done = mlirules("check")
+    done = mlirules("check", "--strict")
     assert done.returncode == 0, done.stdout
 
 

@@ -38,25 +38,36 @@ if TYPE_CHECKING:
 AnyRule = TypeVar("AnyRule", bound="Rule | ConfigRule | Entry")
 
 
+def _fits(rule: AnyRule, glob: str) -> bool:
+    if glob.startswith("tag:"):
+        return any(fnmatch.fnmatchcase(t, glob[4:]) for t in rule.tags)
+    if glob.startswith("kind:"):
+        return fnmatch.fnmatchcase(rule.kind, glob[5:])
+    return fnmatch.fnmatchcase(rule.name, glob) or fnmatch.fnmatchcase(rule.origin, glob)
+
+
+def chosen(
+    rules: Sequence[AnyRule], only: Sequence[str] = (), skip: Sequence[str] = ()
+) -> list[AnyRule]:
+    """The rules that filters leave: globs over name, origin, `tag:TAG` or `kind:KIND`."""
+    return [
+        r
+        for r in rules
+        if (not only or any(_fits(r, g) for g in only)) and not any(_fits(r, g) for g in skip)
+    ]
+
+
 def select(
     rules: Sequence[AnyRule], only: Iterable[str] = (), skip: Iterable[str] = ()
 ) -> list[AnyRule]:
-    """The rules that filters leave: globs over name, origin, `tag:TAG` or `kind:KIND`.
+    """As :func:`chosen`.
 
     Raises :class:`MlirulesError` for a filter that fits no rule: it would do nothing, silently.
     """
-
-    def fits(rule: AnyRule, glob: str) -> bool:
-        if glob.startswith("tag:"):
-            return any(fnmatch.fnmatchcase(t, glob[4:]) for t in rule.tags)
-        if glob.startswith("kind:"):
-            return fnmatch.fnmatchcase(rule.kind, glob[5:])
-        return fnmatch.fnmatchcase(rule.name, glob) or fnmatch.fnmatchcase(rule.origin, glob)
-
     only, skip = list(only), list(skip)
     for flag, globs in (("--only", only), ("--skip", skip)):
         for glob in globs:
-            if not any(fits(r, glob) for r in rules):
+            if not any(_fits(r, glob) for r in rules):
                 raise MlirulesError(
                     Fault(
                         Span(f"{flag} {glob}"),
@@ -66,11 +77,7 @@ def select(
                         or "filters are globs over rule names, tag:TAG or kind:KIND",
                     )
                 )
-    return [
-        r
-        for r in rules
-        if (not only or any(fits(r, g) for g in only)) and not any(fits(r, g) for g in skip)
-    ]
+    return chosen(rules, only, skip)
 
 
 class _Frozen:

@@ -171,7 +171,9 @@ def _untrue(read: Mapping[Path, Sequence[Rule]]) -> list[Fault]:
     from mlirules.drivers.quality.remarks import untrue
     from mlirules.language import consent
 
-    own = _in_order(read, [file for file in read if not consent.ships(file)])
+    own = [rule for file, rules in read.items() if not consent.ships(file) for rule in rules]
+    for order, rule in enumerate(own):
+        rule.order = order
     return [fault for rule in own for fault in untrue(rule)]
 
 
@@ -199,35 +201,40 @@ def _files(paths: list[str]) -> tuple[dict[Path, SourceFile], list[Path], list[F
 
 def _together(paths: list[str], read: Mapping[Path, Sequence[Rule]]) -> list[Fault]:
     """Findings about the rules of each set: those of one stage of a pipeline stand together."""
+    from mlirules.drivers.apply.engine import chosen
     from mlirules.drivers.quality.analysis import analyse
     from mlirules.language.pipeline import PIPELINES, Pipeline
     from mlirules.language.rulefiles import LIBRARY, rule_files
 
-    given = set(read)
-    weighed: set[tuple[Path, ...]] = set()
-    wanted: set[tuple[Path, ...]] = set()
+    known = {rule.name: rule for rules in read.values() for rule in rules}
+    weighed: set[tuple[str, ...]] = set()
+    wanted: set[tuple[str, ...]] = set()
     for pipeline in sorted(PIPELINES.glob("*.yaml")):
         for stage in Pipeline.load(pipeline).stages:
-            of_stage = [f for name in stage.rules for f in rule_files(name) if f in given]
-            (weighed if stage.driver == "cost" else wanted).add(tuple(of_stage))
+            files = dict.fromkeys(f for name in stage.rules for f in rule_files(name))
+            rules = [rule for file in files for rule in read.get(file, ())]
+            names = tuple(rule.name for rule in chosen(rules, stage.only, stage.skip))
+            (weighed if stage.driver in ("cost", "saturate") else wanted).add(names)
     weighed -= wanted
     # A stage that another one holds as well says nothing new.
     sets = sorted(s for s in wanted if s and not any(set(s) < set(other) for other in wanted))
     costs = sorted(s for s in weighed if s)
-    staged = {file for s in (*sets, *costs) for file in s}
-    left: dict[object, list[Path]] = {}
+    staged = {name for s in (*sets, *costs) for name in s}
+    left: dict[object, dict[str, None]] = {}
     for path in paths or [str(LIBRARY)]:
         for file in rule_files(path):
-            if file in given and file not in staged:
-                inside = file.is_relative_to(LIBRARY)
-                key = file.relative_to(LIBRARY).parts[:2] if inside else path
-                left.setdefault(key, []).append(file)
+            for rule in read.get(file, ()):
+                if rule.name not in staged:
+                    inside = file.is_relative_to(LIBRARY)
+                    key = file.relative_to(LIBRARY).parts[:2] if inside else path
+                    left.setdefault(key, {})[rule.name] = None
     found: list[Fault] = []
     for group in (*sets, *left.values()):
-        found += analyse(_in_order(read, group))
+        found += analyse(_in_order(known, group))
     for group in costs:
-        # Of rules that match at one op the cost driver takes the cheapest, whatever the order.
-        about = analyse(_in_order(read, group))
+        # Of rules that match at one op the cost driver takes the cheapest, whatever the order, and
+        # saturation takes all.
+        about = analyse(_in_order(known, group))
         found += [fault for fault in about if fault.code != "overlap"]
     return list(dict.fromkeys(found))
 
@@ -256,9 +263,9 @@ def _as_one_set(
     return read, []
 
 
-def _in_order(read: Mapping[Path, Sequence[Rule]], files: Iterable[Path]) -> list[Rule]:
-    """The rules of files as one set, in the order of the files."""
-    rules = [rule for file in dict.fromkeys(files) for rule in read.get(file, ())]
+def _in_order(known: Mapping[str, Rule], names: Iterable[str]) -> list[Rule]:
+    """The rules of these names as one set, in their order."""
+    rules = [known[name] for name in names]
     for order, rule in enumerate(rules):
         rule.order = order
     return rules
