@@ -16,7 +16,7 @@ __all__ = ["SMALL", "for_products", "for_weights", "multiplied", "open_vectors"]
 
 #: Pairs of numbers that the products of a program multiply, below which they are not large: some
 #: microseconds of one core, where a second of compiling packs them.
-SMALL = 1 << 20
+SMALL = 1 << 18
 
 #: Products that IREE itself converts, where no rule did.
 _LEFT = frozenset(

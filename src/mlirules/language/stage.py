@@ -183,7 +183,7 @@ class Stages:
     )
     large_products: list[str] = _said(
         "Those of the flags that make a compile longer and pay for large products: "
-        "left out where all products of a program together multiply fewer than a million pairs.",
+        "left out where all products of a program together multiply fewer than 262,144 pairs.",
         [],
     )
 
