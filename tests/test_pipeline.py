@@ -23,7 +23,7 @@ from mlirules.language import pipeline_file
 from mlirules.language.faults import CheckFailed, MlirulesError
 from mlirules.language.pipeline import PIPELINES, Pipeline
 from mlirules.language.reading import load_yaml
-from mlirules.language.stage import Expect, Stages, as_data
+from mlirules.language.stage import OF_FLAGS, Expect, Stages, as_data
 
 T = "!torch.vtensor<[4,8],f32>"
 RELU = f"""func.func @main(%x: {T}) -> {T} {{
@@ -273,3 +273,14 @@ def test_what_is_kept_of_a_pipeline_is_what_its_file_says(tmp_path: Path) -> Non
     for _ in range(2):  # nothing is kept of a file with a fault
         with pytest.raises(MlirulesError, match="applied"):
             Pipeline.load(path)
+
+
+@pytest.mark.parametrize("key", OF_FLAGS)
+def test_what_is_said_of_flags_is_said_of_flags_that_are_there(key: str, tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    said = "pipeline: made\nsummary: Made.\ntargets: [cpu]\nflags: [--iree-opt-level=O1]\n"
+    path.write_text(f"{said}{key}: [--iree-opt-level=O2]\n", encoding="utf-8")
+    with pytest.raises(MlirulesError, match="O2 is not among the flags"):
+        Pipeline.load(path)
+    path.write_text(f"{said}{key}: [--iree-opt-level=O1]\n", encoding="utf-8")
+    assert getattr(Pipeline.load(path), key) == ["--iree-opt-level=O1"]
