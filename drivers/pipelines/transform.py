@@ -25,6 +25,7 @@ from mlirules.drivers.apply.looporder import order_loops
 from mlirules.drivers.apply.programs import as_program, located, shared_context
 from mlirules.drivers.apply.rereading import guard_reductions
 from mlirules.drivers.apply.run import Options, Outcome
+from mlirules.drivers.apply.slices import guard_slices
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import Program, ir
 from mlirules.drivers.iree.targets import Target
@@ -635,6 +636,7 @@ def _later_stages(
         if guards:
             order_loops(module)
             guard_reductions(module)
+            guard_slices(module)
             configure_gathers(module)
         _locate(done.outcome, f"{path} after {phase}")
     return current, resume

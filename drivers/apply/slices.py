@@ -1,0 +1,90 @@
+"""Parts of tensors that start where a vector of the tensor does not: wrong on Vulkan.
+
+IREE 3.13's code generator for Vulkan reads and writes memory as vectors where the inner sizes allow
+it, and divides the places by the vector's length. Where a part of a tensor starts within a vector,
+what is left of that division is lost: an image that is padded by 1 as it is computed comes out one
+column too far left, a part that is read as something is computed from it is read too far left. A
+copy by itself is right: what is put into the tensor is written to memory before, and so is what is
+taken out of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mlirules.drivers.apply.barriers import guard
+from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+
+__all__ = ["guard_slices"]
+
+#: The bits of the longest vector that is read at once.
+_LONGEST = 128
+#: An offset that is known only at run time.
+_DYNAMIC = ir.ShapedType.get_dynamic_stride_or_offset()
+
+
+def guard_slices(module: ir.Module) -> int:
+    """Put parts of tensors behind barriers where they start within a vector; returns how many.
+
+    One pass over the ops. The program is best past IREE's global optimisation, which moves slices.
+    """
+    found: list[Callable[[], None]] = []
+    for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
+        if op.name == "tensor.pad":
+            whole = op.results[0].type
+            sizes, offsets = list(op.operands[0].type.shape), _numbers(op, "static_low")
+            strides = [1] * len(offsets)
+        elif op.name in ("tensor.insert_slice", "tensor.extract_slice"):
+            whole = op.operands[1 if op.name == "tensor.insert_slice" else 0].type
+            sizes, offsets = _numbers(op, "static_sizes"), _numbers(op, "static_offsets")
+            strides = _numbers(op, "static_strides")
+        else:
+            continue
+        if _within_vector(whole, sizes, offsets, strides):
+            found.append(_after(op) if op.name == "tensor.extract_slice" else _before(op))
+    for put in found:
+        put()
+    return len(found)
+
+
+def _numbers(op: Any, name: str) -> list[int]:
+    return list(ir.DenseI64ArrayAttr(op.attributes[name]))
+
+
+def _before(op: Any) -> Callable[[], None]:
+    return lambda: guard(op, 0)
+
+
+def _after(op: Any) -> Callable[[], None]:
+    uses = [(use.owner, use.operand_number) for use in op.results[0].uses]
+
+    def put() -> None:
+        for user, number in uses:
+            guard(user, number)
+
+    return put
+
+
+def _within_vector(
+    whole: Any, sizes: Sequence[int], offsets: Sequence[int], strides: Sequence[int]
+) -> bool:
+    """Whether a part of a tensor may start within one of the vectors it is read or written by."""
+    bits = max(8, getattr(whole.element_type, "width", _LONGEST))
+    longest = max(1, _LONGEST // bits)
+    # The inner dims that are whole become one with the dim before them.
+    inner = 1
+    for dim in reversed(range(whole.rank)):
+        if whole.is_dynamic_dim(dim) or sizes[dim] < 0:
+            return False  # read element by element
+        size = whole.get_dim_size(dim)
+        if size == sizes[dim]:
+            inner *= size
+            continue
+        vector = math.gcd(size * inner, sizes[dim] * inner, longest)
+        if offsets[dim] == _DYNAMIC or strides[dim] != 1:
+            return vector > 1
+        return offsets[dim] * inner % vector != 0
+    return False
