@@ -219,8 +219,10 @@ def test_parts_that_start_with_a_vector_stay_as_they_are() -> None:
 def test_inner_dims_that_are_whole_count_with_the_dim_before_them() -> None:
     text = """
 func.func @f(%x: tensor<8x10x2xf32>) -> (tensor<8x8x2xf32>, tensor<8x8x2xf32>) {
-  %a = tensor.extract_slice %x[0, 1, 0] [8, 8, 2] [1, 1, 1] : tensor<8x10x2xf32> to tensor<8x8x2xf32>
-  %b = tensor.extract_slice %x[0, 2, 0] [8, 8, 2] [1, 1, 1] : tensor<8x10x2xf32> to tensor<8x8x2xf32>
+  %a = tensor.extract_slice %x[0, 1, 0] [8, 8, 2] [1, 1, 1]
+      : tensor<8x10x2xf32> to tensor<8x8x2xf32>
+  %b = tensor.extract_slice %x[0, 2, 0] [8, 8, 2] [1, 1, 1]
+      : tensor<8x10x2xf32> to tensor<8x8x2xf32>
   return %a, %b : tensor<8x8x2xf32>, tensor<8x8x2xf32>
 }
 """
@@ -230,8 +232,9 @@ func.func @f(%x: tensor<8x10x2xf32>) -> (tensor<8x8x2xf32>, tensor<8x8x2xf32>) {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("vulkan")
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_start_and_width_is_right(kind: str, vulkan: None) -> None:
+def test_every_start_and_width_is_right(kind: str) -> None:
     rows = [(64,), (5,), (8, 16)]
     sizes = [(16, 1, 1), (16, 1, 3), (64, 2, 2), (30, 1, 1), (28, 3, 1), (15, 1, 4), (32, 6, 2)]
     check(
