@@ -2,7 +2,9 @@
 
 Each number makes one small program: a product, a convolution, a pooling, a reduction or a chain of
 products, with odd, prime, 1-sized and large sizes, batches, groups, strides and dilations, and what
-models put before and after them (softmax, normalisation, residuals, other orders of dims). Several
+models put before and after them (softmax, normalisation, residuals, other orders of dims). Each odd
+number makes a sequence: ops that compute, and between them ops that move (pads, slices, `cat`,
+`roll`, `flip`, reshapes, other orders of dims), which compilers fuse with them. Several
 are compiled together; what fails together is compiled alone. Results go to a file line by line: run
 again to go on.
 
@@ -66,7 +68,7 @@ def case(number: int) -> Case:
     """The program of a number, always the same one."""
     pick = random.Random(number)
     kinds = [_product, _convolution, _reduction, _chain, _pooling]
-    made = pick.choices(kinds, [5, 5, 4, 3, 1])[0](pick)
+    made = _sequence(pick) if number % 2 else pick.choices(kinds, [5, 5, 4, 3, 1])[0](pick)
     words, function, shapes, dtype = made
     generator = torch.Generator().manual_seed(number)
     inputs = [torch.randn(s, generator=generator).to(dtype) for s in shapes]
@@ -224,6 +226,206 @@ def _pooling(pick: random.Random) -> _Made:
     shape = (pick.choice((1, 2, 3)), pick.choice((1, 2, 4, 7, 12, 28, 30, 32)), *size)
     words = f"{name}, kernel {kernel}, stride {stride}, padding {padding}{after}"
     return words, lambda x: h(op(x, kernel, stride, padding)), [shape], torch.float32
+
+
+#: Widths that vectors of four divide, that those of two divide, and odd ones.
+WIDTHS = (4, 8, 12, 14, 15, 16, 18, 28, 30, 32, 33, 63, 64, 66, 68)
+
+_Step = tuple[str, Function, list[tuple[int, ...]]]
+
+
+def _sequence(pick: random.Random) -> _Made:
+    """Two to five ops one after the other, of which those that move stand beside all others."""
+    rank = pick.choice((2, 3, 3, 4))
+    shape = tuple(pick.choice((1, 2, 3, 4, 8, 16)) for _ in range(rank - 2))
+    shape += (pick.choice(WIDTHS[:12]), pick.choice(WIDTHS))
+    shapes, steps, words = [shape], [], []
+    x = torch.zeros(shape)
+    for number in range(pick.choice((2, 3, 3, 4, 5))):
+        makers = _MOVING if (number % 2) == (pick.random() < 0.3) else _COMPUTING
+        said, f, further = pick.choice(makers)(pick, x)
+        y = f(x, *(torch.zeros(s) for s in further))
+        if not 0 < y.numel() <= 120_000 or y.dim() > 5:
+            continue
+        x = y
+        words.append(said)
+        steps.append((f, len(shapes), len(shapes) + len(further)))
+        shapes += further
+
+    def function(*inputs: torch.Tensor) -> torch.Tensor:
+        value = inputs[0]
+        for f, first, end in steps:
+            value = f(value, *inputs[first:end])
+        return value + value if not steps else value
+
+    return f"sequence {', '.join(words) or 'doubled'}", function, shapes, torch.float32
+
+
+def _dim(pick: random.Random, x: torch.Tensor) -> int:
+    """A dim, the last one most of the time."""
+    return pick.choice([-1, -1, -1, *range(-x.dim(), 0)]) if x.dim() else 0
+
+
+def _padded(pick: random.Random, x: torch.Tensor) -> _Step:
+    count = pick.choice([n for n in (1, 1, 2) if n <= x.dim()])
+    by = [pick.choice((0, 1, 1, 2, 3)) for _ in range(2 * count)]
+    value = pick.choice((0.0, 0.0, 1.5))
+    return f"padded by {by} of {value}", lambda t: functional.pad(t, by, value=value), []
+
+
+def _part(pick: random.Random, x: torch.Tensor) -> _Step:
+    dim = _dim(pick, x)
+    size = x.shape[dim]
+    start = pick.randrange(min(size, 6))
+    end, step = size - pick.randrange(min(size - start, 4)), pick.choice((1, 1, 1, 2, 3))
+
+    def function(t: torch.Tensor) -> torch.Tensor:
+        places: list[Any] = [slice(None)] * t.dim()
+        places[dim] = slice(start, end, step)
+        return t[tuple(places)]
+
+    return f"part {start}:{end}:{step} of {dim}", function, []
+
+
+def _one(pick: random.Random, x: torch.Tensor) -> _Step:
+    dim = -pick.randrange(1, x.dim() + 1)
+    place = pick.randrange(x.shape[dim])
+    if x.dim() < 3:
+        return _part(pick, x)
+    return f"place {place} of {dim}", lambda t: t.select(dim, place), []
+
+
+def _joined(pick: random.Random, x: torch.Tensor) -> _Step:
+    dim = _dim(pick, x)
+    shape = list(x.shape)
+    shape[dim] = pick.choice((1, 2, 3, 4, shape[dim]))
+    first = pick.random() < 0.5
+    words = f"joined along {dim} {'after' if first else 'before'} {shape[dim]}"
+    return words, lambda t, y: torch.cat([y, t] if first else [t, y], dim), [tuple(shape)]
+
+
+def _doubled(pick: random.Random, x: torch.Tensor) -> _Step:
+    dim = _dim(pick, x)
+    return f"beside its sine along {dim}", lambda t: torch.cat([t, t.sin()], dim), []
+
+
+def _rolled(pick: random.Random, x: torch.Tensor) -> _Step:
+    dim, by = _dim(pick, x), pick.choice((1, 2, 3, -1))
+    return f"rolled by {by} along {dim}", lambda t: t.roll(by, dim), []
+
+
+def _flipped(pick: random.Random, x: torch.Tensor) -> _Step:
+    dim = _dim(pick, x)
+    return f"flipped along {dim}", lambda t: t.flip(dim), []
+
+
+def _permuted(pick: random.Random, x: torch.Tensor) -> _Step:
+    order = pick.sample(range(x.dim()), x.dim())
+    return f"dims by {order}", lambda t: t.permute(order), []
+
+
+def _reshaped(pick: random.Random, x: torch.Tensor) -> _Step:
+    if x.dim() > 1 and pick.random() < 0.6:
+        at = pick.randrange(x.dim() - 1)
+        return f"dims {at} and {at + 1} as one", lambda t: t.flatten(at, at + 1), []
+    dim = pick.randrange(x.dim())
+    size = x.shape[dim]
+    parts = pick.choice([n for n in (2, 3, 4, 8, size) if n <= size and size % n == 0])
+    return f"dim {dim} in {parts}", lambda t: t.unflatten(dim, (parts, size // parts)), []
+
+
+def _repeated(pick: random.Random, _x: torch.Tensor) -> _Step:
+    if pick.random() < 0.5:
+        return "in front of itself", lambda t: torch.stack([t, t.tanh()], 1), []
+    return "each twice", lambda t: t.repeat_interleave(2, -1), []
+
+
+def _swapped(_pick: random.Random, _x: torch.Tensor) -> _Step:
+    def function(t: torch.Tensor) -> torch.Tensor:
+        half = t.shape[-1] // 2
+        return torch.cat([-t[..., half:], t[..., :half]], -1)
+
+    return "halves turned", function, []
+
+
+def _unary(pick: random.Random, _x: torch.Tensor) -> _Step:
+    table: dict[str, Function] = {
+        "tanh": torch.tanh,
+        "gelu": functional.gelu,
+        "relu": torch.relu,
+        "silu": functional.silu,
+        "times 0.5": lambda t: t * 0.5,
+        "sigmoid": torch.sigmoid,
+    }
+    name = pick.choice(list(table))
+    return name, table[name], []
+
+
+def _added(pick: random.Random, x: torch.Tensor) -> _Step:
+    shape = tuple(pick.choice((1, n, n)) for n in x.shape)
+    times = pick.random() < 0.5
+    words = f"{'times' if times else 'plus'} {shape}"
+    return words, lambda t, y: t * y if times else t + y, [shape]
+
+
+def _multiplied(pick: random.Random, x: torch.Tensor) -> _Step:
+    width = pick.choice(WIDTHS)
+    scale = x.shape[-1] ** -0.5
+    return f"product by {width}", lambda t, w: t @ w * scale, [(x.shape[-1], width)]
+
+
+def _convolved(pick: random.Random, x: torch.Tensor) -> _Step:
+    if x.dim() not in (3, 4):
+        return _multiplied(pick, x)
+    rank = x.dim() - 2
+    kernel = tuple(pick.choice([k for k in (1, 3, 5) if k <= n]) for n in x.shape[2:])
+    channels = x.shape[1]
+    groups = pick.choice((1, 1, channels))
+    filters = channels if groups > 1 else pick.choice((1, 3, 8, 16))
+    padding = tuple(pick.choice((0, k // 2)) for k in kernel)
+    stride = pick.choice((1, 1, 2))
+    op: Any = functional.conv1d if rank == 1 else functional.conv2d
+    scale = (channels // groups * int(np.prod(kernel))) ** -0.5
+    words = f"convolution, {filters} of {kernel}, stride {stride}, padding {padding}, {groups}"
+    return (
+        words,
+        lambda t, w: op(t, w, None, stride, padding, 1, groups) * scale,
+        [(filters, channels // groups, *kernel)],
+    )
+
+
+def _reduced(pick: random.Random, x: torch.Tensor) -> _Step:
+    dim, keep = _dim(pick, x), x.dim() < 3 or pick.random() < 0.5
+    table: dict[str, Function] = {
+        "sum": lambda t: t.sum(dim, keepdim=keep),
+        "mean": lambda t: t.mean(dim, keepdim=keep),
+        "largest": lambda t: t.amax(dim, keepdim=keep),
+        "softmax": lambda t: t.softmax(dim),
+        "less its mean": lambda t: t - t.mean(dim, keepdim=True),
+        "layer norm": _normalised,
+        "running sum": lambda t: t.cumsum(dim),
+    }
+    name = pick.choice(list(table))
+    return f"{name} over {dim}", table[name], []
+
+
+def _pooled(pick: random.Random, x: torch.Tensor) -> _Step:
+    if x.dim() != 4 or min(x.shape[2:]) < 3:
+        return _reduced(pick, x)
+    stride, padding = pick.choice((1, 2)), pick.choice((0, 1))
+    op: Any = pick.choice((functional.avg_pool2d, functional.max_pool2d))
+    words = f"{op.__name__}, stride {stride}, padding {padding}"
+    return words, lambda t: op(t, 3, stride, padding), []
+
+
+_MOVING: list[Callable[[random.Random, torch.Tensor], _Step]] = [
+    *[_padded, _padded, _part, _part, _one, _joined, _doubled, _rolled, _flipped],
+    *[_permuted, _reshaped, _repeated, _swapped],
+]
+_COMPUTING: list[Callable[[random.Random, torch.Tensor], _Step]] = [
+    *[_unary, _unary, _added, _multiplied, _multiplied, _convolved, _convolved, _reduced],
+    *[_reduced, _pooled],
+]
 
 
 # ---------------------------------------------------------------- running them

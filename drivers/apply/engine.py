@@ -23,7 +23,7 @@ from mlirules.drivers.apply import walk as walking
 from mlirules.drivers.apply.run import CONSTANTS, LARGE, Options, Outcome, Run
 from mlirules.drivers.iree.compiler import ir, rewrite
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
-from mlirules.drivers.match.liveness import Marks, MarksAmongCasts
+from mlirules.drivers.match.liveness import Marks
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.places import Numbered
 from mlirules.drivers.match.results import ANYWHERE, Around, Refusal
@@ -237,7 +237,9 @@ class Engine:
         rule set does not terminate.
         """
         outcome = Outcome()
-        if options.driver == "walk":
+        if options.driver == "walk" or (
+            options.driver == "conversion" and not conversion.may_loop(self.rules)
+        ):
             # It meets every op once, so it needs no bound, and sees for itself what there is.
             rules = self.rules
             run = self._new_run(options, outcome, options.bound or sys.maxsize)
@@ -256,8 +258,7 @@ class Engine:
         if options.driver != "saturate" and any(
             r.kind == "fusion" or self.matchers[r.name].structural for r in rules
         ):
-            converts = options.driver == "conversion"
-            run.marks = MarksAmongCasts(module) if converts else Marks(module)
+            run.marks = Marks(module)
             run.around = Around(options.target, run.marks.dead, cpu=options.cpu)
         # A trace shows ops as they stand in the program, without marks.
         if not options.record and options.driver != "saturate":

@@ -75,10 +75,11 @@ class Instantiator:
         self.unknown = ir.Location.unknown(context)
         #: The location of what is made, where the rewrite's own is not wanted.
         self.mark: Any = None
-        #: What the last application made, in a run that marks it.
+        #: Whether to keep what an application makes in ``last_created``; runs that mark it do.
+        self.keep = False
         self.last_created: list[Any] = []
-        #: Values that a conversion has converted already: original -> converted.
-        self.converted: dict[Any, Any] = {}
+        #: What the results of ops became that still stand in the program.
+        self.became: dict[Any, Any] = {}
         #: Where constants, fills and casts are shared; None: they are not.
         self.scope: Scope | None = None
         # Casts back to torch that the last application read past, with their results.
@@ -123,8 +124,11 @@ class Instantiator:
             value = values[key]
             if cast:
                 value = self.cast(value, cast, back, type_, root)
+            elif self.became:
+                value = self.now(value)
             slots[slot] = value
         mark = self.mark
+        keep = self.keep or mark is not None
         created = []
         if not stock.left:
             stock.refill()
@@ -146,19 +150,18 @@ class Instantiator:
             op.move_before(root)
             if result is not None:
                 slots[result] = op.result
-            if mark is not None:
-                op.location = mark
+            if keep:
                 created.append(op)
+                if mark is not None:
+                    op.location = mark
         self.last_created = created
         return slots
 
     def cast(self, value: Any, name: str, back: str, type_: Any, root: Any) -> Any:
         """``value`` in its builtin type, past a cast back to torch where one made it."""
         scope = self.scope
-        if scope is None and self.converted:
-            known = self.converted.get(value)
-            if known is not None and known.type == type_:
-                return known
+        if self.became:
+            value = self.now(value)
         owner = value.owner
         if not isinstance(owner, Block) and owner.name == back:
             source = owner.operands[0]
@@ -181,6 +184,13 @@ class Instantiator:
         if scope is not None:
             scope.casts[0][value] = made.result
         return made.result
+
+    def now(self, value: Any) -> Any:
+        """What a value became that is still read in the program as it was."""
+        became = self.became
+        while (known := became.get(value)) is not None:
+            value = known
+        return value
 
     def forget(self, value: Any) -> None:
         """Note that ``value`` is about to be erased: what it was cast to is not to be found."""

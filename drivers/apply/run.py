@@ -166,7 +166,7 @@ class Run:
         self.instantiator = Instantiator(context)
         self.applied = 0
         # Ops below a root, constants and lists die with it, and the driver leaves them there.
-        self.may_leave_dead = options.driver == "conversion"
+        self.may_leave_dead = False
         self.seen: set[str] = set()
         #: Whether the program is so large that ops are told apart from it.
         self.alone = False

@@ -27,7 +27,7 @@ _FLAT = ("torch.aten.", "torch.constant.", "torch.prims.", "torch_c.")
 
 
 @dataclass(slots=True)
-class _Plan:
+class Plan:
     """What becomes of an op of these types: a rule's rewrite, and how often it did."""
 
     rule: Rule
@@ -39,7 +39,7 @@ class _Plan:
 
 
 @dataclass(slots=True)
-class _Site:
+class Site:
     """What there is to know about ops of one name."""
 
     matchers: list[Matcher]  # in the order in which they are tried
@@ -47,19 +47,23 @@ class _Site:
     by_types: bool
     may_nest: bool
     #: By the types of operands and result: the plan, or None where no rule applies.
-    plans: dict[Any, _Plan | None] = field(default_factory=dict)
+    plans: dict[Any, Plan | None] = field(default_factory=dict)
     #: The types looked up last, and what was found: comparing costs less than hashing.
     last_key: list[Any] = field(default_factory=list)
-    last_plan: _Plan | None = None
+    last_plan: Plan | None = None
 
 
 class Walk:
     """One walk over a module."""
 
-    def __init__(self, run: Run, rules: Sequence[Rule]) -> None:
+    def __init__(
+        self, run: Run, rules: Sequence[Rule], again: frozenset[str] = frozenset()
+    ) -> None:
         self.run = run
+        #: Names of ops that are looked at again where a rule makes them.
+        self.again = again
         self.instantiator = run.instantiator
-        self.sites: dict[str, _Site] = {}
+        self.sites: dict[str, Site] = {}
         options = run.options
         #: Whether there is something to do, or to stop for, at every single application.
         self.one_by_one = (
@@ -68,6 +72,7 @@ class Walk:
         # What several roots became one of, and is still to be erased: what the loop over the block
         # holds cannot go, nor what it goes on to from there.
         self._replaced: list[Any] = []
+        self._several = any(run.matchers[rule.name].other_roots for rule in rules)
         self._matchers: dict[str, list[Matcher]] = {}
         for rule in sorted(rules, key=lambda rule: -rule.benefit):
             for name in rule.root_ops:
@@ -119,29 +124,58 @@ class Walk:
         self._replaced = [current] if keep and gone else []
         return gone
 
-    def _site(self, name: str) -> _Site:
+    def _site(self, name: str) -> Site:
         matchers = self._matchers.get(name, [])
-        by_types = all(m.fast_names is not None and m.one_result for m in matchers)
-        return _Site(matchers, by_types, not name.startswith(_FLAT))
+        by_types = all(
+            m.fast_names is not None
+            and m.one_result
+            and (not self.again or self.again.isdisjoint(m.rule.produced_ops))
+            for m in matchers
+        )
+        return Site(matchers, by_types, not name.startswith(_FLAT))
 
-    def _match(self, site: _Site, op: Any) -> None:
-        """Apply the first rule that matches at ``op``."""
+    def _match(self, site: Site, op: Any) -> None:
+        """Apply the first rule that matches at ``op``, and to what it makes where that counts."""
         run = self.run
-        for matcher in site.matchers:
-            match = matcher.match(op, run.around)
-            if isinstance(match, Match):
-                held = following(op) if match.others else None
-                made = run.apply(match, op, partial(self._replace_beside, op))
-                for result, value in zip(op.results, made, strict=True):
-                    result.replace_all_uses_with(value)
-                op.erase()
-                if self._replaced:
-                    self._erase_replaced(held, keep=True)
-                self.instantiator.erase_passed()
+        instantiator = self.instantiator
+        # The loop over the block goes on to this one.
+        held = following(op) if self._several else None
+        # What is to be looked at, the next one last.
+        left = [(site, op)]
+        while left:
+            site, op = left.pop()
+            for matcher in site.matchers:
+                match = matcher.match(op, run.around)
+                if isinstance(match, Match):
+                    looks_again = not self.again.isdisjoint(match.rule.produced_ops)
+                    instantiator.keep = looks_again
+                    made = run.apply(match, op, partial(self._replace_beside, op))
+                    created = self._legalised() if looks_again else ()
+                    for result, value in zip(op.results, made, strict=True):
+                        result.replace_all_uses_with(value)
+                    op.erase()
+                    if self._replaced:
+                        self._erase_replaced(held, keep=True)
+                    instantiator.erase_passed()
+                    left += created
+                    break
+                if match.error is not None:
+                    run.fail(match.error)
+                    break
+            if run.stop:
                 return
-            if match.error is not None:
-                run.fail(match.error)
-                return
+
+    def _legalised(self) -> list[tuple[Site, Any]]:
+        """Those of the ops that were just made that are to be looked at, the first one last."""
+        found = []
+        for op in reversed(self.instantiator.last_created):
+            name = op.name
+            if name in self.again:
+                site = self.sites.get(name)
+                if site is None:
+                    site = self.sites[name] = self._site(name)
+                found.append((site, op))
+        return found
 
     def _replace_beside(self, root: Any, op: Any, values: list[Any]) -> None:
         """Replace an op that goes with ``root``.
@@ -156,7 +190,7 @@ class Walk:
         op.move_before(root)
         self._replaced.append(op)
 
-    def _look_up(self, site: _Site, op: Any) -> None:
+    def _look_up(self, site: Site, op: Any) -> None:
         """Like :meth:`_match`, for rules that types alone decide: one look into a table."""
         # A comprehension would be one more call.
         operands = op.operands
@@ -199,7 +233,7 @@ class Walk:
         plan.count += 1
         plan.seconds += time.perf_counter() - started
 
-    def _plan(self, site: _Site, op: Any) -> _Plan | None:
+    def _plan(self, site: Site, op: Any) -> Plan | None:
         for matcher in site.matchers:
             match = matcher.match(op, self.run.around)
             if isinstance(match, Match):
@@ -209,7 +243,7 @@ class Walk:
                 # A cast that only fed what a rewrite does not read is dead afterwards.
                 self.run.may_leave_dead |= len(rewrite.reads) < len(number)
                 reads = [(number[path], *rest) for path, *rest in rewrite.reads]
-                return _Plan(matcher.rule, rewrite, reads, rewrite.returned[0])
+                return Plan(matcher.rule, rewrite, reads, rewrite.returned[0])
             if match.error is not None:
                 self.run.fail(match.error)
                 return None
@@ -234,9 +268,9 @@ def _reachable(region: Any) -> list[Any]:
     return [b for b in blocks if any(b == seen for seen in found)]
 
 
-def apply(run: Run, module: Any, rules: Sequence[Rule]) -> None:
-    """Apply ``rules`` to ``module`` in place. What goes wrong is left in ``run``."""
-    walk = Walk(run, rules)
+def over(walk: Walk, module: Any) -> None:
+    """Visit all ops of ``module``. What goes wrong is left in the run."""
+    run = walk.run
     try:
         walk.operation(module.operation, None)
     except BaseException as error:  # noqa: BLE001 - the caller raises it, as for other drivers
@@ -244,3 +278,8 @@ def apply(run: Run, module: Any, rules: Sequence[Rule]) -> None:
     walk.finish()
     # Symbols of dims may have had no use from the start.
     run.may_leave_dead |= "torch.symbolic_int" in walk.sites
+
+
+def apply(run: Run, module: Any, rules: Sequence[Rule]) -> None:
+    """Apply ``rules`` to ``module`` in place. What goes wrong is left in ``run``."""
+    over(Walk(run, rules), module)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from mlirules.drivers.iree.compiler import ir
 
-__all__ = ["Frozen", "Liveness", "Marks", "MarksAmongCasts", "in_reverse", "is_dead"]
+__all__ = ["Frozen", "Liveness", "Marks", "in_reverse", "is_dead"]
 
 _TORCH = ("torch.aten.", "torch.prims.")
 _BUILTIN = ("linalg.", "tensor.")
@@ -21,7 +21,6 @@ _BUILTIN = ("linalg.", "tensor.")
 _SHARED = frozenset(["linalg.fill", "tensor.empty"])
 _SCALAR = ("linalg.", "tensor.", "iree_linalg_ext.")
 _MARK = "mlirules.dead"
-_CAST = "builtin.unrealized_conversion_cast"
 
 
 class Liveness(Protocol):
@@ -144,23 +143,3 @@ class Marks:
         if self._marked:
             for op in in_reverse(self._module.operation):
                 self.forget(op)
-
-
-class MarksAmongCasts(Marks):
-    """As :class:`Marks`, under a driver that casts operands before it asks whether a rule fits.
-
-    A cast is a use only where something that lives reads it.
-    """
-
-    @staticmethod
-    def dead(op: Any) -> bool:
-        """See :class:`Liveness`."""
-        left = [op]
-        while left:
-            op = left.pop()
-            if Marks.dead(op):
-                continue
-            if op.name != _CAST:
-                return False
-            left += [use.owner.operation for value in op.results for use in value.uses]
-        return True
