@@ -231,6 +231,33 @@ func.func @f(%x: tensor<8x10x2xf32>) -> (tensor<8x8x2xf32>, tensor<8x8x2xf32>) {
     assert "compute_barrier.start" in str(module)
 
 
+@pytest.mark.usefixtures("vulkan")
+def test_strides_along_one_place_compile() -> None:
+    text = """
+func.func @f(%x: tensor<16x14xf32>) -> tensor<16xf32> {
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<16xf32>
+  %z = linalg.fill ins(%zero : f32) outs(%e : tensor<16xf32>) -> tensor<16xf32>
+  %p = tensor.extract_slice %x[0, 8] [16, 1] [1, 6] : tensor<16x14xf32> to tensor<16xf32>
+  %m = linalg.generic {indexing_maps = [affine_map<(d0) -> (d0)>, affine_map<(d0) -> (d0)>,
+      affine_map<(d0) -> (d0)>], iterator_types = ["parallel"]}
+      ins(%p, %z : tensor<16xf32>, tensor<16xf32>) outs(%e : tensor<16xf32>) {
+  ^bb0(%a: f32, %b: f32, %o: f32):
+    %s = arith.addf %a, %b : f32
+    linalg.yield %s : f32
+  } -> tensor<16xf32>
+  return %m : tensor<16xf32>
+}
+"""
+    module = compiler.parse(text, "<string>", compiler.context())
+    assert guard_slices(module) == 0
+    assert "[16, 1] [1, 1]" in str(module)
+    binary, _ = compile_program(text, Target("vulkan"))
+    x = np.random.default_rng(0).standard_normal((16, 14), dtype=np.float32)
+    (got,) = runtime.run(binary, [x], Target("vulkan"))
+    assert np.array_equal(got, x[:, 8])
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("vulkan")
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,6 +6,9 @@ what is left of that division is lost: an image that is padded by 1 as it is com
 column too far left, a part that is read as something is computed from it is read too far left. A
 copy by itself is right: what is put into the tensor is written to memory before, and so is what is
 taken out of it.
+
+A stride along a dim of which one place is taken means nothing, and is more than the code generator
+can read from memory ("unresolved materialization"): it becomes 1.
 """
 
 from __future__ import annotations
@@ -41,6 +44,9 @@ def guard_slices(module: ir.Module) -> int:
             whole = op.operands[1 if op.name == "tensor.insert_slice" else 0].type
             sizes, offsets = _numbers(op, "static_sizes"), _numbers(op, "static_offsets")
             strides = _numbers(op, "static_strides")
+            if any(size == 1 and by != 1 for size, by in zip(sizes, strides, strict=True)):
+                strides = [1 if n == 1 else by for n, by in zip(sizes, strides, strict=True)]
+                op.attributes["static_strides"] = ir.DenseI64ArrayAttr.get(strides, op.context)
         else:
             continue
         if _within_vector(whole, sizes, offsets, strides):
