@@ -16,7 +16,10 @@ from mlirules.drivers.pipelines.transform import compile_program
 
 TYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32}
 #: How a part comes to be, or what is made of it.
-KINDS = ("computed", "product", "padded", "read", "multiplied", "one of several", "put")
+KINDS = (
+    *("computed", "product", "padded", "read", "multiplied", "one of several", "put"),
+    "part of what is computed",
+)
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,9 @@ def program(case: Case, name: str) -> tuple[str, list[Any], Any]:
         x = numbers(*whole)
         taken = (x[1] if case.kind == "one of several" else x)[..., columns]
         body = _slice(case, whole)
+        if case.kind == "part of what is computed":  # the part is taken of what was computed
+            body = _each(case, "%x", whole, "k") + body.replace("%x", "%k")
+            taken = taken + taken
         if case.kind == "multiplied":
             w = numbers(case.width, inner)
             arguments.append(w)
@@ -227,7 +233,7 @@ func.func @f(%x: tensor<8x10x2xf32>) -> (tensor<8x8x2xf32>, tensor<8x8x2xf32>) {
 }
 """
     module = compiler.parse(text, "<string>", compiler.context())
-    assert guard_slices(module) == 1
+    assert guard_slices(module) == 2  # before and after one of them
     assert "compute_barrier.start" in str(module)
 
 
@@ -254,7 +260,7 @@ func.func @f(%x: tensor<16x14xf32>) -> tensor<16xf32> {
     assert "[16, 1] [1, 1]" in str(module)
     binary, _ = compile_program(text, Target("vulkan"))
     x = np.random.default_rng(0).standard_normal((16, 14), dtype=np.float32)
-    (got,) = runtime.run(binary, [x], Target("vulkan"))
+    (got,) = runtime.run(binary, [x], Target("vulkan"), function="f")
     assert np.array_equal(got, x[:, 8])
 
 

@@ -5,7 +5,8 @@ it, and divides the places by the vector's length. Where a part of a tensor star
 what is left of that division is lost: an image that is padded by 1 as it is computed comes out one
 column too far left, a part that is read as something is computed from it is read too far left. A
 copy by itself is right: what is put into the tensor is written to memory before, and so is what is
-taken out of it.
+taken out of it; that is taken from memory, too, or the compiler would take it of what the tensor is
+computed from.
 
 A stride along a dim of which one place is taken means nothing, and is more than the code generator
 can read from memory ("unresolved materialization"): it becomes 1.
@@ -30,9 +31,10 @@ _DYNAMIC = ir.ShapedType.get_dynamic_stride_or_offset()
 
 
 def guard_slices(module: ir.Module) -> int:
-    """Put parts of tensors behind barriers where they start within a vector; returns how many.
+    """Put parts of tensors behind barriers where they start within a vector.
 
-    One pass over the ops. The program is best past IREE's global optimisation, which moves slices.
+    Returns how many barriers. One pass over the ops. The program is best past IREE's global
+    optimisation, which moves slices.
     """
     found: list[Callable[[], None]] = []
     for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
@@ -50,7 +52,9 @@ def guard_slices(module: ir.Module) -> int:
         else:
             continue
         if _within_vector(whole, sizes, offsets, strides):
-            found.append(_after(op) if op.name == "tensor.extract_slice" else _before(op))
+            found.append(_before(op))
+            if op.name == "tensor.extract_slice":
+                found.append(_after(op))
     for put in found:
         put()
     return len(found)
