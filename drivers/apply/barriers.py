@@ -6,7 +6,7 @@ from typing import Any
 
 from mlirules.drivers.iree.compiler import ir
 
-__all__ = ["guard", "positions"]
+__all__ = ["guard", "guard_result", "positions"]
 
 _BARRIER = "iree_tensor_ext.compute_barrier.start"
 
@@ -23,9 +23,21 @@ def positions(map_: Any) -> list[int] | None:
 
 def guard(op: Any, number: int) -> None:
     """Have an operand written to memory before an op reads it."""
-    value = op.operands[number]
+    op.operands[number] = _barrier(op.operands[number], ir.InsertionPoint(op), op.location)
+
+
+def guard_result(op: Any) -> None:
+    """Have the result of an op written to memory before anything reads it."""
+    value = op.results[0]
+    uses = [(use.owner, use.operand_number) for use in value.uses]
+    guarded = _barrier(value, ir.InsertionPoint.after(op), op.location)
+    for user, number in uses:
+        user.operands[number] = guarded
+
+
+def _barrier(value: Any, place: Any, location: Any) -> Any:
     type_ = value.type
-    with ir.InsertionPoint(op), op.location:
+    with place, location:
         index = ir.IndexType.get()
         sizes = []
         for dim in range(type_.rank):
@@ -38,5 +50,4 @@ def guard(op: Any, number: int) -> None:
                 sizes.append(
                     ir.Operation.create("tensor.dim", results=[index], operands=[value, at]).result
                 )
-        barrier = ir.Operation.create(_BARRIER, results=[type_], operands=[value, *sizes])
-    op.operands[number] = barrier.result
+        return ir.Operation.create(_BARRIER, results=[type_], operands=[value, *sizes]).result

@@ -15,10 +15,10 @@ can read from memory ("unresolved materialization"): it becomes 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from mlirules.drivers.apply.barriers import guard
+from mlirules.drivers.apply.barriers import guard, guard_result
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
 
@@ -33,10 +33,10 @@ _DYNAMIC = ir.ShapedType.get_dynamic_stride_or_offset()
 def guard_slices(module: ir.Module) -> int:
     """Put parts of tensors behind barriers where they start within a vector.
 
-    Returns how many barriers. One pass over the ops. The program is best past IREE's global
+    Returns how many parts. One pass over the ops. The program is best past IREE's global
     optimisation, which moves slices.
     """
-    found: list[Callable[[], None]] = []
+    found: list[Any] = []
     for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
         if op.name == "tensor.pad":
             whole = op.results[0].type
@@ -52,30 +52,16 @@ def guard_slices(module: ir.Module) -> int:
         else:
             continue
         if _within_vector(whole, sizes, offsets, strides):
-            found.append(_before(op))
-            if op.name == "tensor.extract_slice":
-                found.append(_after(op))
-    for put in found:
-        put()
+            found.append(op)
+    for op in found:
+        guard(op, 0)
+        if op.name == "tensor.extract_slice":
+            guard_result(op)
     return len(found)
 
 
 def _numbers(op: Any, name: str) -> list[int]:
     return list(ir.DenseI64ArrayAttr(op.attributes[name]))
-
-
-def _before(op: Any) -> Callable[[], None]:
-    return lambda: guard(op, 0)
-
-
-def _after(op: Any) -> Callable[[], None]:
-    uses = [(use.owner, use.operand_number) for use in op.results[0].uses]
-
-    def put() -> None:
-        for user, number in uses:
-            guard(user, number)
-
-    return put
 
 
 def _within_vector(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlirules.drivers.apply import leftovers as leftovers_of
 from mlirules.drivers.apply import session, tracking
+from mlirules.drivers.apply.copies import guard_copies
 from mlirules.drivers.apply.engine import (
     Engine,
     convert_returned_constants,
@@ -509,6 +510,7 @@ def _compiled(
     flags = (*own, *users)
     if target.kind == "cpu":
         guard_sums(done.program.module)
+        guard_copies(done.program.module)
     current, resume = _later_stages(
         done, pipeline, target, flags, path, timeout, record, costs=costs, upto=part.applications
     )

@@ -1,0 +1,61 @@
+"""Copies of copies that IREE 3.13 for cpu does not get to the end of.
+
+- What is read by a computed index (`flip`, `roll`, `gather`) out of every second or third element
+  of a tensor: "LLVM Translation failed for operation: builtin.unrealized_conversion_cast".
+- What is padded twice, by two numbers, as it is computed: "failed on workgroup distribution
+  verification", "write affecting operations on global resources".
+
+The copy that is read is written to memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlirules.drivers.apply.barriers import guard, guard_result
+from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.traversal import ops_below
+
+__all__ = ["guard_copies"]
+
+
+def guard_copies(module: ir.Module) -> int:
+    """Put copies behind barriers where the compiler fails to read through them.
+
+    Returns how many. One pass over the ops.
+    """
+    read: dict[Any, None] = {}
+    padded = []
+    for op in ops_below(module.operation):
+        if op.name == "tensor.extract":
+            source = op.operands[0].owner
+            if not isinstance(source, ir.Block) and _strided(source):
+                read[source] = None
+        elif op.name == "tensor.pad":
+            source = op.operands[0].owner
+            inner = not isinstance(source, ir.Block) and source.name == "tensor.pad"
+            if inner and (_by(source) is None or _by(source) != _by(op)):
+                padded.append(op)
+    for op in padded:
+        guard(op, 0)
+    for op in read:
+        guard_result(op)
+    return len(padded) + len(read)
+
+
+def _strided(op: Any) -> bool:
+    if op.name != "tensor.extract_slice":
+        return False
+    strides = list(ir.DenseI64ArrayAttr(op.attributes["static_strides"]))
+    sizes = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"]))
+    return any(by != 1 and size != 1 for by, size in zip(strides, sizes, strict=True))
+
+
+def _by(op: Any) -> Any:
+    """The number that a tensor is padded by; None: not known."""
+    (block,) = op.regions[0].blocks
+    value = list(block.operations)[-1].operands[0]
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != "arith.constant":
+        return None
+    return owner.attributes["value"]

@@ -1,0 +1,98 @@
+"""Copies of copies that IREE alone does not compile for cpu: they compile, and are right."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mlirules.drivers.apply.copies import guard_copies
+from mlirules.drivers.iree import compiler, runtime
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines.transform import compile_program
+
+CPU = Target("cpu")
+T = "!torch.vtensor"
+
+
+def _flipped_part(step: int, count: int) -> str:
+    part = f"{T}<[15,{count}],f32>"
+    return f"""
+func.func @part{step}(%x: {T}<[15,32],f32>) -> {part} {{
+  %dim = torch.constant.int 1
+  %start = torch.constant.int 4
+  %end = torch.constant.int 30
+  %step = torch.constant.int {step}
+  %p = torch.aten.slice.Tensor %x, %dim, %start, %end, %step :
+      {T}<[15,32],f32>, !torch.int, !torch.int, !torch.int, !torch.int -> {part}
+  %dims = torch.prim.ListConstruct %dim : (!torch.int) -> !torch.list<int>
+  %y = torch.aten.flip %p, %dims : {part}, !torch.list<int> -> {part}
+  return %y : {part}
+}}
+"""
+
+
+def _padded_twice(first: float, second: float, name: str) -> str:
+    whole, once, twice = (f"{T}<[4,18,{n}],f32>" for n in (8, 9, 11))
+    return f"""
+func.func @{name}(%x: {whole}) -> {twice} {{
+  %zero = torch.constant.int 0
+  %one = torch.constant.int 1
+  %a = torch.constant.float {first}
+  %b = torch.constant.float {second}
+  %t = torch.aten.tanh %x : {whole} -> {whole}
+  %left = torch.prim.ListConstruct %one, %zero : (!torch.int, !torch.int) -> !torch.list<int>
+  %p = torch.aten.constant_pad_nd %t, %left, %a :
+      {whole}, !torch.list<int>, !torch.float -> {once}
+  %both = torch.prim.ListConstruct %one, %one : (!torch.int, !torch.int) -> !torch.list<int>
+  %q = torch.aten.constant_pad_nd %p, %both, %b :
+      {once}, !torch.list<int>, !torch.float -> {twice}
+  return %q : {twice}
+}}
+"""
+
+
+def test_parts_with_steps_that_are_read_by_index() -> None:
+    text = _flipped_part(2, 13) + _flipped_part(3, 9) + _flipped_part(1, 26)
+    binary, _ = compile_program(text, CPU)
+    x = np.random.default_rng(0).standard_normal((15, 32), dtype=np.float32)
+    for step in (1, 2, 3):
+        (got,) = runtime.run(binary, [x], CPU, function=f"part{step}")
+        assert np.array_equal(got, x[:, 4:30:step][:, ::-1])
+
+
+def test_what_is_padded_twice_as_it_is_computed() -> None:
+    text = _padded_twice(1.5, 0.0, "two") + _padded_twice(1.5, 1.5, "one")
+    binary, _ = compile_program(text, CPU)
+    x = np.random.default_rng(0).standard_normal((4, 18, 8), dtype=np.float32)
+    for name, outer in (("two", 0.0), ("one", 1.5)):
+        (got,) = runtime.run(binary, [x], CPU, function=name)
+        once = np.pad(np.tanh(x), ((0, 0), (0, 0), (1, 0)), constant_values=1.5)
+        wanted = np.pad(once, ((0, 0), (0, 0), (1, 1)), constant_values=outer)
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_only_such_copies_are_guarded() -> None:
+    text = """
+func.func @f(%x: tensor<4x12xf32>, %n: index) -> (tensor<f32>, tensor<f32>, tensor<4x16xf32>) {
+  %zero = arith.constant 0.0 : f32
+  %one = arith.constant 1.0 : f32
+  %a = tensor.extract_slice %x[0, 0] [4, 6] [1, 2] : tensor<4x12xf32> to tensor<4x6xf32>
+  %b = tensor.extract_slice %x[0, 0] [4, 6] [1, 1] : tensor<4x12xf32> to tensor<4x6xf32>
+  %u = tensor.extract %a[%n, %n] : tensor<4x6xf32>
+  %v = tensor.extract %b[%n, %n] : tensor<4x6xf32>
+  %p = tensor.from_elements %u : tensor<f32>
+  %q = tensor.from_elements %v : tensor<f32>
+  %r = tensor.pad %x low[0, 1] high[0, 1] {
+  ^bb0(%i: index, %j: index):
+    tensor.yield %zero : f32
+  } : tensor<4x12xf32> to tensor<4x14xf32>
+  %s = tensor.pad %r low[0, 1] high[0, 1] {
+  ^bb0(%i: index, %j: index):
+    tensor.yield %one : f32
+  } : tensor<4x14xf32> to tensor<4x16xf32>
+  return %p, %q, %s : tensor<f32>, tensor<f32>, tensor<4x16xf32>
+}
+"""
+    module = compiler.parse(text, "<string>", compiler.context())
+    assert guard_copies(module) == 2
+    assert module.operation.verify()
+    assert guard_copies(module) == 0
