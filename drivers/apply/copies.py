@@ -1,9 +1,9 @@
-"""Copies of copies that IREE 3.13 for cpu does not get to the end of.
+"""Copies of copies that IREE 3.13 does not get to the end of.
 
 - What is read by a computed index (`flip`, `roll`, `gather`) out of every second or third element
-  of a tensor: "LLVM Translation failed for operation: builtin.unrealized_conversion_cast".
-- What is padded twice, by two numbers, as it is computed: "failed on workgroup distribution
-  verification", "write affecting operations on global resources".
+  of a tensor, on cpu: "LLVM Translation failed for operation: builtin.unrealized_conversion_cast".
+- What is padded twice, by two numbers, as it is computed, on cpu and Vulkan: "failed on workgroup
+  distribution verification", "write affecting operations on global resources".
 
 The copy that is read is written to memory.
 """

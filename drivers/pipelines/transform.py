@@ -510,7 +510,7 @@ def _compiled(
     flags = (*own, *users)
     if target.kind == "cpu":
         guard_sums(done.program.module)
-        guard_copies(done.program.module)
+    guard_copies(done.program.module)
     current, resume = _later_stages(
         done, pipeline, target, flags, path, timeout, record, costs=costs, upto=part.applications
     )
