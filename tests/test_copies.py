@@ -30,6 +30,21 @@ func.func @part{step}(%x: {T}<[15,32],f32>) -> {part} {{
 """
 
 
+#: Column 7 of a matrix, its elements in reverse.
+COLUMN = f"""
+func.func @column(%x: {T}<[15,32],f32>) -> {T}<[15],f32> {{
+  %dim = torch.constant.int 1
+  %at = torch.constant.int 7
+  %zero = torch.constant.int 0
+  %p = torch.aten.select.int %x, %dim, %at :
+      {T}<[15,32],f32>, !torch.int, !torch.int -> {T}<[15],f32>
+  %dims = torch.prim.ListConstruct %zero : (!torch.int) -> !torch.list<int>
+  %y = torch.aten.flip %p, %dims : {T}<[15],f32>, !torch.list<int> -> {T}<[15],f32>
+  return %y : {T}<[15],f32>
+}}
+"""
+
+
 def _padded_twice(first: float, second: float, name: str) -> str:
     whole, once, twice = (f"{T}<[4,18,{n}],f32>" for n in (8, 9, 11))
     return f"""
@@ -51,12 +66,14 @@ func.func @{name}(%x: {whole}) -> {twice} {{
 
 
 def test_parts_with_steps_that_are_read_by_index() -> None:
-    text = _flipped_part(2, 13) + _flipped_part(3, 9) + _flipped_part(1, 26)
+    text = _flipped_part(2, 13) + _flipped_part(3, 9) + _flipped_part(1, 26) + COLUMN
     binary, _ = compile_program(text, CPU)
     x = np.random.default_rng(0).standard_normal((15, 32), dtype=np.float32)
     for step in (1, 2, 3):
         (got,) = runtime.run(binary, [x], CPU, function=f"part{step}")
         assert np.array_equal(got, x[:, 4:30:step][:, ::-1])
+    (got,) = runtime.run(binary, [x], CPU, function="column")
+    assert np.array_equal(got, x[::-1, 7])
 
 
 def test_what_is_padded_twice_as_it_is_computed() -> None:

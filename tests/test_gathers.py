@@ -63,3 +63,37 @@ def test_numbers_on_vulkan(vulkan: str) -> None:
         (found,) = runtime.run(binary, [x, w, picked], target, function=f"f{n}")
         expected = np.einsum("ik,ikj->ij", x, w[picked])
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_read_by_index_is_written_before_it_is_summed() -> None:
+    text = """
+func.func @main(%x: tensor<16x64xf32>) -> tensor<64xf32> {
+  %zero = arith.constant 0.0 : f32
+  %c63 = arith.constant 63 : index
+  %e = tensor.empty() : tensor<16x64xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(i, j) -> (i, j)>],
+      iterator_types = ["parallel", "parallel"]} outs(%e : tensor<16x64xf32>) {
+  ^bb0(%o: f32):
+    %i = linalg.index 0 : index
+    %j = linalg.index 1 : index
+    %k = arith.subi %c63, %j : index
+    %v = tensor.extract %x[%i, %k] : tensor<16x64xf32>
+    linalg.yield %v : f32
+  } -> tensor<16x64xf32>
+  %r = tensor.empty() : tensor<64xf32>
+  %z = linalg.fill ins(%zero : f32) outs(%r : tensor<64xf32>) -> tensor<64xf32>
+  %s = linalg.generic {indexing_maps = [affine_map<(j, i) -> (i, j)>, affine_map<(j, i) -> (j)>],
+      iterator_types = ["parallel", "reduction"]}
+      ins(%y : tensor<16x64xf32>) outs(%z : tensor<64xf32>) {
+  ^bb0(%a: f32, %o: f32):
+    %b = arith.addf %a, %o : f32
+    linalg.yield %b : f32
+  } -> tensor<64xf32>
+  return %s : tensor<64xf32>
+}
+"""
+    module = compiler.parse(text)
+    assert configure_gathers(module) == 1
+    assert str(module).count("compute_barrier.start") == 1
+    assert configure_gathers(module) == 0
+    assert module.operation.verify()

@@ -1,7 +1,8 @@
 """Copies of copies that IREE 3.13 does not get to the end of.
 
 - What is read by a computed index (`flip`, `roll`, `gather`) out of every second or third element
-  of a tensor, on cpu: "LLVM Translation failed for operation: builtin.unrealized_conversion_cast".
+  of a tensor, or out of a column, on cpu: "LLVM Translation failed for operation:
+  builtin.unrealized_conversion_cast".
 - What is padded twice, by two numbers, as it is computed, on cpu and Vulkan: "failed on workgroup
   distribution verification", "write affecting operations on global resources".
 
@@ -18,6 +19,8 @@ from mlirules.drivers.iree.traversal import ops_below
 
 __all__ = ["guard_copies"]
 
+_SAME = frozenset(["tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"])
+
 
 def guard_copies(module: ir.Module) -> int:
     """Put copies behind barriers where the compiler fails to read through them.
@@ -29,6 +32,8 @@ def guard_copies(module: ir.Module) -> int:
     for op in ops_below(module.operation):
         if op.name == "tensor.extract":
             source = op.operands[0].owner
+            while not isinstance(source, ir.Block) and source.name in _SAME:
+                source = source.operands[0].owner
             if not isinstance(source, ir.Block) and _strided(source):
                 read[source] = None
         elif op.name == "tensor.pad":
@@ -48,7 +53,10 @@ def _strided(op: Any) -> bool:
         return False
     strides = list(ir.DenseI64ArrayAttr(op.attributes["static_strides"]))
     sizes = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"]))
-    return any(by != 1 and size != 1 for by, size in zip(strides, sizes, strict=True))
+    if any(by != 1 and size != 1 for by, size in zip(strides, sizes, strict=True)):
+        return True
+    whole = op.operands[0].type
+    return bool(sizes) and sizes[-1] == 1 and whole.shape[-1] != 1
 
 
 def _by(op: Any) -> Any:

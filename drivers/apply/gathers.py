@@ -3,14 +3,15 @@
 Its code generator keeps vectors of indices in memory that SPIR-V does not have ("failed to legalize
 operation 'memref.alloc'"), wherever the sizes suit vectors: the product of each row with the factor
 of its expert. Such ops are given the configuration that it takes for other sizes: one thread an
-element.
+element. What another op reads by a computed index (`flip`, `roll`, an embedding) is written to
+memory before it is summed.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from mlirules.drivers.apply.barriers import positions
+from mlirules.drivers.apply.barriers import guard_result, positions
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
@@ -19,22 +20,49 @@ __all__ = ["configure_gathers"]
 
 _THREADS = 64
 _NAME = "compilation_info"
+#: More ops than this that read by an index, in front of one op, are not looked up one by one.
+_MOST = 16
+_SAME = frozenset(["tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"])
 
 
 def configure_gathers(module: ir.Module) -> int:
-    """Configure the reductions of a program whose bodies read tensors; returns how many."""
+    """Configure the reductions of a program whose bodies read tensors.
+
+    Returns how many, those counted whose operands are put behind barriers. One pass over the ops.
+    """
     found = 0
+    #: By what may share a dispatch with them: the ops that read by a computed index.
+    read: dict[Any, frozenset[Any]] = {}
+    guarded: dict[Any, None] = {}
     for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
-        if op.name != "linalg.generic" or _NAME in op.attributes:
+        if op.name in _SAME:
+            if op.operands[0] in read:
+                read[op.results[0]] = read[op.operands[0]]
             continue
-        maps = compiler.indexing_maps(op)
-        made = positions(maps[len(op.operands) - len(op.results)]) if maps else None
-        if not maps or not made or len(made) == maps[0].n_dims:
+        maps = compiler.indexing_maps(op) if op.name.startswith("linalg.") else None
+        if not maps or len(maps) != len(op.operands):
             continue
-        if any(inner.name == "tensor.extract" for inner in ops_below(op)):
+        made = positions(maps[len(op.operands) - len(op.results)])
+        by_index = op.name == "linalg.generic" and any(
+            inner.name == "tensor.extract" for inner in ops_below(op)
+        )
+        sources = frozenset().union(*(read.get(value, ()) for value in op.operands))
+        if made is not None and len(made) == maps[0].n_dims:
+            if by_index:
+                sources |= {op}
+            if len(sources) > _MOST:  # written to memory, whatever reads them
+                guarded.update(dict.fromkeys(sources))
+            elif sources:
+                for result in op.results:
+                    read[result] = sources
+            continue
+        guarded.update(dict.fromkeys(sources))
+        if by_index and made and _NAME not in op.attributes:
             op.attributes[_NAME] = _one_each(maps[0].n_dims, made, op.context)
             found += 1
-    return found
+    for op in guarded:
+        guard_result(op)
+    return found + len(guarded)
 
 
 def _one_each(loops: int, made: list[int], context: Any) -> ir.Attribute:
