@@ -94,18 +94,39 @@ MODELS: Mapping[str, Recipe] = {
     "opt": _words("OPTForCausalLM", TOKENS, ffn_dim=2048, word_embed_proj_dim=512),
 }
 
-#: What runs when it is named alone.
-UNLISTED: Mapping[str, Recipe] = {"tiny": Tiny()}
+#: The end of the names of models in bf16, with the same weights as in f32, rounded.
+BF16 = "-bf16"
+
+#: What runs when it is named.
+UNLISTED: Mapping[str, Recipe] = {
+    "tiny": Tiny(),
+    **{f"{name}{BF16}": recipe for name, recipe in MODELS.items()},
+}
 
 
-def made(name: str) -> "tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]":
-    """A model ready to run, and its arguments; the same ones whenever it is asked for."""
+def made(
+    name: str, *, exact: bool = False
+) -> "tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]":
+    """A model ready to run, and its arguments; the same ones whenever it is asked for.
+
+    ``exact``: one in bf16 as it is computed in f32, from the same rounded weights and inputs.
+    """
     import torch
+    from torch.utils._pytree import tree_map
 
-    torch.manual_seed(zlib.crc32(name.encode()))
+    torch.manual_seed(zlib.crc32(name.removesuffix(BF16).encode()))
     model, args, kwargs = {**MODELS, **UNLISTED}[name].make()
     model.eval()
     draw(model, args, kwargs)
+    if name.endswith(BF16):
+
+        def turned(x: Any) -> Any:
+            if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+                return x
+            return x.bfloat16().float() if exact else x.bfloat16()
+
+        model = model.bfloat16().float() if exact else model.bfloat16()
+        args, kwargs = tree_map(turned, args), tree_map(turned, kwargs)
     return model, args, kwargs
 
 

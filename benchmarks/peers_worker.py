@@ -41,6 +41,11 @@ class Job:
         return self.folder / f"{self.model}{suffix}"
 
     @property
+    def bf16(self) -> bool:
+        """Whether the model computes in bf16."""
+        return self.model.endswith("-bf16")
+
+    @property
     def program(self) -> Path:
         """The program; one that was written by hand is text."""
         found = self.path(PROGRAM)
@@ -73,7 +78,8 @@ def _torch(job: Job, compiled: Callable[[Any], Any]) -> Ready:
             return ready(*args, **kwargs)
 
     def results() -> list[Any]:
-        return [t.numpy() for t in tree_leaves(call()) if isinstance(t, torch.Tensor)]
+        found = [t for t in tree_leaves(call()) if isinstance(t, torch.Tensor)]
+        return [(t.float() if t.dtype == torch.bfloat16 else t).numpy() for t in found]
 
     call()
     return Ready(call, results)
@@ -96,6 +102,9 @@ def inductor(job: Job, mode: str | None = None) -> Ready:
 def onnxruntime(job: Job) -> Ready:
     """ONNX Runtime's CPU provider, all optimisations."""
     import onnxruntime as ort
+
+    if job.bf16:
+        raise ValueError("computes in f32 what it is given in bf16")
 
     options = ort.SessionOptions()
     options.intra_op_num_threads = job.threads
@@ -121,12 +130,14 @@ def openvino(job: Job) -> Ready:
             "INFERENCE_NUM_THREADS": job.threads,
             "PERFORMANCE_HINT": "LATENCY",
             # It would compute in bf16 where the CPU can.
-            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_PRECISION_HINT": "bf16" if job.bf16 else "f32",
         },
     )
     request = compiled.create_infer_request()
     for index, value in enumerate(_inputs(job)):
-        request.set_input_tensor(index, ov.Tensor(value))
+        # Its file is the model in f32: it turns weights and inputs itself.
+        wide = value if value.dtype.kind in "iub" else value.astype(np.float32)
+        request.set_input_tensor(index, ov.Tensor(wide))
 
     def results() -> list[Any]:
         request.infer()
@@ -222,6 +233,10 @@ def export(job: Job) -> dict[str, Any]:
         results = model(*args, **kwargs)
     held = [*model.parameters(), *model.buffers(), *tree_leaves((args, kwargs, results))]
     tensors = [t for t in held if isinstance(t, torch.Tensor)]
+    if job.bf16:  # the errors are those of the type, too
+        model, args, kwargs = peers_models.made(job.model, exact=True)
+        with torch.no_grad():
+            _gild(job, [t for t in tree_leaves(model(*args, **kwargs)) if torch.is_tensor(t)])
     why = ""
     try:
         with torch.no_grad():
@@ -235,6 +250,16 @@ def export(job: Job) -> dict[str, Any]:
         "bytes": sum(t.numel() * t.element_size() for t in tensors),
         "onnx": why,
     }
+
+
+def _gild(job: Job, results: list[Any]) -> None:
+    """Put exact results in the place of the golden ones."""
+    with np.load(job.path(GOLDEN)) as kept:
+        arrays = dict(kept)
+    arrays |= {f"r{n}": result.numpy() for n, result in enumerate(results)}
+    written = job.path(GOLDEN)
+    with written.open("wb") as file:
+        np.savez(file, **arrays)
 
 
 def limits() -> dict[str, float]:
