@@ -17,7 +17,8 @@ timed. Of one thread the least processor time counts, of more the median of the 
 Errors are those of the results against PyTorch's in f32, over the largest result. The limit is the
 longer of FLOP over the machine's speed in a large product (of f32) and of the bytes of weights,
 inputs and results over its speed in a large copy, both measured beside the model. Finished models
-are kept in a file of JSON lines, with programs and ONNX files in a folder beside: a run goes on where the last ended.
+are kept in a file of JSON lines, with programs and ONNX files in a folder beside: a run goes on
+where the last ended.
 """
 
 import argparse
