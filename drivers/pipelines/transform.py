@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlirules.drivers.apply import leftovers as leftovers_of
 from mlirules.drivers.apply import session, tracking
+from mlirules.drivers.apply.complexes import guard_complex
 from mlirules.drivers.apply.copies import guard_copies
 from mlirules.drivers.apply.engine import (
     Engine,
@@ -639,6 +640,7 @@ def _later_stages(
             order_loops(module)
             guard_reductions(module)
             guard_slices(module)
+            guard_complex(module)
             configure_gathers(module)
         _locate(done.outcome, f"{path} after {phase}")
     return current, resume
