@@ -258,7 +258,16 @@ def test_inputs_are_read_from_files(tmp_path: Path) -> None:
 def test_a_wrong_input_is_refused(text: str) -> None:
     with pytest.raises(MlirulesError) as refused:
         parse_input(text)
-    assert "write @file.npy" in refused.value.faults[0].suggestion
+    assert "@file.npy" in refused.value.faults[0].suggestion
+
+
+def test_a_shape_and_type_alone_is_drawn() -> None:
+    first, second = parse_input("2x3xf32"), parse_input("2x3xf32", seed=1)
+    assert (first.shape, first.dtype) == ((2, 3), np.float32)
+    assert np.array_equal(first, parse_input("2x3xf32"))
+    assert not np.array_equal(first, second)
+    assert {*parse_input("64xsi64").tolist()} == {0, 1}
+    assert parse_input("4xi1").dtype == np.bool_
 
 
 def test_an_unknown_element_type_has_a_suggestion() -> None:

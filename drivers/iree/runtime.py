@@ -626,22 +626,37 @@ def load_npz(path: str | Path, dtypes: Sequence[str | None] = (), prefix: str = 
     return arrays
 
 
-def parse_input(text: str) -> Array:
+#: A shape and type without values.
+SHAPE = re.compile(r"(\d+x)+(complex<\w+>|[a-z][a-z0-9]*)")
+
+
+def parse_input(text: str, seed: int = 0) -> Array:
     """An input as it is written on a command line.
 
     ``@file.npy`` holds an array; ``2x3xf32=1 2 3 4 5 6`` spells one (one value fills it all);
-    ``2x3xbf16=@file.bin`` holds raw values; ``3``, ``2.5`` and ``true`` are scalars. Raises
-    MlirulesError.
+    ``2x3xbf16=@file.bin`` holds raw values; ``3``, ``2.5`` and ``true`` are scalars. ``2x3xf32``
+    alone is drawn by ``seed``: floats from the normal distribution, integers and bools from 0 and
+    1. Raises MlirulesError.
     """
     try:
-        return _parse_input(text)
+        return _parse_input(text) if SHAPE.fullmatch(text) is None else _drawn(text, seed)
     except (ValueError, OSError, OverflowError) as error:
         raise MlirulesError.at(
             f"--input={text[:80]}",
             f"not an input: {error}",
             code="inputs",
-            suggestion="write @file.npy, 2x3xf32=1 2 3 4 5 6, 2x3xbf16=@file.bin or a number",
+            suggestion="write 2x3xf32=1 2 3 4 5 6, 2x3xf32 (drawn at random), @file.npy, "
+            "2x3xbf16=@file.bin or a number",
         ) from error
+
+
+def _drawn(text: str, seed: int) -> Array:
+    shape, dtype = parse_type(text)
+    rng = np.random.default_rng(seed)
+    if dtype.kind in "iub":
+        return rng.integers(0, 2, shape).astype(dtype)
+    drawn = rng.standard_normal(shape)
+    return (drawn + 1j * rng.standard_normal(shape) if dtype.kind == "c" else drawn).astype(dtype)
 
 
 def _parse_input(text: str) -> Array:
@@ -650,8 +665,10 @@ def _parse_input(text: str) -> Array:
         return loaded
     head, equals, values = text.partition("=")
     if not equals:
-        scalar = {"true": True, "false": False}.get(text)
-        return np.asarray(json.loads(text) if scalar is None else scalar)
+        try:  # a number, true or false
+            return np.asarray(json.loads(text))
+        except ValueError:
+            raise ValueError("neither a number nor a shape and type") from None
     shape, dtype = parse_type(head)
     if values.startswith("@"):
         return np.fromfile(values[1:], dtype).reshape(shape)

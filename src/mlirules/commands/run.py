@@ -42,8 +42,8 @@ def command(
         Option(
             "--input",
             "-i",
-            help="One per argument: 2x3xf32=1 2 3 4 5 6, "
-            "4xf32=0.5 (fills), @file.npy, or a number.",
+            help="One per argument: 2x3xf32=1 2 3 4 5 6, 4xf32=0.5 (fills), "
+            "2x3xf32 (drawn at random), @file.npy, or a number.",
         ),
     ] = None,
     parameters: Parameters = None,
@@ -170,7 +170,7 @@ def _inputs(inputs: list[str] | None, golden: Path | None, elements: list[str | 
     from mlirules.drivers.iree import runtime
 
     if inputs:
-        return [runtime.parse_input(text) for text in inputs]
+        return [runtime.parse_input(text, seed) for seed, text in enumerate(inputs)]
     if golden is None:
         return []
     # An .npz holds bfloat16 as its bits.
