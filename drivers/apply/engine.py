@@ -1,7 +1,7 @@
 """The drivers: how a rule set is applied to a module.
 
 ``greedy`` is MLIR's own driver running PDL that was generated from the rules; ``walk`` looks at
-every op once; ``conversion`` is MLIR's dialect conversion with a torch-to-builtin type converter;
+every op once; ``conversion`` looks again at what rules make, and matches the program as it was;
 ``saturate`` takes rules for equalities and then the cheapest program.
 All of them share one matcher and one set of rewrites, so that a rule means the same everywhere.
 """
