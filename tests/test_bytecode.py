@@ -4,12 +4,14 @@ import io
 import struct
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from mlirules.drivers.iree import bytecode, compiler, runtime
 from mlirules.drivers.iree.compiler import Program
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines.transform import compile_program
 
 CPU = Target.parse("cpu")
 
@@ -72,3 +74,28 @@ def test_small_weights_compile() -> None:
         binary = compiler.compile_module(Program(compiler.parse(program(count))), CPU)
         (found,) = runtime.run(binary, [], CPU)
         np.testing.assert_array_equal(np.asarray(found), np.arange(count, dtype=np.float32))
+
+
+def test_a_few_narrow_numbers_of_a_resource_compile() -> None:
+    """The frequencies of rotary embeddings in bf16, which IREE alone does not compile."""
+    wide, narrow = "!torch.vtensor<[128,4],f32>", "!torch.vtensor<[4],bf16>"
+    numbers = np.array([1.0, 0.5, 0.25, 3.0], ml_dtypes.bfloat16)
+    text = f"""
+func.func @main(%x: !torch.vtensor<[128,1],f32>) -> {wide} {{
+  %w = torch.vtensor.literal(dense_resource<w> : tensor<4xbf16>) : {narrow}
+  %f32 = torch.constant.int 6
+  %false = torch.constant.bool false
+  %none = torch.constant.none
+  %f = torch.aten.to.dtype %w, %f32, %false, %false, %none :
+      {narrow}, !torch.int, !torch.bool, !torch.bool, !torch.none -> !torch.vtensor<[4],f32>
+  %y = torch.aten.mul.Tensor %x, %f :
+      !torch.vtensor<[128,1],f32>, !torch.vtensor<[4],f32> -> {wide}
+  %c = torch.aten.cos %y : {wide} -> {wide}
+  return %c : {wide}
+}}
+{{-# dialect_resources: {{ builtin: {{ w: "0x02000000{numbers.tobytes().hex()}" }} }} #-}}
+"""
+    binary, _ = compile_program(text, CPU)
+    x = np.arange(128, dtype=np.float32)[:, None]
+    (found,) = runtime.run(binary, [x], CPU)
+    np.testing.assert_allclose(found, np.cos(x * numbers.astype(np.float32)), rtol=0, atol=1e-4)

@@ -62,7 +62,7 @@ def _mapped(path: Path) -> ir.Module:
         said = str(error).splitlines()
         message = said[-1] if said else "not bytecode that this compiler reads"
         raise MlirulesError.at(str(path), message, code="mlir") from None
-    program.inline_integer_resources(module)
+    program.inline_resources(module)
     return module
 
 
@@ -72,7 +72,7 @@ def parsed(text: str | bytes, path: str = "<string>") -> ir.Module:
     Raises :class:`MlirulesError`, located.
     """
     module = compiler.parse(text, path, shared_context())
-    program.inline_integer_resources(module)
+    program.inline_resources(module)
     return module
 
 

@@ -6,6 +6,7 @@ text: most of that is weights.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,11 +28,14 @@ __all__ = [
     "entry",
     "facts",
     "function_of",
-    "inline_integer_resources",
+    "inline_resources",
     "is_bytecode",
     "of_bytecode",
     "operations",
 ]
+
+#: Bytes of a constant that the compiler may put into a dispatch, and some more.
+_FEW = 1024
 
 # Ops whose regions compute on scalars: no op stands in them that is looked for here.
 _SCALAR_REGIONS = ("linalg.", "tensor.", "iree_linalg_ext.", "arith.", "math.")
@@ -170,19 +174,21 @@ def _is_private(function: Any) -> bool:
     return visibility in attributes and ir.StringAttr(attributes[visibility]).value == "private"
 
 
-def inline_integer_resources(module: ir.Module) -> None:
-    """Signed integer resources of torch literals become literals, in place.
+def inline_resources(module: ir.Module) -> None:
+    """Resources of torch literals that the compiler cannot take as such become literals, in place.
 
     A literal of signed integers must become one of signless integers, which the bindings cannot do
-    for a resource; these are index tables and are small.
+    for a resource; these are index tables and are small. A few narrow floats (the frequencies of
+    rotary embeddings in bf16) are put into the dispatch that reads them, whose narrow arithmetic
+    IREE 3.13 widens: a resource stays as narrow as it was ("'arith.constant' op failed to verify
+    that all of {value, result} have same type").
     """
     found: dict[Any, list[Any]] = {}
     for op in operations(module):
         if op.name != "torch.vtensor.literal":
             continue
         value = op.attributes["value"]
-        element = getattr(getattr(value, "type", None), "element_type", None)
-        if isinstance(element, ir.IntegerType) and not element.is_signless and _is_resource(value):
+        if _unfit(getattr(value, "type", None)) and _is_resource(value):
             found.setdefault(value, []).append(op)
     if not found:
         return
@@ -200,6 +206,16 @@ def inline_integer_resources(module: ir.Module) -> None:
             inlined = ir.Attribute.parse(f"{literal} : {value.type}")
         for op in ops:
             op.attributes["value"] = inlined
+
+
+def _unfit(type_: Any) -> bool:
+    """Whether a resource of this type is to become a literal."""
+    element = getattr(type_, "element_type", None)
+    if isinstance(element, ir.IntegerType):
+        return not element.is_signless
+    if not isinstance(element, ir.FloatType) or element.width >= 32:
+        return False
+    return math.prod(type_.shape) * element.width <= 8 * _FEW
 
 
 def _is_resource(value: Any) -> bool:
