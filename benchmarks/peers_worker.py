@@ -287,7 +287,10 @@ def _least(call: Callable[[], object]) -> float:
 def _inputs(job: Job) -> list[Any]:
     from mlirules.drivers.iree import runtime
 
-    return runtime.load_npz(job.path(GOLDEN), prefix="a")
+    found = runtime.load_npz(job.path(GOLDEN), prefix="a")
+    if job.bf16:  # the file holds their bits
+        return [x.view(runtime.dtype_of("bf16")) if x.dtype == np.uint16 else x for x in found]
+    return found
 
 
 # ---------------------------------------------------------------- the process
