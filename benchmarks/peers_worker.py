@@ -6,6 +6,7 @@ inputs and results, so that engines that need no PyTorch are measured without it
 Orders are lines of JSON: ``{"do": "prepare"}`` once, then ``{"do": "sample", "calls": 3}``.
 """
 
+import io
 import json
 import os
 import resource
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from peers_models import BF16
 
 from mlirules.support import children, files
 
@@ -43,7 +45,7 @@ class Job:
     @property
     def bf16(self) -> bool:
         """Whether the model computes in bf16."""
-        return self.model.endswith("-bf16")
+        return self.model.endswith(BF16)
 
     @property
     def program(self) -> Path:
@@ -257,9 +259,9 @@ def _gild(job: Job, results: list[Any]) -> None:
     with np.load(job.path(GOLDEN)) as kept:
         arrays = dict(kept)
     arrays |= {f"r{n}": result.numpy() for n, result in enumerate(results)}
-    written = job.path(GOLDEN)
-    with written.open("wb") as file:
-        np.savez(file, **arrays)
+    held = io.BytesIO()
+    np.savez(held, **arrays)
+    files.write(job.path(GOLDEN), held.getvalue())
 
 
 def limits() -> dict[str, float]:

@@ -6,8 +6,10 @@ from typing import Any
 
 from mlirules.drivers.iree.compiler import ir
 
-__all__ = ["guard", "guard_result", "positions"]
+__all__ = ["RESHAPES", "guard", "guard_result", "positions"]
 
+#: Ops that give the numbers that they read in another shape: the compiler reads through them.
+RESHAPES = frozenset(["tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"])
 _BARRIER = "iree_tensor_ext.compute_barrier.start"
 
 

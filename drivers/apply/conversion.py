@@ -46,25 +46,14 @@ class _Lasting(walk.Walk):
         self._gone: set[Any] = set()
 
     def _match(self, site: walk.Site, op: Any) -> None:
-        run = self.run
-        if op in self._gone:  # with an op before it
-            return
-        # What is to be looked at, the next one last.
-        left = [(site, op)]
-        while left and not run.stop:
-            site, op = left.pop()
-            for matcher in site.matchers:
-                match = matcher.match(op, run.around)
-                if isinstance(match, Match):
-                    looks_again = not self.again.isdisjoint(match.rule.produced_ops)
-                    self.instantiator.keep = looks_again
-                    self._goes(op, run.apply(match, op, self._goes))
-                    if looks_again:
-                        left += self._legalised()
-                    break
-                if match.error is not None:
-                    run.fail(match.error)
-                    break
+        if op not in self._gone:  # with an op before it
+            super()._match(site, op)
+
+    def _apply(
+        self, match: Match, op: Any, _held: Any, *, looks_again: bool
+    ) -> list[tuple[walk.Site, Any]]:
+        self._goes(op, self.run.apply(match, op, self._goes))
+        return self._legalised() if looks_again else []
 
     def _goes(self, op: Any, values: Sequence[Any]) -> None:
         """Note what the results of an op became."""

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlirules.drivers.apply.barriers import guard, guard_result
+from mlirules.drivers.apply.barriers import RESHAPES, guard, guard_result
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import ops_below
 
 __all__ = ["guard_copies"]
-
-_SAME = frozenset(["tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"])
 
 
 def guard_copies(module: ir.Module) -> int:
@@ -32,7 +30,7 @@ def guard_copies(module: ir.Module) -> int:
     for op in ops_below(module.operation):
         if op.name == "tensor.extract":
             source = op.operands[0].owner
-            while not isinstance(source, ir.Block) and source.name in _SAME:
+            while not isinstance(source, ir.Block) and source.name in RESHAPES:
                 source = source.operands[0].owner
             if not isinstance(source, ir.Block) and _strided(source):
                 read[source] = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlirules.drivers.apply.barriers import guard_result, positions
+from mlirules.drivers.apply.barriers import RESHAPES, guard_result, positions
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
@@ -22,7 +22,6 @@ _THREADS = 64
 _NAME = "compilation_info"
 #: More ops than this that read by an index, in front of one op, are not looked up one by one.
 _MOST = 16
-_SAME = frozenset(["tensor.expand_shape", "tensor.collapse_shape", "tensor.cast"])
 
 
 def configure_gathers(module: ir.Module) -> int:
@@ -35,7 +34,7 @@ def configure_gathers(module: ir.Module) -> int:
     read: dict[Any, frozenset[Any]] = {}
     guarded: dict[Any, None] = {}
     for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
-        if op.name in _SAME:
+        if op.name in RESHAPES:
             if op.operands[0] in read:
                 read[op.results[0]] = read[op.operands[0]]
             continue

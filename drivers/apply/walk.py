@@ -27,7 +27,7 @@ _FLAT = ("torch.aten.", "torch.constant.", "torch.prims.", "torch_c.")
 
 
 @dataclass(slots=True)
-class Plan:
+class _Plan:
     """What becomes of an op of these types: a rule's rewrite, and how often it did."""
 
     rule: Rule
@@ -47,10 +47,10 @@ class Site:
     by_types: bool
     may_nest: bool
     #: By the types of operands and result: the plan, or None where no rule applies.
-    plans: dict[Any, Plan | None] = field(default_factory=dict)
+    plans: dict[Any, _Plan | None] = field(default_factory=dict)
     #: The types looked up last, and what was found: comparing costs less than hashing.
     last_key: list[Any] = field(default_factory=list)
-    last_plan: Plan | None = None
+    last_plan: _Plan | None = None
 
 
 class Walk:
@@ -137,33 +137,36 @@ class Walk:
     def _match(self, site: Site, op: Any) -> None:
         """Apply the first rule that matches at ``op``, and to what it makes where that counts."""
         run = self.run
-        instantiator = self.instantiator
         # The loop over the block goes on to this one.
         held = following(op) if self._several else None
         # What is to be looked at, the next one last.
         left = [(site, op)]
-        while left:
+        while left and not run.stop:
             site, op = left.pop()
             for matcher in site.matchers:
                 match = matcher.match(op, run.around)
                 if isinstance(match, Match):
                     looks_again = not self.again.isdisjoint(match.rule.produced_ops)
-                    instantiator.keep = looks_again
-                    made = run.apply(match, op, partial(self._replace_beside, op))
-                    created = self._legalised() if looks_again else ()
-                    for result, value in zip(op.results, made, strict=True):
-                        result.replace_all_uses_with(value)
-                    op.erase()
-                    if self._replaced:
-                        self._erase_replaced(held, keep=True)
-                    instantiator.erase_passed()
-                    left += created
+                    self.instantiator.keep = looks_again
+                    left += self._apply(match, op, held, looks_again=looks_again)
                     break
                 if match.error is not None:
                     run.fail(match.error)
                     break
-            if run.stop:
-                return
+
+    def _apply(
+        self, match: Match, op: Any, held: Any, *, looks_again: bool
+    ) -> list[tuple[Site, Any]]:
+        """Put what a rule makes in the place of ``op``; what of that is to be looked at."""
+        made = self.run.apply(match, op, partial(self._replace_beside, op))
+        created = self._legalised() if looks_again else []
+        for result, value in zip(op.results, made, strict=True):
+            result.replace_all_uses_with(value)
+        op.erase()
+        if self._replaced:
+            self._erase_replaced(held, keep=True)
+        self.instantiator.erase_passed()
+        return created
 
     def _legalised(self) -> list[tuple[Site, Any]]:
         """Those of the ops that were just made that are to be looked at, the first one last."""
@@ -233,7 +236,7 @@ class Walk:
         plan.count += 1
         plan.seconds += time.perf_counter() - started
 
-    def _plan(self, site: Site, op: Any) -> Plan | None:
+    def _plan(self, site: Site, op: Any) -> _Plan | None:
         for matcher in site.matchers:
             match = matcher.match(op, self.run.around)
             if isinstance(match, Match):
@@ -243,7 +246,7 @@ class Walk:
                 # A cast that only fed what a rewrite does not read is dead afterwards.
                 self.run.may_leave_dead |= len(rewrite.reads) < len(number)
                 reads = [(number[path], *rest) for path, *rest in rewrite.reads]
-                return Plan(matcher.rule, rewrite, reads, rewrite.returned[0])
+                return _Plan(matcher.rule, rewrite, reads, rewrite.returned[0])
             if match.error is not None:
                 self.run.fail(match.error)
                 return None

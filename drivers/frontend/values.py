@@ -171,10 +171,7 @@ def _value(text: str) -> Any:
     if text.lower() in constants:
         return constants[text.lower()]
     if _SHAPE.fullmatch(text):
-        shape, dtype = runtime.parse_type(text)
-        if dtype.kind in "iub":
-            return to_torch(torch.randint(0, 2, shape).numpy().astype(dtype))
-        return to_torch(torch.randn(shape).numpy().astype(dtype))
+        return to_torch(runtime.drawn(text, int(torch.randint(1 << 31, ()))))
     array = runtime.parse_input(text)
     plain = "=" not in text and not text.startswith("@")
     return array.item() if plain else to_torch(array)

@@ -215,7 +215,7 @@ def _unfit(type_: Any) -> bool:
         return not element.is_signless
     if not isinstance(element, ir.FloatType) or element.width >= 32:
         return False
-    return math.prod(type_.shape) * element.width <= 8 * _FEW
+    return bool(math.prod(type_.shape) * element.width <= 8 * _FEW)
 
 
 def _is_resource(value: Any) -> bool:

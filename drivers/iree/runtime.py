@@ -626,8 +626,8 @@ def load_npz(path: str | Path, dtypes: Sequence[str | None] = (), prefix: str = 
     return arrays
 
 
-#: A shape and type without values.
-SHAPE = re.compile(r"(\d+x)+(complex<\w+>|[a-z][a-z0-9]*)")
+# A shape and type without values.
+_SHAPE = re.compile(r"(\d+x)+(complex<\w+>|[a-z][a-z0-9]*)")
 
 
 def parse_input(text: str, seed: int = 0) -> Array:
@@ -639,7 +639,7 @@ def parse_input(text: str, seed: int = 0) -> Array:
     1. Raises MlirulesError.
     """
     try:
-        return _parse_input(text) if SHAPE.fullmatch(text) is None else _drawn(text, seed)
+        return _parse_input(text) if _SHAPE.fullmatch(text) is None else drawn(text, seed)
     except (ValueError, OSError, OverflowError) as error:
         raise MlirulesError.at(
             f"--input={text[:80]}",
@@ -650,13 +650,14 @@ def parse_input(text: str, seed: int = 0) -> Array:
         ) from error
 
 
-def _drawn(text: str, seed: int) -> Array:
+def drawn(text: str, seed: int) -> Array:
+    """Numbers for a shape and type, as :func:`parse_input` says."""
     shape, dtype = parse_type(text)
     rng = np.random.default_rng(seed)
     if dtype.kind in "iub":
         return rng.integers(0, 2, shape).astype(dtype)
-    drawn = rng.standard_normal(shape)
-    return (drawn + 1j * rng.standard_normal(shape) if dtype.kind == "c" else drawn).astype(dtype)
+    real = rng.standard_normal(shape)
+    return (real + 1j * rng.standard_normal(shape) if dtype.kind == "c" else real).astype(dtype)
 
 
 def _parse_input(text: str) -> Array:
