@@ -41,6 +41,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from workers import START_LIMIT, Process, WorkerDied
 
 import mlirules
+from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
 
@@ -413,10 +414,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 corpus_data.load(corpus_data.unpacked(options.source)),
                 options.show,
                 options.variant[0],
-                Target.parse(options.target),
+                compiler.Job(Target.parse(options.target), tuple(options.flag), options.timeout),
                 options.pipeline,
-                options.flag,
-                options.timeout,
             )
         return _measure(options, console)
     except (MlirulesError, Refused) as error:

@@ -4,7 +4,7 @@ import difflib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from corpus_data import Program
 from corpus_worker import Judged, Row, judge, signature_flags, transform
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.iree.compiler import Job
 from mlirules.language.faults import (
     EXIT_CHECK_FAILED,
     EXIT_DONE,
@@ -208,12 +208,11 @@ def show_program(
     programs: Sequence[Program],
     name: str,
     variant: str,
-    target: Target,
+    job: Job,
     pipeline: str | None,
-    flags: Sequence[str],
-    timeout: float,
 ) -> int:
-    """Print everything about one program; returns the exit code."""
+    """Print everything about one program, compiled as the job says; returns the exit code."""
+    target = job.target
     by_name = {program.name: program for program in programs}
     if name not in by_name:
         raise MlirulesError.at(
@@ -224,10 +223,8 @@ def show_program(
         raise MlirulesError.at("--show", f"{name!r} has no variant {variant!r}", code="only")
     text = program.text(variant)
     _section(console, f"{variant}/{name}: before", _short(text))
-    all_flags = (*flags, *signature_flags(target, text))
-    outcomes = [
-        _section_judged(console, program, variant, "builtin", text, target, all_flags, timeout)
-    ]
+    job = replace(job, flags=(*job.flags, *signature_flags(target, text)))
+    outcomes = [_section_judged(console, program, variant, "builtin", text, job)]
     try:
         done = transform(text, pipeline or target.kind, str(program.path(variant)), target)
     except MlirulesError as error:
@@ -236,10 +233,8 @@ def show_program(
     _section(console, "after the rules", _short(done.text))
     _section(console, "torch ops left", "\n".join(done.leftovers) or "none: converted by rules")
     mode = "fallback" if done.leftovers else "rules"
-    all_flags = (*done.flags, *all_flags)
-    outcomes.append(
-        _section_judged(console, program, variant, mode, done.text, target, all_flags, timeout)
-    )
+    job = replace(job, flags=(*done.flags, *job.flags))
+    outcomes.append(_section_judged(console, program, variant, mode, done.text, job))
     return EXIT_DONE if outcomes[-1].outcome == "pass" else EXIT_CHECK_FAILED
 
 
@@ -254,16 +249,9 @@ def _short(text: str) -> str:
 
 
 def _section_judged(
-    console: Console,
-    program: Program,
-    variant: str,
-    mode: str,
-    text: str,
-    target: Target,
-    flags: Sequence[str],
-    timeout: float,
+    console: Console, program: Program, variant: str, mode: str, text: str, job: Job
 ) -> Judged:
-    verdict = judge(program, variant, text, target, flags, isolated=True, timeout=timeout)
+    verdict = judge(program, variant, text, job, isolated=True)
     body = verdict.outcome + (f": {verdict.why}" if verdict.why else "")
     if verdict.detail:
         body += "\n" + verdict.detail[:4000]

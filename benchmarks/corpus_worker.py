@@ -15,7 +15,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,34 +145,35 @@ def judge(
     program: Program,
     variant: str,
     text: str,
-    target: Target,
-    flags: Sequence[str],
+    job: compiler.Job,
     *,
     isolated: bool,
-    timeout: float,
     stage: Callable[[str], None] = lambda _: None,
 ) -> Judged:
     """Compile `text`, run it on the program's inputs and compare with the golden results.
 
-    `isolated`: in processes of their own, stopped after `timeout` seconds.
+    `isolated`: in processes of their own, stopped after the job's timeout.
     """
-    path = str(program.path(variant))
+    target = job.target
+    job = replace(job, path=str(program.path(variant)))
     try:
         stage("compile")
         if isolated:
-            vmfb = compiler.compile_module(text, target, flags=flags, path=path, timeout=timeout)
+            vmfb = compiler.compile_job(text, job)
         else:
-            vmfb = compiler.compile_here(text, target, flags=flags, path=path)
+            vmfb = compiler.compile_here(text, target, flags=job.flags, path=job.path)
         stage("run")
         results = runtime.run(
             vmfb,
             program.inputs(),
             target,
-            # Workers share the cores already, and a million small dispatches (multinomial) take
-            # minutes when each is handed to another thread.
-            device="local-sync" if target.kind == "cpu" else None,
-            isolated=isolated,
-            timeout=timeout if isolated else None,
+            place=runtime.Place(
+                # Workers share the cores already, and a million small dispatches (multinomial) take
+                # minutes when each is handed to another thread.
+                device="local-sync" if target.kind == "cpu" else None,
+                isolated=isolated,
+                timeout=job.timeout if isolated else None,
+            ),
         )
     except compiler.CompileError as error:
         kind = error.kind if error.kind in ("crash", "timeout") else "compile"
@@ -235,10 +236,8 @@ class Worker:
                     program,
                     variant,
                     text,
-                    self.target,
-                    flags,
+                    compiler.Job(self.target, tuple(flags), timeout),
                     isolated=isolated,
-                    timeout=timeout,
                     stage=lambda stage: tell(stage=stage, mode=mode, artefact=artefact),
                 )
                 seen = self.known[artefact] = (verdict.outcome, verdict.why)

@@ -76,7 +76,7 @@ def measure(name: str, text: str, target: Target, seconds: float) -> dict[str, A
     ours = replace(line, pipeline="kernel", stages=[kernels, *line.stages])
     programs = {form.pipeline: compile_program(text, target, form)[0] for form in (line, ours)}
     inputs = numerics.random_inputs(numerics.signature(text)[1])
-    found = measuring.compare(programs, inputs, target, seconds=seconds)
+    found = measuring.compare(programs, inputs, target, measuring.Budget(seconds=seconds))
     ratio = found.comparison.ratio("kernel")
     row = {
         "op": name,

@@ -26,7 +26,7 @@ from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import timing
 from mlirules.drivers.measure.child import relative_error
 from mlirules.drivers.pipelines import cost
-from mlirules.drivers.pipelines.transform import Pipeline, compile_program
+from mlirules.drivers.pipelines.transform import Pipeline, Recipe
 
 MODELS = Path(__file__).resolve().parents[1] / "examples" / "models"
 NAMES = ("resnet18", "bert_encoder", "llama_decoder", "unet_block")
@@ -57,9 +57,8 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         f"{MODELS / name}.py:{name}", arguments={"size": options.size}, decompose=False
     )
     inputs, line = list(model.inputs), Pipeline.load(options.pipeline)
-    made, done = compile_program(
-        model.text, cpu, line, costs=cost.Settings(cpu, measure=options.measure)
-    )
+    costs = cost.Settings(cpu, measure=options.measure)
+    made, done = Recipe(model.text, cpu, line, costs=costs).compile()
     programs = {
         "stock": runtime.Program(compiler.compile_module(model.text, cpu), inputs, cpu.device),
         line.pipeline: runtime.Program(made, inputs, cpu.device),

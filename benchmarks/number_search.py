@@ -29,7 +29,7 @@ from torch.nn import functional
 from mlirules.drivers.iree import runtime
 from mlirules.drivers.iree.fx import fx_import
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.pipelines.transform import compile_program, default_for
+from mlirules.drivers.pipelines.transform import Recipe, default_for
 from mlirules.language.faults import MlirulesError
 from mlirules.language.pipeline import Pipeline
 
@@ -443,7 +443,7 @@ def check(cases: Sequence[Case], target: Target, pipeline: Pipeline) -> dict[int
         texts[one.number] = str(imported.module.operation.get_asm())
     together = "".join(_body(text) for text in texts.values())
     try:
-        vmfb, _ = compile_program(together, target, pipeline, timeout=300)
+        vmfb, _ = Recipe(together, target, pipeline, timeout=300).compile()
     except MlirulesError as error:
         if len(cases) == 1:
             return {cases[0].number: f"does not compile: {str(error).splitlines()[0][:300]}"}

@@ -44,6 +44,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import mlirules
+from mlirules.drivers.iree.compiler import Job
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
 from mlirules.language.pipeline import default_for
@@ -339,10 +340,8 @@ def _show(options: argparse.Namespace, console: Console) -> int:
         corpus_data.load(folder),
         options.show,
         "core",
-        Target("cpu"),
+        Job(Target("cpu"), timeout=options.timeout),
         options.pipeline or default_for("cpu").pipeline,
-        (),
-        options.timeout,
     )
 
 

@@ -34,7 +34,7 @@ import numpy as np
 from mlirules.drivers.iree import runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure.child import relative_error
-from mlirules.drivers.pipelines.transform import Pipeline, compile_program
+from mlirules.drivers.pipelines.transform import Pipeline, Recipe
 from mlirules.language.faults import MlirulesError
 from mlirules.language.stage import Stage
 
@@ -407,7 +407,7 @@ def measure(
     same: dict[str, str] = {}
     for name, line in lines.items():
         try:
-            binary, done = compile_program(text, cpu, line, timeout=120)
+            binary, done = Recipe(text, cpu, line, timeout=120).compile()
         except MlirulesError as error:
             failed[name] = str(error).splitlines()[0]
             continue

@@ -43,7 +43,7 @@ from mlirules.drivers.measure import numerics, opcost, roofline, timing
 from mlirules.drivers.measure.child import relative_error
 from mlirules.drivers.pipelines import cost as costing
 from mlirules.drivers.pipelines.cost import machine
-from mlirules.drivers.pipelines.transform import compile_program, rule_set, transform
+from mlirules.drivers.pipelines.transform import Recipe, rule_set, transform
 from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, MlirulesError
 from mlirules.language.pipeline import Pipeline
 
@@ -174,9 +174,9 @@ def gains(zoo: Path, models: list[str], rounds: int, seconds: float) -> int:
     slower = 0
     for name, text, inputs in programs(zoo, models):
         before = time.process_time()
-        transform(text(), stages=upto[:1], costs=costing.Settings(target))
+        transform(text(), upto[:1], costs=costing.Settings(target))
         between = time.process_time()
-        done = transform(text(), stages=upto, costs=costing.Settings(target))
+        done = transform(text(), upto, costs=costing.Settings(target))
         took = time.process_time() - between - (between - before)
         steps = sum(d.steps for d in done.outcome.decisions)
         if not steps:
@@ -184,7 +184,7 @@ def gains(zoo: Path, models: list[str], rounds: int, seconds: float) -> int:
             continue
         made = {
             form: runtime.Program(
-                compile_program(text(), target, one, costs=costing.Settings(target))[0],
+                Recipe(text(), target, one, costs=costing.Settings(target)).compile()[0],
                 inputs,
                 target.device,
             )

@@ -143,7 +143,7 @@ def search(
                 CPU, budget=budget, seconds=left, seed=seed, order=order, rounds=3
             )
             made = tuner.tune(
-                programs()[name], options, store, pool, path=name, alternatives=others
+                programs()[name], options, tuner.Means(store, pool), path=name, alternatives=others
             )
             written.write_found(made, RULES, name)
             if not made.tuned:

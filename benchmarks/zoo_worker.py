@@ -120,7 +120,7 @@ class Judge:
         """A row a mode; `tell(stage=..., mode=...)` before whatever may not come back."""
         from mlirules.drivers.apply.programs import load_program
         from mlirules.drivers.pipelines.cost import Settings
-        from mlirules.drivers.pipelines.transform import compile_program, default_for, transform
+        from mlirules.drivers.pipelines.transform import Recipe, default_for, transform
 
         def plain() -> tuple[bytes, Counter[str], list[str]]:
             program = load_program(self.path)
@@ -130,10 +130,13 @@ class Judge:
             return made, Counter(), []
 
         def default() -> tuple[bytes, Counter[str], list[str]]:
-            program = load_program(self.path)
-            made, done = compile_program(
-                program, self.target, path=str(self.path), timeout=self.timeout
+            recipe = Recipe(
+                lambda: load_program(self.path),
+                self.target,
+                path=str(self.path),
+                timeout=self.timeout,
             )
+            made, done = recipe.compile()
             return made, done.leftover_counts, done.notes
 
         def convert() -> Row:
@@ -193,7 +196,7 @@ class Judge:
                 binary,
                 self.inputs,
                 self.target,
-                device="local-sync" if self.target.kind == "cpu" else None,
+                place=runtime.Place("local-sync" if self.target.kind == "cpu" else None),
             )
         except MlirulesError as error:
             return Row(self.model, mode, "run", _why(error)[:300], seconds, left=dict(left))

@@ -1,5 +1,6 @@
 """The house: arrows point one way, nothing goes round in a circle, no module is too long."""
 
+import ast
 import functools
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,20 @@ from importlinter import cli
 ROOT = Path(__file__).parents[1]
 #: More lines than this are two modules.
 LONGEST = 700
+#: A function with more parameters takes a dataclass.
+MOST_PARAMETERS = 6
+#: Those that have more, beside the commands themselves, whose parameters are the options of the
+#: command line: keywords that users of the library write.
+OPEN = (
+    "drivers/frontend/torch.py:import_file",
+    "drivers/frontend/torch.py:import_model",
+    "src/mlirules/api/rules.py:rule",
+    "src/mlirules/api/session.py:Session.__init__",
+    # The command line's, as the commands hand them on.
+    "src/mlirules/commands/recipes.py:recipe_for",
+    # A command: `mlirules spec coverage`.
+    "src/mlirules/commands/spec_models.py:coverage",
+)
 
 
 @functools.cache
@@ -44,6 +59,43 @@ def test_a_circle_is_found() -> None:
     edges = {"a": {"b"}, "b": {"c", "e"}, "c": {"a"}, "e": set[str](), "d": {"e"}}
     assert _circles(edges) == [["a", "b", "c"]]
     assert not _circles({"a": {"b"}, "b": set[str]()})
+
+
+def _parameters(source: str) -> dict[str, int]:
+    """How many parameters each function of a module has, by its name with its class's."""
+    found = {}
+    waiting: list[tuple[str, ast.AST]] = [("", ast.parse(source))]
+    while waiting:
+        within, node = waiting.pop()
+        for child in ast.iter_child_nodes(node):
+            name = within
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                name = f"{within}.{child.name}".lstrip(".")
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                a = child.args
+                names = [one.arg for one in (*a.posonlyargs, *a.args, *a.kwonlyargs)]
+                names += [one.arg for one in (a.vararg, a.kwarg) if one is not None]
+                found[name] = len(names) - (names[:1] in (["self"], ["cls"]))
+            waiting.append((name, child))
+    return found
+
+
+def test_parameters_are_counted() -> None:
+    text = "class A:\n def f(self, a, /, b, *c, d=1, **e):\n  async def g(x): ...\n"
+    assert _parameters(text) == {"A.f": 5, "A.f.g": 1}
+
+
+def test_no_function_takes_too_much() -> None:
+    """What belongs together is given together, as a dataclass that says what it is."""
+    found = {
+        f"{file.relative_to(ROOT)}:{name}": count
+        for folder in ("drivers", "generator", "src/mlirules", "benchmarks")
+        for file in (ROOT / folder).rglob("*.py")
+        if not any(part.is_symlink() for part in file.parents)
+        for name, count in _parameters(file.read_text(encoding="utf-8")).items()
+        if count > MOST_PARAMETERS and not (file.parent.name == "commands" and name == "command")
+    }
+    assert sorted(found) == sorted(OPEN)
 
 
 def test_no_module_is_too_long() -> None:

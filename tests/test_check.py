@@ -15,7 +15,7 @@ from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines.transform import Part, Recipe, transform
 from mlirules.drivers.quality import bisect as bisecting
 from mlirules.drivers.quality import torch_reference
-from mlirules.drivers.quality.checked import check
+from mlirules.drivers.quality.checked import Call, check
 from mlirules.drivers.quality.verify import (
     Settings,
     edge_inputs,
@@ -160,8 +160,8 @@ def test_a_golden_result_is_held_against() -> None:
     binary = made.compile()[0]
     inputs = numerics.random_inputs(numerics.signature(PROGRAM)[1])
     right = -np.maximum(inputs[0] @ inputs[1], 0)
-    assert not check(made, binary, inputs=inputs, expect=[right]).failed
-    checked = check(made, binary, inputs=inputs, expect=[right + 1])
+    assert not check(made, binary, call=Call(inputs, [right])).failed
+    checked = check(made, binary, call=Call(inputs, [right + 1]))
     assert checked.failed
     assert "fails without any rule and flag" in checked.message()
 
@@ -175,7 +175,7 @@ def test_what_breaks_the_compilation_is_found() -> None:
 
 def test_all_public_functions_are_seen() -> None:
     assert list(numerics.functions(SECOND)) == ["plus", "minus"]
-    done = transform(SECOND, stages=[stage(RELU, NEG)])
+    done = transform(SECOND, [stage(RELU, NEG)])
     report = verify(SECOND, done.text, Settings([CPU], isolated=True))
     assert report.passed
     assert {c.function for c in report.comparisons} == {"plus", "minus"}

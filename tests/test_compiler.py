@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from mlirules.drivers.iree import compiler, dialects
-from mlirules.drivers.iree.compiler import CompileError, compile_module, lower_to, parse
+from mlirules.drivers.iree.compiler import (
+    CompileError,
+    Job,
+    compile_job,
+    compile_module,
+    lower_to,
+    parse,
+)
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import Fault, MlirulesError
 
@@ -250,10 +257,10 @@ def test_an_unknown_flag_is_an_error() -> None:
 
 def test_a_given_flag_wins_over_the_usual_one() -> None:
     said: list[Fault] = []
-    compile_module(LINALG, CPU, flags=["--iree-llvmcpu-target-cpu="], diagnostics=said)
+    compile_job(LINALG, Job(CPU, ("--iree-llvmcpu-target-cpu=",), warn=said.append))
     assert [fault.severity for fault in said] == ["warning"]
     quiet: list[Fault] = []
-    compile_module(LINALG, CPU, diagnostics=quiet)
+    compile_job(LINALG, Job(CPU, warn=quiet.append))
     assert quiet == []
 
 
@@ -368,12 +375,12 @@ def test_a_tuning_spec_is_read_before_there_are_executables(tmp_path: Path) -> N
     spec = tmp_path / "spec.mlir"
     spec.write_text(_SPEC)
     flag = f"--iree-codegen-tuning-spec-path={spec}"
-    preprocessed = lower_to(LINALG, CPU, "preprocessing", flags=[flag])
+    preprocessed = lower_to(LINALG, Job(CPU, flags=(flag,)), "preprocessing")
     assert "iree_codegen.tuning_spec_mlirbc" in preprocessed
     own = (
         "--iree-preprocessing-pass-pipeline=builtin.module(util.func(iree-preprocessing-nonsense))"
     )
     with pytest.raises(CompileError, match="nonsense"):  # the user's own passes come after it
-        lower_to(LINALG, CPU, "preprocessing", flags=[flag, own])
-    configured = lower_to(LINALG, CPU, "executable-configurations", flags=[flag])
+        lower_to(LINALG, Job(CPU, flags=(flag, own)), "preprocessing")
+    configured = lower_to(LINALG, Job(CPU, flags=(flag,)), "executable-configurations")
     assert "seen" in configured

@@ -281,7 +281,9 @@ def test_a_generic_is_told_by_the_sign_that_its_types_say() -> None:
 def test_what_should_have_hit_and_did_not_is_a_fault(tmp_path: Path) -> None:
     rule = made("mm")
     compiler.lower_to(
-        example(rule), CPU, "executable-configurations", flags=[f"{configs.DUMP}={tmp_path}"]
+        example(rule),
+        compiler.Job(CPU, flags=(f"{configs.DUMP}={tmp_path}",)),
+        "executable-configurations",
     )
     with pytest.raises(NotApplied, match=r"mm\.yaml:1:\d+: .*did not hit this op") as caught:
         prove(tmp_path, [rule], CPU)
@@ -295,7 +297,9 @@ def test_another_configuration_than_the_rule_says_is_a_fault(tmp_path: Path) -> 
     spec.write_text(tuning.tuning_spec([rule]).replace("[32, 32, 0]", "[16, 32, 0]"))
     dump = tmp_path / "dump"
     flags = [f"{configs.DUMP}={dump}", configs.hook(CPU, spec)]
-    compiler.lower_to(example(rule), CPU, "executable-configurations", flags=flags)
+    compiler.lower_to(
+        example(rule), compiler.Job(CPU, flags=tuple(flags)), "executable-configurations"
+    )
     with pytest.raises(NotApplied, match=r"lowering config is .*\[16, 32, 0\].*not.*\[32, 32, 0\]"):
         prove(dump, [rule], CPU)
 
@@ -474,7 +478,7 @@ def test_packing_and_a_configuration_of_a_product_exclude_each_other() -> None:
     rule = made("mm")
     packing = "--iree-opt-data-tiling"
     with pytest.raises(compiler.CompileError) as caught:
-        compile_with(example(rule), CPU, [rule], flags=[packing])
+        compile_with(example(rule), compiler.Job(CPU, (packing,)), [rule])
     (fault,) = caught.value.faults
     assert (fault.code, fault.span.path) == ("config-packed", "mm.yaml")
     assert packing in fault.message

@@ -117,7 +117,7 @@ def test_the_order_of_factors_counts() -> None:
     text = convolution(32, 64, size=1)
     # IREE makes a product with the image as its first factor of it; the rule puts the filter first.
     done = pipeline.transform(
-        text, stages=[Stage(phase="torch", rules=["linalg/convolution"], driver="greedy")]
+        text, [Stage(phase="torch", rules=["linalg/convolution"], driver="greedy")]
     )
     kinds = [
         [d.kind for d in roofline.estimate(form, CPU).dispatches] for form in (text, done.text)
@@ -141,7 +141,7 @@ def test_parameters_are_located_where_they_are_wrong(tmp_path: Path) -> None:
 
 
 def test_the_model_takes_attention_apart_where_it_pays() -> None:
-    done = pipeline.transform(attention(4, 256), stages=stages(), costs=cost.Settings(CPU))
+    done = pipeline.transform(attention(4, 256), stages(), costs=cost.Settings(CPU))
     (decision,) = done.outcome.decisions
     assert done.outcome.total == 1
     assert decision.applies
@@ -153,7 +153,7 @@ def test_the_model_takes_attention_apart_where_it_pays() -> None:
 
 def test_a_gain_below_the_margin_is_none() -> None:
     settings = cost.Settings(CPU, margin=1e6)
-    done = pipeline.transform(attention(4, 256), stages=stages(), costs=settings)
+    done = pipeline.transform(attention(4, 256), stages(), costs=settings)
     (decision,) = done.outcome.decisions
     assert not decision.applies
     assert done.outcome.total == 0
@@ -161,7 +161,7 @@ def test_a_gain_below_the_margin_is_none() -> None:
 
 
 def test_dynamic_sizes_are_left_alone_and_said() -> None:
-    done = pipeline.transform(attention(4, "?"), stages=stages(), costs=cost.Settings(CPU))
+    done = pipeline.transform(attention(4, "?"), stages(), costs=cost.Settings(CPU))
     (decision,) = done.outcome.decisions
     assert not decision.applies
     assert "only when the program runs" in decision.reason
@@ -170,21 +170,21 @@ def test_dynamic_sizes_are_left_alone_and_said() -> None:
 
 def test_without_a_target_nothing_can_be_decided() -> None:
     with pytest.raises(MlirulesError, match="depends on the target"):
-        pipeline.transform(attention(4, 256), stages=stages())
+        pipeline.transform(attention(4, 256), stages())
 
 
 @pytest.mark.slow
 def test_measured_once_and_kept(tmp_path: Path) -> None:
     settings = cost.Settings(CPU, measure=True, seconds=0.2)
     text = attention(2, 64)
-    first = pipeline.transform(text, stages=stages(), costs=settings).outcome.decisions[0]
+    first = pipeline.transform(text, stages(), costs=settings).outcome.decisions[0]
     assert first.model == "measured"
     assert not first.cached
     assert first.rounds >= 3
     assert first.applies == (first.ratio > 1.03 and first.ratio_low > 1)
     (kept,) = (tmp_path / "cache" / "cost").iterdir()
     assert json.loads(kept.read_text())["ratio"] == first.ratio
-    again = pipeline.transform(text, stages=stages(), costs=settings).outcome.decisions[0]
+    again = pipeline.transform(text, stages(), costs=settings).outcome.decisions[0]
     assert again.cached
     assert (again.ratio, again.key) == (first.ratio, first.key)
 
@@ -195,7 +195,11 @@ def test_decisions_stand_in_the_trace(tmp_path: Path) -> None:
     asked: list[str] = []
     settings = cost.Settings(CPU, progress=asked.append)
     done = pipeline.transform(
-        attention(4, 256), stages=stages(), costs=settings, record=True, path="model.mlir"
+        attention(4, 256),
+        stages(),
+        costs=settings,
+        path="model.mlir",
+        run=pipeline.Run(record=True),
     )
     write_trace(tmp_path / "t.jsonl", done.outcome.applications, done.outcome.decisions)
     lines = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
@@ -244,13 +248,13 @@ def test_measured_on_vulkan(vulkan: str) -> None:
         phase="torch", rules=["linalg/im2col/linalg-im2col-nchw"], driver="cost", margin=0.0
     )
     settings = cost.Settings(Target.parse(vulkan), measure=True, seconds=0.5)
-    found = pipeline.transform(convolution(16, 16, size=3), stages=[stage], costs=settings)
+    found = pipeline.transform(convolution(16, 16, size=3), [stage], costs=settings)
     (decision,) = found.outcome.decisions
     assert (decision.model, decision.target) == ("measured", "vulkan")
     assert decision.rounds >= 3
     assert decision.applies == (decision.ratio > 1 and decision.ratio_low > 1)
     assert found.outcome.total == decision.applies
-    again = pipeline.transform(convolution(16, 16, size=3), stages=[stage], costs=settings)
+    again = pipeline.transform(convolution(16, 16, size=3), [stage], costs=settings)
     assert again.outcome.decisions[0].cached
 
 
@@ -258,7 +262,7 @@ def test_the_model_unrolls_windows_on_vulkan() -> None:
     """llvmpipe runs products many times as fast as convolutions; so the parameters say."""
     settings = cost.Settings(Target("vulkan", "baseline"))
     stage = Stage(phase="torch", rules=["linalg/im2col/linalg-im2col-nchw"], driver="cost")
-    found = pipeline.transform(convolution(16, 16, size=3), stages=[stage], costs=settings).outcome
+    found = pipeline.transform(convolution(16, 16, size=3), [stage], costs=settings).outcome
     assert found.total == 1
     assert found.decisions[0].ratio > 2
 
@@ -277,7 +281,7 @@ def test_a_piece_has_all_roots_of_its_rule() -> None:
     stage = Stage(
         phase="torch", rules=["torch/fusions/matmul/torch-two-linear-fuse"], driver="cost"
     )
-    found = pipeline.transform(text, stages=[stage], costs=cost.Settings(CPU)).outcome
+    found = pipeline.transform(text, [stage], costs=cost.Settings(CPU)).outcome
     assert {d.model for d in found.decisions} == {"roofline"}
 
 
@@ -296,16 +300,16 @@ def test_attention_on_gpus_ends_on_the_fused_op(target: str) -> None:
 def test_kernels_are_timed_not_modelled() -> None:
     stage = Stage(phase="torch", rules=["kernels/kernel-flash-attention"], driver="cost")
     text = attention(2, 64)
-    (left,) = pipeline.transform(text, stages=[stage], costs=cost.Settings(CPU)).outcome.decisions
+    (left,) = pipeline.transform(text, [stage], costs=cost.Settings(CPU)).outcome.decisions
     assert (left.applies, left.model) == (False, "none")
     assert "--measure" in left.reason
     timed = cost.Settings(CPU, measure=True, seconds=0.2)
-    (decision,) = pipeline.transform(text, stages=[stage], costs=timed).outcome.decisions
+    (decision,) = pipeline.transform(text, [stage], costs=timed).outcome.decisions
     assert decision.model == "measured"
 
 
 def test_what_was_weighed_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = pipeline.transform(attention(4, 256), costs=cost.Settings(CPU), stages=stages())
+    one = pipeline.transform(attention(4, 256), stages(), costs=cost.Settings(CPU))
     made: list[str] = []
     rewritten = cost.Judge._rewritten
 
@@ -314,20 +318,18 @@ def test_what_was_weighed_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> 
         return rewritten(judge, before, rule)  # type: ignore[arg-type]
 
     monkeypatch.setattr(cost.Judge, "_rewritten", counted)
-    again = pipeline.transform(attention(4, 256), costs=cost.Settings(CPU), stages=stages())
+    again = pipeline.transform(attention(4, 256), stages(), costs=cost.Settings(CPU))
     assert not made
     (first,), (second,) = one.outcome.decisions, again.outcome.decisions
     assert not first.cached
     assert second.cached
     assert (first.applies, first.ratio, first.key) == (second.applies, second.ratio, second.key)
     # Another margin decides by the same numbers; other code or flags weigh anew.
-    wide = pipeline.transform(
-        attention(4, 256), costs=cost.Settings(CPU, margin=1e6), stages=stages()
-    )
+    wide = pipeline.transform(attention(4, 256), stages(), costs=cost.Settings(CPU, margin=1e6))
     assert not made
     assert not wide.outcome.decisions[0].applies
     monkeypatch.setattr(cost.package, "code", lambda: "another version")
-    pipeline.transform(attention(4, 256), costs=cost.Settings(CPU), stages=stages())
+    pipeline.transform(attention(4, 256), stages(), costs=cost.Settings(CPU))
     assert len(made) == 1
 
 
@@ -373,7 +375,7 @@ def test_depthwise_convolutions_run_in_vectors_by_default(
         for stage in Pipeline.load("cpu-fast").stages
         if not (stage.name or "").endswith("kernels")
     ]
-    found = pipeline.transform(program, stages=stages, costs=costs)
+    found = pipeline.transform(program, stages, costs=costs)
     applied = [d for d in found.outcome.decisions if d.applies]
     assert [d.rule for d in applied] == [rule]
     assert applied[0].ratio > 2
@@ -388,7 +390,7 @@ def test_rows_that_no_part_fills_slow_a_convolution_down() -> None:
     stage = Stage(phase="torch", rules=["linalg/im2col/linalg-im2col-nchw"], driver="cost")
     for size, applies in ((3, False), (4, True)):  # rows of 14 and of 13
         found = pipeline.transform(
-            convolution(32, 64, size=size), stages=[stage], costs=cost.Settings(CPU)
+            convolution(32, 64, size=size), [stage], costs=cost.Settings(CPU)
         )
         (decision,) = found.outcome.decisions
         assert decision.applies == applies, decision
@@ -396,7 +398,7 @@ def test_rows_that_no_part_fills_slow_a_convolution_down() -> None:
 
 def test_overlapping_slices_come_from_memory_once() -> None:
     stage = Stage(phase="torch", rules=["linalg/depthwise"], driver="greedy")
-    text = pipeline.transform(depthwise(16, 28, 1), stages=[*_lowering(), stage]).text
+    text = pipeline.transform(depthwise(16, 28, 1), [*_lowering(), stage]).text
     found = roofline.estimate(text, CPU)
     places = found.dispatches[-1]
     assert places.kind == "elementwise"

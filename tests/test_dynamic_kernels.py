@@ -68,7 +68,7 @@ def binary() -> bytes:
         str(RULES / f"{name}.yaml") for name in ("product", "pairs", *(["matvec"] if c else []))
     ]
     stages = [Stage(phase="torch", rules=rules, driver="greedy")]
-    done = transform(PROGRAM + (MV if c else ""), stages=stages)
+    done = transform(PROGRAM + (MV if c else ""), stages)
     assert done.outcome.total == 3 + c
     # The two products differ in a size that is known: two executables.
     assert len(re.findall("stream.executable private @mlirules_product", done.text)) == 2

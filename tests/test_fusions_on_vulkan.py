@@ -46,7 +46,7 @@ def test_through_the_conversions(folder: str, vulkan: str) -> None:
             if "bf16" in (test.input or ""):  # IREE 3.13 compiles no product of bf16 for Vulkan
                 continue
             made = run_test(rule, test, devices=["none"]).output
-            converted = transform(made, stages=CONVERSIONS, kind="vulkan").text
+            converted = transform(made, CONVERSIONS, kind="vulkan").text
             names.append(f"{rule.name}, {test.name}")
             comparisons.append(numerics.Comparison(test.input or "", converted, test.run))
     if not comparisons:

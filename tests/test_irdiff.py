@@ -18,7 +18,7 @@ from mlirules.drivers.irdiff.changes import Change, Kind, compare
 from mlirules.drivers.irdiff.provenance import Provenance
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.pipelines.transform import rule_set, transform
+from mlirules.drivers.pipelines.transform import Run, rule_set, transform
 from mlirules.language.faults import MlirulesError
 from mlirules.language.pipeline import Pipeline
 from mlirules.language.rulefiles import LIBRARY, holds_config, rule_files
@@ -490,7 +490,7 @@ def test_weights_count_and_their_names_do_not() -> None:
 
 def _rewritten(name: str) -> tuple[str, str, Provenance]:
     text = read_program(EXAMPLES / name)
-    done = transform(text, "cpu", path=name, record=True)
+    done = transform(text, "cpu", path=name, run=Run(record=True))
     return text, done.text, Provenance.of(vars(a) for a in done.outcome.applications)
 
 
@@ -522,7 +522,7 @@ def test_an_op_that_a_rule_writes_anew_is_its_change(tmp_path: Path) -> None:
     )
     stage = Stage(phase="torch", rules=[str(rule)])
     line = Pipeline(pipeline="one", summary="One rule.", targets=["cpu"], stages=[stage])
-    done = transform(text, line, record=True)
+    done = transform(text, line, run=Run(record=True))
     provenance = Provenance.of(vars(a) for a in done.outcome.applications)
     found = compare(text, done.text, provenance=provenance)
     assert found.changes

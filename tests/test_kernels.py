@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mlirules.drivers.iree import compiler, runtime
-from mlirules.drivers.iree.compiler import lower_to
+from mlirules.drivers.iree.compiler import Job, lower_to
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines import preprocessing as transformspec
@@ -45,7 +45,7 @@ def trusted() -> Iterator[None]:
 
 def applied(program: str, kind: str, rules: str = "kernels") -> str:
     stages = [Stage(phase="torch", rules=[rules], driver="greedy")]
-    done = transform(program, stages=stages, kind=kind)
+    done = transform(program, stages, kind=kind)
     assert done.outcome.total == 1
     return done.text
 
@@ -71,7 +71,7 @@ def test_one_executable_for_equal_shapes() -> None:
         .replace("return %c", "return %d")
     )
     stages = [Stage(phase="torch", rules=["kernels"], driver="greedy")]
-    done = transform(program, stages=stages)
+    done = transform(program, stages)
     assert done.outcome.total == 2
     assert len(re.findall("stream.executable private", done.text)) == 1
     assert len(re.findall("flow.dispatch @", done.text)) == 2
@@ -80,7 +80,7 @@ def test_one_executable_for_equal_shapes() -> None:
 @pytest.mark.parametrize("driver", ["greedy", "walk", "conversion"])
 def test_every_driver(driver: str) -> None:
     stages = [Stage(phase="torch", rules=["kernels"], driver=driver)]
-    done = transform(gemm(32, 64, 16), stages=stages)
+    done = transform(gemm(32, 64, 16), stages)
     assert done.outcome.total == 1
     assert "stream.executable private" in done.text
 
@@ -219,7 +219,7 @@ def test_vectors_are_as_long_as_those_of_the_cpu(architecture: str, lanes: int) 
     stages = [Stage(phase="torch", rules=[rule.path], driver="greedy", only=[rule.name])]
     program = rule.tests[0].input or ""
     settings = Settings(Target.parse(f"cpu:{architecture}"))
-    text = transform(program, stages=stages, costs=settings).text
+    text = transform(program, stages, costs=settings).text
     assert f"vector<8x{lanes}xf32>" in text
 
 
@@ -234,7 +234,7 @@ def test_the_numbers_of_every_convolution(rule: Rule) -> None:
     (expected,) = runtime.run(plain, inputs, Target("cpu"), function)
     stages = [Stage(phase="torch", rules=[rule.path], driver="greedy", only=[rule.name])]
     for target in (Target("cpu"), Target("cpu", "x86-64-v3")):
-        done = transform(program, stages=stages, costs=Settings(target))
+        done = transform(program, stages, costs=Settings(target))
         assert done.outcome.total == 1
         vmfb = compiler.compile_module(done.text, target)
         (got,) = runtime.run(vmfb, inputs, target, function)
@@ -262,9 +262,9 @@ def test_a_spec_with_a_kernel_in_a_plain_iree_compile(tmp_path: Path) -> None:
     source = rule.tests[0].input or ""
     (tmp_path / "model.mlir").write_text(source)
     target = Target.parse("cpu")
-    made = transformspec.artefacts(
-        [rule], "rules", tmp_path, program=transformspec.read_for(tmp_path / "model.mlir", "cpu")
-    )
+    program = transformspec.read_for(tmp_path / "model.mlir", "cpu")
+    spec = transformspec.transform_spec([rule], "rules", program=program)
+    made = transformspec.artefacts(spec, "rules", tmp_path)
     forms.write(made, tmp_path)
     flags = (tmp_path / "rules.transform.flags").read_text().split()
     binary = compiler.compile_module(source, target, flags=flags)
@@ -273,7 +273,9 @@ def test_a_spec_with_a_kernel_in_a_plain_iree_compile(tmp_path: Path) -> None:
     b = random.normal(size=(48, 128)).astype(np.float32)
     (c,) = runtime.run(binary, [a, b], target)
     np.testing.assert_allclose(c, a @ b, rtol=1e-4, atol=1e-4)
-    assert "flow.dispatch @mlirules_" in lower_to(source, target, "preprocessing", flags=flags)
+    assert "flow.dispatch @mlirules_" in lower_to(
+        source, Job(target, flags=tuple(flags)), "preprocessing"
+    )
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from mlirules.drivers.iree import runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.insert import with_rules
-from mlirules.drivers.pipelines.transform import compile_program, default_for, program_at
+from mlirules.drivers.pipelines.transform import Recipe, compile_program, default_for, program_at
 from mlirules.language.faults import MlirulesError
 from mlirules.language.pipeline import Pipeline
 
@@ -115,10 +115,8 @@ def test_the_example(told: Callable[..., tuple[int, str]], tmp_path: Path) -> No
     code, said = told("compile", JOINED, "--pipeline", stages, "-o", tmp_path / "j.vmfb", "--stats")
     assert code == 0, said
     assert "flow-slice-of-update" in said
-    before, after = (
-        program_at(JOINED.read_text(), CPU, "flow", Pipeline.load(stages), before=early)
-        for early in (True, False)
-    )
+    recipe = Recipe(JOINED.read_text(), CPU, Pipeline.load(stages))
+    before, after = (program_at(recipe, "flow", before=early) for early in (True, False))
     assert ("flow.tensor.slice" in before, "flow.tensor.slice" in after) == (True, False)
     code, said = told("verify", JOINED, "--pipeline", stages)
     assert code == 0, said

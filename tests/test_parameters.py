@@ -36,7 +36,9 @@ def test_archive_is_what_a_program_loads(tmp_path: Path, suffix: str, isolated: 
     binary = compile_module(PROGRAM, CPU)
     ones = np.ones((4, 64), np.float32)
     for written in (str(archive), f"model={archive}"):
-        (got,) = runtime.run(binary, [ones], CPU, parameters=[written], isolated=isolated)
+        (got,) = runtime.run(
+            binary, [ones], CPU, parameters=[written], place=runtime.Place(isolated=isolated)
+        )
         np.testing.assert_array_equal(got, weight + 1)
 
 

@@ -81,7 +81,9 @@ def check_identity(results: list[np.ndarray[Any, Any]]) -> None:
 @pytest.mark.parametrize("isolated", [False, True])
 def test_every_type_goes_in_and_comes_back(isolated: bool) -> None:
     vmfb = compile_module(identity(), CPU)
-    check_identity(run(vmfb, [value for _, value in VALUES], CPU, isolated=isolated))
+    check_identity(
+        run(vmfb, [value for _, value in VALUES], CPU, place=runtime.Place(isolated=isolated))
+    )
 
 
 @pytest.mark.vulkan
@@ -89,7 +91,9 @@ def test_every_type_goes_in_and_comes_back(isolated: bool) -> None:
 def test_every_type_comes_back_from_vulkan(vulkan: str, isolated: bool) -> None:
     target = Target.parse(vulkan)
     vmfb = compile_module(identity(), target)
-    check_identity(run(vmfb, [value for _, value in VALUES], target, isolated=isolated))
+    check_identity(
+        run(vmfb, [value for _, value in VALUES], target, place=runtime.Place(isolated=isolated))
+    )
 
 
 def test_bfloat16_is_computed() -> None:
@@ -110,7 +114,7 @@ func.func @main(%a: {kind}) -> {kind} {{
 def test_vulkan_computes(vulkan: str) -> None:
     target = Target.parse(vulkan)
     a = np.arange(6, dtype=np.float32).reshape(2, 3)
-    (result,) = run(compile_module(ADD, target), [a, a], target, timeout=120)
+    (result,) = run(compile_module(ADD, target), [a, a], target, place=runtime.Place(timeout=120))
     np.testing.assert_array_equal(result, 2 * a)
 
 
@@ -119,7 +123,7 @@ def test_a_program_for_another_device_says_for_which(isolated: bool) -> None:
     binary = compile_module(ADD, Target.parse("vulkan:baseline"))
     inputs = [np.zeros((2, 3), np.float32)] * 2
     with pytest.raises(RunError, match="another device than it is run on: --target vulkan"):
-        run(binary, inputs, CPU, isolated=isolated)
+        run(binary, inputs, CPU, place=runtime.Place(isolated=isolated))
 
 
 def test_the_layout_of_an_input_does_not_matter(add: bytes) -> None:
@@ -130,7 +134,9 @@ def test_the_layout_of_an_input_does_not_matter(add: bytes) -> None:
 
 def test_the_synchronous_device_agrees(add: bytes) -> None:
     a = np.ones((2, 3), np.float32)
-    np.testing.assert_array_equal(run(add, [a, a], CPU, device="local-sync"), [2 * a])
+    np.testing.assert_array_equal(
+        run(add, [a, a], CPU, place=runtime.Place(device="local-sync")), [2 * a]
+    )
 
 
 def test_entries_show_the_calling_convention(add: bytes) -> None:
@@ -156,7 +162,7 @@ def test_wrong_inputs_are_refused(
     add: bytes, inputs: list[Any], function: str, said: str, isolated: bool
 ) -> None:
     with pytest.raises(MlirulesError, match=said) as refused:
-        run(add, inputs, CPU, function, isolated=isolated)
+        run(add, inputs, CPU, function, place=runtime.Place(isolated=isolated))
     assert "runtime/src" not in str(refused.value)
 
 
@@ -170,7 +176,7 @@ def test_a_crashing_program_is_survived() -> None:
     vmfb = compile_module(DIVIDE, CPU)
     np.testing.assert_array_equal(run(vmfb, [2], CPU), [[3]])
     with pytest.raises(RunError, match="SIGFPE") as crashed:
-        run(vmfb, [0], CPU, isolated=True)
+        run(vmfb, [0], CPU, place=runtime.Place(isolated=True))
     assert crashed.value.kind == "crash"
 
 
@@ -188,7 +194,7 @@ def test_a_crash_is_the_fault_of_the_call_that_it_was_at() -> None:
 
 def test_a_time_out_stops_the_program(add: bytes) -> None:
     with pytest.raises(RunError) as stopped:
-        run(add, [A, A], CPU, timeout=0.001)
+        run(add, [A, A], CPU, place=runtime.Place(timeout=0.001))
     assert stopped.value.kind == "timeout"
 
 

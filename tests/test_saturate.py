@@ -218,12 +218,12 @@ def test_the_stage_of_the_default_pipeline_and_its_margin() -> None:
     line = Pipeline.load("cpu-fast")
     (stage,) = (s for s in line.stages if s.driver == "saturate")
     settings = cost.Settings(Target("cpu"))
-    done = transform(ONE, stages=[stage], costs=settings)
+    done = transform(ONE, [stage], costs=settings)
     assert done.outcome.total == 3
     (weighed,) = done.outcome.decisions
     gain = weighed.before_ms / weighed.after_ms
     dearer = replace(stage, margin=gain - 1 + 0.01)
-    assert not transform(ONE, stages=[dearer], costs=settings).outcome.total
+    assert not transform(ONE, [dearer], costs=settings).outcome.total
 
 
 # ---------------------------------------------------------------- told
@@ -413,9 +413,7 @@ def test_a_hundred_orders_give_one_program() -> None:
 def test_a_stage_and_the_command_line(tmp_path: Path) -> None:
     path = PROGRAMS[[p.name for p in PROGRAMS].index("bert.aten.mlir")]
     stage = Stage(phase="torch", rules=["torch/fusions", "torch/unfuse"], driver="saturate")
-    done = transform(
-        path.read_text(encoding="utf-8"), stages=[stage], costs=cost.Settings(Target("cpu"))
-    )
+    done = transform(path.read_text(encoding="utf-8"), [stage], costs=cost.Settings(Target("cpu")))
     out, trace = tmp_path / "out.mlir", tmp_path / "trace.jsonl"
     arguments = [
         "apply",

@@ -1,6 +1,7 @@
 """Nothing is kept from one program to the next but what a session says, and that is right."""
 
 import ast
+import contextvars
 import gc
 import os
 import threading
@@ -8,18 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mlirules.drivers.apply.engine import Engine
 from mlirules.drivers.apply.run import Options
 from mlirules.drivers.apply.session import Bounded, Session, current
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.results import Match, Refusal
-from mlirules.drivers.pipelines.transform import transform
+from mlirules.drivers.measure.together import Calls
+from mlirules.drivers.pipelines import cost
+from mlirules.drivers.pipelines.insert import with_rules
+from mlirules.drivers.pipelines.transform import Recipe, Run, program_at, transform
 from mlirules.language.faults import MlirulesError
 from mlirules.language.library import Contents
 from mlirules.language.loader import load_rule
+from mlirules.language.pipeline import default_for
 from mlirules.language.stage import Stage
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -96,7 +103,7 @@ def test_a_rule_file_that_is_edited_is_read_again(tmp_path: Path) -> None:
     stage = Stage(phase="torch", rules=[str(file)], driver="greedy")
     for new in ("tanh", "sigmoid", "exp2"):
         file.write_text(text_of("edited", "relu", f"y = torch.aten.{new}(x)"), encoding="utf-8")
-        assert f"torch.aten.{new}" in transform(program("relu"), stages=[stage]).text
+        assert f"torch.aten.{new}" in transform(program("relu"), [stage]).text
 
 
 def test_an_edit_that_keeps_size_and_time_is_seen(tmp_path: Path) -> None:
@@ -105,7 +112,7 @@ def test_an_edit_that_keeps_size_and_time_is_seen(tmp_path: Path) -> None:
     for new in ("tanh", "sqrt"):
         file.write_text(text_of("edited", "relu", f"y = torch.aten.{new}(x)"), encoding="utf-8")
         os.utime(file, ns=(1, 1))
-        assert f"torch.aten.{new}" in transform(program("relu"), stages=[stage]).text
+        assert f"torch.aten.{new}" in transform(program("relu"), [stage]).text
 
 
 def test_a_file_that_was_settled_is_read_once(tmp_path: Path) -> None:
@@ -170,7 +177,7 @@ def test_two_sessions_in_two_threads_give_the_results_of_one(tmp_path: Path) -> 
         with Session():
             for _ in range(20):
                 stage = Stage(phase="torch", rules=[str(file)], driver="greedy")
-                out.append(transform(program("relu"), stages=[stage]).text)
+                out.append(transform(program("relu"), [stage]).text)
 
     alone: list[list[str]] = [[], []]
     for file, out in zip(files, alone, strict=True):
@@ -199,6 +206,37 @@ def test_a_thread_has_a_session_of_its_own() -> None:
     with Session() as session:
         assert current() is session
     assert current() is not session
+
+
+def test_a_session_that_is_given_is_the_only_one(tmp_path: Path) -> None:
+    """What compiles, rewrites and weighs asks for no session of the thread's own."""
+    session = Session()
+    target = Target("cpu")
+    cutting = Stage(phase="torch", rules=["torch/to-linalg"], driver="conversion")
+    file = tmp_path / "twice.yaml"
+    file.write_text(text_of("twice", "relu", "y = torch.aten.tanh(x)"), encoding="utf-8")
+    weighed = Stage(phase="torch", rules=[str(file)], driver="cost")
+
+    def work() -> str:
+        recipe = Recipe(program("relu"), target, default_for("cpu"), session=session)
+        recipe.compile()
+        program_at(recipe, "flow")
+        transform(
+            program("relu"), [weighed, cutting], costs=cost.Settings(target), run=Run(session)
+        )
+        calls = Calls(target, session)
+        result = calls.result(calls.add(program("relu"), [np.ones((4, 4), np.float32)]))
+        assert isinstance(result, list)
+        with_rules(default_for("cpu"), [str(file)], target, session)
+        return " ".join(variable.name for variable in contextvars.copy_context())
+
+    told: list[str] = []
+    thread = threading.Thread(target=lambda: told.append(contextvars.Context().run(work)))
+    thread.start()
+    thread.join()
+    assert len(told) == 1
+    assert "session" not in told[0].split()
+    assert len(session._engines)
 
 
 def test_sessions_come_and_go() -> None:

@@ -79,7 +79,7 @@ def by_python(rule: Rule, text: str) -> tuple[str, int]:
 def by_spec(spec: str, text: str, path: Path) -> str:
     path.write_text(spec)
     flag = f"--iree-preprocessing-transform-spec-filename={path}"
-    return compiler.lower_to(text, CPU, "preprocessing", flags=[flag])
+    return compiler.lower_to(text, compiler.Job(CPU, flags=(flag,)), "preprocessing")
 
 
 def same(a: str, b: str) -> bool:
@@ -149,7 +149,9 @@ def test_pdl_spec_in_a_plain_compiler(tmp_path: Path) -> None:
     forms.write(made, tmp_path)
     test = next(t for t in rule.tests if t.input is not None)
     flags = (tmp_path / "rules.pdl.flags").read_text().split()
-    after = compiler.lower_to(test.input or "", CPU, "preprocessing", flags=flags)
+    after = compiler.lower_to(
+        test.input or "", compiler.Job(CPU, flags=tuple(flags)), "preprocessing"
+    )
     driven, count = by_python(rule, phase(test.input or ""))
     assert count == 1
     assert "math.floor" not in after
@@ -159,7 +161,7 @@ def test_pdl_spec_in_a_plain_compiler(tmp_path: Path) -> None:
 def test_a_plain_iree_compile_with_the_flags_file(tmp_path: Path) -> None:
     """No Python in the compilation: iree-compile MODEL @FLAGS, and the numbers are right."""
     rules = [r for r in RULES if r.name == "transposed-matmul-any-size"]
-    made = artefacts(rules, "rules", tmp_path)
+    made = artefacts(transform_spec(rules, "rules"), "rules", tmp_path)
     forms.write(made, tmp_path)
     test = next(t for t in rules[0].tests if t.input is not None)
     (tmp_path / "model.mlir").write_text(test.input or "")

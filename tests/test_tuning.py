@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from mlirules.drivers.iree import runtime
-from mlirules.drivers.iree.compiler import compile_module
+from mlirules.drivers.iree.compiler import Job, compile_module
+from mlirules.drivers.iree.runtime import Executable
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics, profile
 from mlirules.drivers.pipelines.transform import compile_program
@@ -321,7 +322,7 @@ def test_ways_must_take_effect_and_are_remembered(tmp_path: Path) -> None:
     text = product(48, 48, 48)
     idle = Way("idle", ("--iree-llvmcpu-use-fast-min-max-ops",))
     broken = Way("broken", ("--iree-opt-level=O9",))
-    runner = Runner("mm", compile_module(text, CPU), [Value((48, 48), "f32")] * 2, CPU)
+    runner = Runner("mm", Executable(compile_module(text, CPU)), [Value((48, 48), "f32")] * 2, CPU)
     store = Store(tmp_path / "state.sqlite")
     known = [Tried(broken, "fails", note="as stored")]
 
@@ -333,12 +334,8 @@ def test_ways_must_take_effect_and_are_remembered(tmp_path: Path) -> None:
             [PACKED, IM2COL, idle, broken],
             text,
             runner,
-            known,
-            flags=(),
-            path="mm",
-            rounds=3,
-            keep=keep,
-            more=lambda: True,
+            Job(CPU, timeout=600, path="mm"),
+            ways.Course(known, 3, keep, lambda: True),
         )
     finally:
         runner.close()
@@ -539,7 +536,7 @@ def test_wrong_numbers_are_seen(task: Task, spaces: list[space.Space]) -> None:
 
 
 def test_a_child_that_dies_is_told_and_replaced(task: Task) -> None:
-    runner = Runner("x", task.default, task.dispatch.inputs, CPU)
+    runner = Runner("x", Executable(task.default), task.dispatch.inputs, CPU)
     assert len(runner.baseline(3)) == 3
     child = runner._child
     assert child is not None
@@ -609,7 +606,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[outcome.Outcome,
     store, pool = Store(state), workers("2")
     options = outcome.Options(CPU, budget=4, seed=3, order="random", rounds=3)
     try:
-        found = tuner.tune(product(64, 64, 64), options, store, pool, path="mm.mlir")
+        found = tuner.tune(product(64, 64, 64), options, tuner.Means(store, pool), path="mm.mlir")
     finally:
         pool.close()
         store.close()
@@ -647,7 +644,7 @@ def test_what_is_known_is_not_measured_again(
     monkeypatch.setattr(measure, "compiled", counted)
     store, pool = Store(state), workers("1")
     options = outcome.Options(CPU, budget=5, seed=3, order="random", rounds=3, check=False)
-    found = tuner.tune(product(64, 64, 64), options, store, pool)
+    found = tuner.tune(product(64, 64, 64), options, tuner.Means(store, pool))
     assert found.tuned[0].resumed == 4
     assert len(asked) == 1
     pool.close()
@@ -825,7 +822,7 @@ def test_a_cluster_of_two_workers_loses_one(tmp_path: Path) -> None:
                     os.killpg(two[0].pid, signal.SIGKILL)
 
         options = outcome.Options(CPU, budget=10, order="random", rounds=3, check=False)
-        found = tuner.tune(product(64, 64, 64), options, store, pool, watch=watch)
+        found = tuner.tune(product(64, 64, 64), options, tuner.Means(store, pool, watch))
         two[0].wait(timeout=10)
         assert two[1].poll() is None
         states = [m.result.state for m in found.tuned[0].measured]
@@ -908,7 +905,11 @@ def test_a_target_without_a_device_is_refused_before_any_work(tmp_path: Path) ->
     if target.available() is None:
         pytest.skip("there is a hip device")
     with pytest.raises(MlirulesError, match="compile-only"):
-        tuner.tune(product(8, 8, 8), outcome.Options(target), Store(tmp_path / "s"), workers("1"))
+        tuner.tune(
+            product(8, 8, 8),
+            outcome.Options(target),
+            tuner.Means(Store(tmp_path / "s"), workers("1")),
+        )
 
 
 # ---- profiles ------------------------------------------------------------------------------
@@ -917,7 +918,7 @@ def test_a_target_without_a_device_is_refused_before_any_work(tmp_path: Path) ->
 def test_a_profile_tells_op_shape_and_share(tmp_path: Path) -> None:
     name, inputs = profile.random_inputs(CONV_AND_SUM)
     binary = compile_module(CONV_AND_SUM, CPU)
-    found = profile.profile(binary, inputs, CPU, function=name, seconds=0.05, model="m")
+    found = profile.profile(Executable(binary, name), inputs, CPU, seconds=0.05, model="m")
     assert {row.op for row in found.rows} == {"conv", "reduction"}
     assert sum(row.share for row in found.rows) == pytest.approx(1)
     assert found.rows == sorted(found.rows, key=lambda row: -row.total_ms)
@@ -959,7 +960,7 @@ def test_vulkan_is_profiled(vulkan: str) -> None:
     text = product(32, 32, 32)
     name, inputs = profile.random_inputs(text)
     found = profile.profile(
-        compile_module(text, target), inputs, target, function=name, seconds=0.02
+        Executable(compile_module(text, target), name), inputs, target, seconds=0.02
     )
     assert found.rows[0].op == "matmul"
     assert found.rows[0].total_ms > 0

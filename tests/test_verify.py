@@ -316,10 +316,10 @@ def test_sizes_of_dynamic_dims_empty_included() -> None:
 def test_a_counterexample_is_reduced_to_the_op_that_is_wrong(tmp_path: Path) -> None:
     stages = _relu_is_wrong(tmp_path)
     settings = Settings([CPU], sizes=[(2,)])
-    report = verify(PROGRAM, transform(PROGRAM, stages=stages).text, settings)
+    report = verify(PROGRAM, transform(PROGRAM, stages).text, settings)
     assert report.counterexample is not None
     reduced = reducing.reduce(
-        report.counterexample, lambda text: transform(text, stages=stages).text, settings
+        report.counterexample, lambda text: transform(text, stages).text, settings
     )
     assert (reduced.ops_before, reduced.ops_after) == (3, 1)
     assert "torch.aten.relu" in reduced.text
@@ -327,7 +327,7 @@ def test_a_counterexample_is_reduced_to_the_op_that_is_wrong(tmp_path: Path) -> 
     assert [f.name for f in files] == ["program.mlir", "inputs.npz", "repeat.txt"]
     again = verify(
         reduced.text,
-        transform(reduced.text, stages=stages).text,
+        transform(reduced.text, stages).text,
         Settings([CPU], inputs=reduced.inputs),
     )
     assert not again.passed

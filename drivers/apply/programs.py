@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mlirules.drivers.apply import session
+from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree import compiler, program
 from mlirules.drivers.iree.compiler import Program, ir
 from mlirules.language.faults import MlirulesError
@@ -17,7 +17,7 @@ __all__ = ["as_program", "load_program", "located", "parsed", "read_program", "s
 
 def shared_context() -> Any:
     """The context of the session that this thread is in."""
-    return session.current().context
+    return current().context
 
 
 def read_program(path: str | Path) -> str:
@@ -28,14 +28,18 @@ def read_program(path: str | Path) -> str:
     """
     try:
         data = Path(path).read_bytes()
-        return str(_mapped(Path(path))) if program.is_bytecode(data) else data.decode("utf-8")
+        return (
+            str(_mapped(Path(path), current()))
+            if program.is_bytecode(data)
+            else data.decode("utf-8")
+        )
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise MlirulesError.at(str(path), f"cannot be read: {reason}", code="file") from None
 
 
-def load_program(path: str | Path) -> Program:
-    """The program in a file of MLIR text or bytecode, as stages take it.
+def load_program(path: str | Path, session: Session | None = None) -> Program:
+    """The program in a file of MLIR text or bytecode, as stages take it in ``session``.
 
     Raises :class:`MlirulesError` when it cannot be read or is wrong, located.
     """
@@ -43,10 +47,10 @@ def load_program(path: str | Path) -> Program:
     try:
         with path.open("rb") as file:
             if program.is_bytecode(file.read(len(program.MAGIC))):
-                return Program(_mapped(path))
+                return Program(_mapped(path, session or current()))
         data = path.read_bytes()
         try:
-            return Program(parsed(data, str(path)), path)
+            return Program(parsed(data, str(path), session), path)
         except MlirulesError:
             data.decode("utf-8")  # says better what is wrong, if that is it
             raise
@@ -55,9 +59,9 @@ def load_program(path: str | Path) -> Program:
         raise MlirulesError.at(str(path), f"cannot be read: {reason}", code="file") from None
 
 
-def _mapped(path: Path) -> ir.Module:
+def _mapped(path: Path, session: Session) -> ir.Module:
     try:
-        module = program.of_bytecode(path, shared_context())
+        module = program.of_bytecode(path, session.context)
     except ir.MLIRError as error:
         said = str(error).splitlines()
         message = said[-1] if said else "not bytecode that this compiler reads"
@@ -66,26 +70,31 @@ def _mapped(path: Path) -> ir.Module:
     return module
 
 
-def parsed(text: str | bytes, path: str = "<string>") -> ir.Module:
-    """A program's text as a module in the shared context, as stages take it.
+def parsed(text: str | bytes, path: str = "<string>", session: Session | None = None) -> ir.Module:
+    """A program's text as a module in a session's context, as stages take it.
+
+    Without ``session`` it is that of this thread, here and below.
 
     Raises :class:`MlirulesError`, located.
     """
-    module = compiler.parse(text, path, shared_context())
+    module = compiler.parse(text, path, (session or current()).context)
     program.inline_resources(module)
     return module
 
 
-def as_program(source: str | ir.Module | Program, path: str) -> Program:
-    """A source as a program of the shared context: the one given, if it is of that."""
+def as_program(
+    source: str | ir.Module | Program, path: str, session: Session | None = None
+) -> Program:
+    """A source as a program of a session's context: the one given, if it is of that."""
+    session = session or current()
     if isinstance(source, str):
-        return Program(parsed(source, path), source)
+        return Program(parsed(source, path, session), source)
     given = source if isinstance(source, Program) else Program(source)
-    if given.module.context == shared_context():
+    if given.module.context == session.context:
         return given
     data = io.BytesIO()
     given.module.operation.write_bytecode(data)
-    return Program(parsed(data.getvalue(), path), given.origin)
+    return Program(parsed(data.getvalue(), path, session), given.origin)
 
 
 def located(location: str, path: str) -> str:

@@ -61,7 +61,7 @@ def _packs(pair: Pair) -> list[str]:
 
 def _agrees(space: Space, pair: Pair, pack: str, count: int) -> bool:
     """Whether both sides give the same with so many dims for the packed one."""
-    from mlirules.drivers.discover.space import run_op, same
+    from mlirules.drivers.discover.space import Given, run_op, same
 
     terms = pair.terms
     trial = space.trials[0]
@@ -90,12 +90,10 @@ def _agrees(space: Space, pair: Pair, pack: str, count: int) -> bool:
                 else:
                     held[at] = rounded(rng.uniform(-2, 2, shape), term.type.element)
                 continue
-            values = {f"o{r}": held[r] for r in refs(term.args)}
-            shapes = {r: tuple(np.shape(held[r])) for r in refs(term.args)}
-            elements = {r: terms[r].type.element for r in refs(term.args)}
+            operands = {r: Given(held[r], terms[r].type.element) for r in refs(term.args)}
             args = _widened(term.args, pack, extra)
             try:
-                held[at] = run_op(space, {}, term.op, args, values, shapes, elements, trial)
+                held[at] = run_op(space, {}, term.op, args, operands, trial)
             except NotComputed:
                 return False
             if tuple(np.shape(held[at])) != shape_of(at):

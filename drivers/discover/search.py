@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.discover import general
 from mlirules.drivers.discover.implied import Rules
 from mlirules.drivers.discover.opsets import OpSet
@@ -126,15 +127,24 @@ class Stop(Exception):
 class Search:
     """One search. See the module's docstring."""
 
-    def __init__(self, ops: OpSet, meanings: Meanings, settings: Settings, watch: Watch) -> None:
+    def __init__(
+        self,
+        ops: OpSet,
+        meanings: Meanings,
+        settings: Settings,
+        watch: Watch,
+        session: Session | None = None,
+    ) -> None:
+        """``session``: in which rules are tried on programs (default: that of this thread)."""
+        session = session or current()
         self.ops, self.meanings, self.settings, self.watch = ops, meanings, settings, watch
         self.started = time.monotonic()
         self.space = Space(ops, meanings, settings.seed)
         self.found = Found(ops)
         self.state = State(settings.out / "state.json")
-        self.scales = Scales(settings.target, self.state)
+        self.scales = Scales(settings.target, self.state, session)
         self.rules = Rules(self.space)
-        self.shipped = Shipped(ops)
+        self.shipped = Shipped(ops, session)
         self._seen: set[str] = set()
 
     # -- the whole

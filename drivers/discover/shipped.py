@@ -6,8 +6,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from mlirules.drivers.apply.engine import Engine, op_names
-from mlirules.drivers.apply.programs import parsed, shared_context
+from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.apply.run import Options
+from mlirules.drivers.apply.session import Session
 from mlirules.drivers.discover.opsets import OpSet
 from mlirules.drivers.discover.programs import Writer, in_order
 from mlirules.drivers.prove.binding import op_key
@@ -28,8 +29,10 @@ TRIED = 60
 class Shipped:
     """The rules that ship, beside one set of ops."""
 
-    def __init__(self, ops: OpSet) -> None:
+    def __init__(self, ops: OpSet, session: Session) -> None:
         from mlirules.drivers.prove.prove import library
+
+        self._session = session
 
         self.ops = ops
         self.rules = [r for r in library(list(SETS)) if r.kind == "fusion" or len(r.match) == 1]
@@ -98,9 +101,9 @@ class Shipped:
         text = Writer(terms, dims, {"c": 0.5, "d": 1.5}).text(root, inputs)
         engine = self._engines.get(rule.name)
         if engine is None:
-            engine = self._engines[rule.name] = Engine([rule], shared_context())
+            engine = self._engines[rule.name] = Engine([rule], self._session.context)
         try:
-            module = parsed(text, "<program>")
+            module = parsed(text, "<program>", self._session)
             if not engine.run(module, Options(driver="greedy", max_rewrites=1)).total:
                 return None
         except MlirulesError:
@@ -112,9 +115,9 @@ class Shipped:
     def applied(self, text: str) -> tuple[list[str], str]:
         """The shipped fusions that apply to a program, and what they leave of it."""
         if self._engine is None:
-            self._engine = Engine(self.fusions, shared_context())
+            self._engine = Engine(self.fusions, self._session.context)
         try:
-            module = parsed(text, "<program>")
+            module = parsed(text, "<program>", self._session)
             outcome = self._engine.run(module, Options(driver="greedy"))
         except MlirulesError:
             return [], text

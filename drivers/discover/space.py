@@ -271,10 +271,8 @@ class Space:
 
     def _run(self, op: str, args: Sequence[Any], trial: int) -> Numbers:
         at = self.trials[trial]
-        values = {f"o{r}": self.value(r, trial) for r in refs(args)}
-        shapes = {r: tuple(np.shape(values[f"o{r}"])) for r in refs(args)}
-        elements = {r: self.terms[r].type.element for r in refs(args)}
-        return run_op(self, self._kernels, op, args, values, shapes, elements, at)
+        operands = {r: Given(self.value(r, trial), self.terms[r].type.element) for r in refs(args)}
+        return run_op(self, self._kernels, op, args, operands, at)
 
     def _type(self, op: str, args: Sequence[Any]) -> Type | None:
         """The type of an op's result, from the sizes that it has in two trials."""
@@ -388,17 +386,25 @@ def _kernel_key(
     return (op, made, typed), made, {**{n: r for r, n in order.items()}, **numbers}
 
 
+@dataclass(frozen=True)
+class Given:
+    """A tensor as an op takes it: its numbers, and its element type as programs write it."""
+
+    value: Numbers
+    element: str
+
+
 def run_op(
     space: Space,
     kernels: dict[Any, Kernel | None],
     op: str,
     args: Sequence[Any],
-    values: Mapping[str, Numbers],
-    shapes: Mapping[int, tuple[int, ...]],
-    elements: Mapping[int, str],
+    operands: Mapping[int, Given],
     at: Trial,
 ) -> Numbers:
-    """An op on tensors (``o`` and the term's number). Raises :class:`NotComputed`."""
+    """An op on the tensors of terms, by their numbers. Raises :class:`NotComputed`."""
+    shapes = {r: tuple(np.shape(operand.value)) for r, operand in operands.items()}
+    elements = {r: operand.element for r, operand in operands.items()}
     key, made, given = _kernel_key(op, args, shapes, elements, at)
     if key not in kernels:
         try:
@@ -410,7 +416,7 @@ def run_op(
     held = kernels[key]
     if held is None:
         raise NotComputed(f"{op} on such operands")
-    named = {n: values[f"o{g}"] if n.startswith("p") else g for n, g in given.items()}
+    named = {n: operands[g].value if n.startswith("p") else g for n, g in given.items()}
     try:
         return held.run(named)
     except (IndexError, ValueError) as error:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from mlirules.drivers.apply.session import Session
 from mlirules.drivers.discover.opsets import OpSet
 from mlirules.drivers.discover.programs import in_order
 from mlirules.drivers.discover.state import State
 from mlirules.drivers.discover.terms import refs
+from mlirules.drivers.iree.compiler import Job
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import MlirulesError
 
@@ -26,7 +28,8 @@ BATCH = (16, 256, 384, 64, 128, 96)
 class Scales:
     """Costs of programs on a target, each worked out once."""
 
-    def __init__(self, target: str, state: State) -> None:
+    def __init__(self, target: str, state: State, session: Session) -> None:
+        self._session = session
         self.target = Target.parse(target)
         self.state = state
 
@@ -48,12 +51,12 @@ class Scales:
 
     def _milliseconds(self, text: str) -> float:
         from mlirules.drivers.measure import roofline
-        from mlirules.drivers.pipelines.transform import transform
+        from mlirules.drivers.pipelines.transform import Run, transform
 
         try:
             # The conversions alone: what other rules do is asked apart.
-            made = transform(text, "cpu", path="<program>").text
-            return 1e3 * roofline.estimate(made, self.target, path="<program>").seconds
+            made = transform(text, "cpu", path="<program>", run=Run(self._session)).text
+            return 1e3 * roofline.estimate(made, Job(self.target, path="<program>")).seconds
         except (MlirulesError, roofline.DynamicShape):
             return -1.0
 

@@ -139,6 +139,7 @@ def import_model(
     when the exported program is not the program that was written.
     """
     name = Name.parse(spec)
+    form = _Form(function, decompose, dynamic, golden, external)
     _require_torch(name)
     import torch
 
@@ -146,8 +147,10 @@ def import_model(
         torch.manual_seed(seed)
         with resolved(name, arguments or {}, inputs, seed) as subject:
             if subject.exported is not None:
-                return _of_exported(name, subject.exported, function, decompose, golden, external)
-            return _of_model(name, subject, function, decompose, dynamic, train, golden, external)
+                return _of_exported(name, subject.exported, form)
+            assert subject.model is not None
+            subject.model.train(train)
+            return _of_model(name, subject, form)
 
 
 def import_file(
@@ -228,22 +231,28 @@ def _require_torch(name: Name) -> None:
         ) from None
 
 
-def _of_model(
-    name: Name,
-    subject: Subject,
-    function: str,
-    decompose: bool,
-    dynamic: Sequence[DynamicDim],
-    train: bool,
-    golden: bool,
-    external: bool,
-) -> Imported:
+@dataclass(frozen=True)
+class _Form:
+    """What form an imported program has."""
+
+    #: What its function is called.
+    function: str
+    #: Composite ops are taken apart.
+    decompose: bool
+    #: Dims whose sizes are left open.
+    dynamic: Sequence[DynamicDim]
+    #: The model runs, for its results.
+    golden: bool
+    #: Weights are left out of it.
+    external: bool
+
+
+def _of_model(name: Name, subject: Subject, form: _Form) -> Imported:
     import torch
 
     from mlirules.drivers.frontend.values import Flat, NotTensorsError, to_numpy
 
     assert subject.model is not None
-    subject.model.train(train)
     try:
         model = Flat(subject.model, subject.args, subject.kwargs)
     except NotTensorsError as error:
@@ -253,14 +262,14 @@ def _of_model(
             code="example-inputs",
             suggestion="bind it in a module that calls this one with it",
         ) from None
-    shapes = _dynamic_shapes(name.text, model.tensors, dynamic)
+    shapes = _dynamic_shapes(name.text, model.tensors, form.dynamic)
     try:
         with name.blaming("torch.export"), torch.no_grad():
             exported = torch.export.export(
                 model, tuple(model.tensors), dynamic_shapes=shapes, strict=False
             )
             notes = tuple(f"no part of the results: {what}" for what in model.told.dropped)
-            if decompose:
+            if form.decompose:
                 exported = decomposed(exported)
     except MlirulesError as fault:
         if isinstance(fault.__cause__, NotTensorsError):
@@ -272,21 +281,14 @@ def _of_model(
             ) from None
         raise
     check_inputs_survived(name.text, exported, model.tensors)
-    results = _golden_results(name, model, exported) if golden else ()
+    results = _golden_results(name, model, exported) if form.golden else ()
     inputs = tuple(to_numpy(tensor) for tensor in model.tensors)
     with name.blaming("the import of the exported program"):
-        program = fx.fx_import(exported, function, external, model.PREFIX)
+        program = fx.fx_import(exported, form.function, form.external, model.PREFIX)
     return Imported(program, inputs, results, notes)
 
 
-def _of_exported(
-    name: Name,
-    exported: torch.export.ExportedProgram,
-    function: str,
-    decompose: bool,
-    golden: bool,
-    external: bool,
-) -> Imported:
+def _of_exported(name: Name, exported: torch.export.ExportedProgram, form: _Form) -> Imported:
     import torch
 
     from mlirules.drivers.frontend.values import tensors_in, to_numpy
@@ -295,7 +297,7 @@ def _of_exported(
     results: tuple[Array, ...] = ()
     if exported.example_inputs is not None:
         inputs = tuple(to_numpy(t) for t in tensors_in(exported.example_inputs, "input ")[0])
-    if golden:
+    if form.golden:
         if exported.example_inputs is None:
             raise MlirulesError.at(
                 name.place, "holds no example inputs to run it with", code="example-inputs"
@@ -305,19 +307,19 @@ def _of_exported(
             answered = copy.deepcopy(exported).module()(*args, **kwargs)
         results = tuple(to_numpy(t) for t in tensors_in(answered, "result")[0])
     with name.blaming("the import of the exported program"):
-        if decompose:
+        if form.decompose:
             exported = decomposed(exported)
         changed = len(exported.graph_signature.user_outputs) != len(
             exported.graph_signature.output_specs
         )
-        if golden and changed:
+        if form.golden and changed:
             raise MlirulesError.at(
                 name.place,
                 "updates buffers or inputs, whose values after a run are not known here",
                 code="results",
                 suggestion="leave --golden out",
             )
-        program = fx.fx_import(exported, function, external)
+        program = fx.fx_import(exported, form.function, form.external)
     return Imported(program, inputs, results)
 
 

@@ -13,7 +13,8 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -50,10 +51,12 @@ __all__ = [
     "PHASES",
     "WHOLE_BUFFERS",
     "CompileError",
+    "Job",
     "PassManager",
     "Program",
     "Source",
     "compile_here",
+    "compile_job",
     "compile_module",
     "constraints_of",
     "context",
@@ -222,6 +225,28 @@ def _program(source: Source) -> Program | None:
         return None
 
 
+@dataclass(frozen=True)
+class Job:
+    """What is asked of ``iree-compile`` beside a program and what to make of it."""
+
+    target: Target
+    #: Added after those of :func:`flags_for`, and win over them.
+    flags: tuple[str, ...] = ()
+    #: In seconds.
+    timeout: float | None = None
+    #: What faults call the program.
+    path: str = "<string>"
+    #: The phase at which to resume: one of :data:`PHASES`.
+    compile_from: str | None = None
+    #: Called with each warning.
+    warn: Callable[[Fault], object] | None = None
+
+    @staticmethod
+    def of(given: Job | Target | str) -> Job:
+        """A job as it is; one for a target, or the name of one, with nothing more asked."""
+        return given if isinstance(given, Job) else Job(Target.of(given))
+
+
 def compile_module(
     source: Source,
     target: Target | str,
@@ -230,80 +255,58 @@ def compile_module(
     timeout: float | None = None,
     path: str = "<string>",
     compile_from: str | None = None,
-    diagnostics: list[Fault] | None = None,
 ) -> bytes:
     """Compile a program for ``target`` and return the vmfb.
 
     ``flags`` are added after those of :func:`flags_for` and win over them; ``timeout`` is in
     seconds; ``path`` is what faults call the program; ``compile_from`` resumes at a phase.
-    Warnings are appended to ``diagnostics`` when given. Raises CompileError, also where the
-    compiler reports an error but exits with success, and MlirulesError for flags that it would
-    ignore for this target.
+    Raises as :func:`compile_job` does, which takes all this as one.
+    """
+    return compile_job(source, Job(Target.of(target), tuple(flags), timeout, path, compile_from))
+
+
+def compile_job(source: Source, job: Job) -> bytes:
+    """Compile a program and return the vmfb.
+
+    Raises CompileError, also where the compiler reports an error but exits with success, and
+    MlirulesError for flags that it would ignore for this target.
     """
     with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
         output = Path(directory) / "module.vmfb"
-        extra = ["-o", str(output)]
-        _compile(source, Target.of(target), flags, extra, timeout, path, compile_from, diagnostics)
+        _compile(source, job, ["-o", str(output)])
         return output.read_bytes()
 
 
-def lower_to(
-    source: Source,
-    target: Target | str,
-    phase: str,
-    *,
-    flags: Sequence[str] = (),
-    timeout: float | None = None,
-    path: str = "<string>",
-    compile_from: str | None = None,
-    diagnostics: list[Fault] | None = None,
-) -> str:
+def lower_to(source: Source, job: Job | Target | str, phase: str) -> str:
     """The program as MLIR text after compilation up to ``phase`` (one of :data:`PHASES`).
 
-    Arguments and errors as for :func:`compile_module`.
+    Errors as for :func:`compile_job`.
     """
     _check_phase(phase, "--compile-to")
-    extra = [f"--compile-to={phase}", "-o", "-"]
-    chosen = Target.of(target)
-    return _compile(source, chosen, flags, extra, timeout, path, compile_from, diagnostics)
+    return _compile(source, Job.of(job), [f"--compile-to={phase}", "-o", "-"])
 
 
-def lower(
-    source: Program,
-    target: Target,
-    phase: str,
-    *,
-    flags: Sequence[str] = (),
-    timeout: float | None = None,
-    path: str = "<string>",
-    compile_from: str | None = None,
-) -> Program:
+def lower(source: Program, job: Job, phase: str) -> Program:
     """Like :func:`lower_to`, as a module in the context of the program's."""
     _check_phase(phase, "--compile-to")
     with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
         output = Path(directory) / "module.mlirbc"
         extra = [f"--compile-to={phase}", "--emit-mlir-bytecode", "-o", str(output)]
-        _compile(source, target, flags, extra, timeout, path, compile_from, None)
+        _compile(source, job, extra)
         try:
             module = program.of_bytecode(output, source.module.context)
         except ir.MLIRError as error:
-            raise MlirulesError(faults_of(error, "mlir", f"{path} after {phase}", "")) from error
+            after = f"{job.path} after {phase}"
+            raise MlirulesError(faults_of(error, "mlir", after, "")) from error
     return Program(module, source.origin)
 
 
-def _compile(
-    source: Source,
-    target: Target,
-    flags: Sequence[str],
-    extra: Sequence[str],
-    timeout: float | None,
-    path: str,
-    compile_from: str | None,
-    diagnostics: list[Fault] | None,
-) -> str:
+def _compile(source: Source, job: Job, extra: Sequence[str]) -> str:
+    """Run the compiler with ``extra`` arguments, and return what it prints."""
+    path, timeout = job.path, job.timeout
     found = _program(source)
     lines = _lines_of(source)
-    arguments = [*_arguments(target, found, flags, compile_from), *extra]
+    arguments = [*_arguments(job.target, found, job.flags, job.compile_from), *extra]
     if found is None:  # the compiler says what is wrong with it
         assert isinstance(source, str)
         stdout, stderr = tools.run("iree-compile", ["-", *arguments], source, path, timeout, lines)
@@ -321,9 +324,9 @@ def _compile(
                 handed.write_text(asm, encoding="utf-8")
             command = [str(handed), *arguments]
             stdout, stderr = tools.run("iree-compile", command, "", path, timeout, lines)
-    said = _checked_diagnostics(stderr, flags, path, lines)
-    if diagnostics is not None:
-        diagnostics.extend(said)
+    for fault in _checked_diagnostics(stderr, job.flags, path, lines):
+        if job.warn is not None:
+            job.warn(fault)
     return stdout
 
 

@@ -20,7 +20,6 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from iree.runtime import _binding, get_device
 from iree.runtime.array_interop import map_dtype_to_element_type
 
 from mlirules.drivers.iree.devices import Device, device_problem, devices, tool_path
+from mlirules.drivers.iree.executable import Entry, Executable, Place
 from mlirules.drivers.iree.targets import Target
 from mlirules.language import consent
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
@@ -42,6 +42,8 @@ __all__ = [
     "SCOPE",
     "Device",
     "Entry",
+    "Executable",
+    "Place",
     "Program",
     "RunError",
     "device_problem",
@@ -103,19 +105,6 @@ class RunError(MlirulesError):
         self.message = message
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A function of a compiled program with the kinds of its arguments and results.
-
-    One letter each: ``r`` a tensor, ``i`` / ``I`` an integer of 32 / 64 bits, ``f`` / ``F`` a
-    float of 32 / 64 bits.
-    """
-
-    name: str
-    arguments: str
-    results: str
-
-
 def version() -> str:
     """The installed runtime's release, as ``3.13.0``."""
     return importlib.metadata.version("iree-base-runtime")
@@ -130,27 +119,25 @@ def run(
     target: Target | str,
     function: str = "main",
     *,
-    device: str | None = None,
-    isolated: bool | None = None,
-    timeout: float | None = None,
     parameters: Sequence[str] = (),
+    place: Place | None = None,
 ) -> list[Array]:
     """Run ``function`` of a compiled program and return all its results, in order.
 
     ``parameters`` are the archives of weights that the program loads from, ``[SCOPE=]FILE``.
-    ``device`` is a runtime URI instead of the target's own; ``isolated`` forces or forbids a child
-    process (default: only for targets other than ``cpu``, and whenever a ``timeout``, in seconds,
-    is given). Where native code of others takes part it is always a child, with limits. Raises
+    Where native code of others takes part it is always run in a child, with limits. Raises
     RunError, and MlirulesError when the function does not exist, the number of inputs is wrong or
     no device is here.
     """
     target = Target.of(target)
+    place = place or Place()
+    isolated, timeout = place.isolated, place.timeout
     arrays = [np.asarray(value) for value in inputs]
-    if target.kind != "cpu" and device is None and (reason := target.available()) is not None:
+    if target.kind != "cpu" and place.device is None and (reason := target.available()) is not None:
         raise MlirulesError.at("--target", reason, code="device")
     for index, array in enumerate(arrays):
         _element_type(array, index)  # refuse before a process is spent on it
-    uri = device or target.device
+    uri = place.device or target.device
     if isolated is None:
         isolated = target.kind != "cpu" or timeout is not None
     if isolated or consent.current().used:

@@ -19,7 +19,7 @@ def facts(name: str) -> TargetFacts:
     Raises MlirulesError for a target that does not exist.
     """
     target = Target.parse(name)
-    text = compiler.lower_to(_PROBE, target, "preprocessing", timeout=120)
+    text = compiler.lower_to(_PROBE, compiler.Job(target, timeout=120), "preprocessing")
     mma = re.search(r"\bmma = \[([^\]]*)\]", text)
     return TargetFacts(
         name=target.name,

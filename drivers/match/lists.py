@@ -109,21 +109,21 @@ class Lists(ABC):
     def sequence(
         self,
         line: Line,
-        node: ast.Node,
-        what: str,
-        parts: str,
-        items: Sequence[ast.Expr],
+        node: ast.Call | ast.ListExpr,
         values: Sequence[Any],
         state: State,
         swaps: tuple[bool, ...],
     ) -> bool:
         """Match operands or items, packs among them; of several packs, as ``state`` divides."""
+        items = node.args if isinstance(node, ast.Call) else node.items
         packs = sum(isinstance(item, ast.Pack) for item in items)
         fixed = len(items) - packs
         free = len(values) - fixed
         if free < 0 or (free and not packs):
             wanted = f"at least {fixed}" if packs else str(fixed)
-            said = f"{what} of {len(values)}" if parts == "items" else f"{what} has {len(values)}"
+            parts, said = "items", f"a list of {len(values)}"
+            if isinstance(node, ast.Call):
+                parts, said = "operands", f"{node.fn} has {len(values)}"
             refuse(
                 state,
                 Refusal(

@@ -114,7 +114,7 @@ class Structure(Lists):
         operands = list(op.operands)
         args = call.args
         if any(isinstance(a, ast.Pack) for a in args):
-            return self.sequence(line, call, call.fn, "operands", args, operands, state, swaps)
+            return self.sequence(line, call, operands, state, swaps)
         if len(operands) != len(args):
             refuse(
                 state,
@@ -234,7 +234,7 @@ class Structure(Lists):
                     return
                 self.call(line, arg, owner, state, swaps)
                 state.inner.append(owner)
-            case ast.ListExpr(items=items):
+            case ast.ListExpr():
                 owner = owner_of(value)
                 if owner is None or owner.name != "torch.prim.ListConstruct":
                     made_by = owner.name if owner else "an argument"
@@ -253,7 +253,7 @@ class Structure(Lists):
                     return
                 state.inner.append(owner)
                 elements = list(owner.operands)
-                self.sequence(line, arg, "a list", "items", items, elements, state, swaps)
+                self.sequence(line, arg, elements, state, swaps)
             case ast.Access():
                 listed = list_item(arg)
                 assert listed is not None  # the checker admits no other

@@ -40,25 +40,35 @@ class Measured:
         return max(self.errors.values(), default=0.0)
 
 
+@dataclass(frozen=True)
+class Budget:
+    """How long timing may take."""
+
+    #: At most.
+    rounds: int = 30
+    #: No new round begins after so many seconds, but three do.
+    seconds: float | None = None
+    #: Seconds for all of it.
+    timeout: float | None = None
+
+
 def compare(
     programs: Mapping[str, bytes],
     inputs: Sequence[Array],
     target: Target,
+    budget: Budget | None = None,
     *,
     function: str = "main",
-    rounds: int = 30,
-    seconds: float | None = None,
-    timeout: float | None = None,
     parameters: Sequence[str] = (),
 ) -> Measured:
     """Run compiled ``programs`` in turns on the same ``inputs``; the first is the baseline.
 
     ``parameters`` are archives of weights, as :func:`runtime.run` takes them.
 
-    At most ``rounds`` rounds and no new one after ``seconds``, but three; ``timeout`` (seconds)
-    is for all of it. Raises RunError when a program does not run to its end, and MlirulesError
-    when there is no device.
+    Raises RunError when a program does not run to its end, and MlirulesError when there is no
+    device.
     """
+    budget = budget or Budget()
     if target.kind != "cpu" and (reason := target.available()) is not None:
         raise MlirulesError.at("--target", reason, code="device")
     with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
@@ -70,13 +80,13 @@ def compare(
             "names": list(programs),
             "device": target.device,
             "function": function,
-            "rounds": rounds,
-            "seconds": seconds,
+            "rounds": budget.rounds,
+            "seconds": budget.seconds,
             "parameters": list(parameters),
         }
         (folder / "asked.json").write_text(json.dumps(asked))
         command = children.python("mlirules.drivers.measure.child:_child", directory)
-        _wait(*runtime.with_limits(command, timeout, target.device))
+        _wait(*runtime.with_limits(command, budget.timeout, target.device))
         answer = json.loads((folder / "answer.json").read_text())
     if "failed" in answer:
         raise runtime.RunError("error", answer["failed"])

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree import compiler, program
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure.together import Binary, Calls, Uncompiled
@@ -172,7 +173,9 @@ class Comparison:
     expected: Sequence[Sequence[Array]] | None = None
 
 
-def compare(before: str, after: str | bytes, spec: RunSpec, target: Target) -> list[str]:
+def compare(
+    before: str, after: str | bytes, spec: RunSpec, target: Target, session: Session | None = None
+) -> list[str]:
     """Compile and run a program before and after rewriting on the same inputs.
 
     ``after`` may be compiled already.
@@ -181,15 +184,21 @@ def compare(before: str, after: str | bytes, spec: RunSpec, target: Target) -> l
     conversion cannot compile some programs and gets others wrong. ``spec.expect`` replaces the
     unrewritten program's results. Returns problems, empty when the results agree.
     """
-    (problems,) = compare_all([(Comparison(before, after, spec), target)])
+    (problems,) = compare_all([(Comparison(before, after, spec), target)], session)
     return problems
 
 
-def compare_all(comparisons: Sequence[tuple[Comparison, Target]]) -> list[list[str]]:
-    """Like :func:`compare`, for several programs, which are compiled and run together."""
+def compare_all(
+    comparisons: Sequence[tuple[Comparison, Target]], session: Session | None = None
+) -> list[list[str]]:
+    """Like :func:`compare`, for several programs, which are compiled and run together.
+
+    Binaries are kept in ``session`` (default: that of this thread).
+    """
+    session = session or current()
     problems: list[list[str]] = [[] for _ in comparisons]
     reference = Target.parse("cpu")
-    calls = {target: Calls(target) for target in (reference, *(t for _, t in comparisons))}
+    calls = {target: Calls(target, session) for target in (reference, *(t for _, t in comparisons))}
     originals: dict[tuple[str, str, str], int] = {}
     runs: list[tuple[int, Sequence[int], int, int | Sequence[Any]]] = []
     for number, (one, target) in enumerate(comparisons):

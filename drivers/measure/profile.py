@@ -95,24 +95,22 @@ def described(name: str) -> tuple[str, str, str]:
 
 
 def profile(
-    binary: bytes,
+    program: runtime.Executable,
     inputs: Sequence[Any],
     target: Target,
     *,
-    function: str = "main",
     seconds: float = 1.0,
     model: str = "",
     timeout: float | None = 600,
-    parameters: Sequence[str] = (),
 ) -> Profile:
-    """Run ``function`` for at least ``seconds`` with the runtime's profiler.
+    """Run a program for at least ``seconds`` with the runtime's profiler; ``model`` names it.
 
     Raises MlirulesError when the runtime does not run it or gives no dispatches.
     """
     events = "host-execution" if target.kind == "cpu" else "dispatch-events"
     with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
         folder = Path(directory)
-        (folder / "module.vmfb").write_bytes(binary)
+        (folder / "module.vmfb").write_bytes(program.vmfb)
         given = []
         for index, value in enumerate(inputs):
             given.append(f"--input={_written(folder, index, value)}")
@@ -122,8 +120,8 @@ def profile(
             [
                 f"--device={target.device}",
                 f"--module={folder / 'module.vmfb'}",
-                f"--function={function}",
-                *(f"--parameters={runtime.scoped(text)}" for text in parameters),
+                f"--function={program.function}",
+                *(f"--parameters={runtime.scoped(text)}" for text in program.parameters),
                 *given,
                 f"--benchmark_min_time={seconds:g}s",
                 "--benchmark_format=json",
@@ -141,7 +139,7 @@ def profile(
     rows = _rows([json.loads(line) for line in lines.splitlines() if line.startswith("{")])
     if not rows:
         raise MlirulesError.at(
-            function,
+            program.function,
             "the profiler saw no dispatch",
             code="profile",
             suggestion="a program that only copies its inputs has none",

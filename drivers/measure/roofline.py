@@ -197,24 +197,14 @@ class DynamicShape(Exception):
     """The program has a size that is known only when it runs."""
 
 
-def estimate(
-    text: str,
-    target: Target,
-    *,
-    flags: Sequence[str] = (),
-    path: str = "<string>",
-    compile_from: str | None = None,
-    timeout: float | None = None,
-    known: Parameters | None = None,
-) -> Estimate:
-    """What the model makes of a program (MLIR text that compiles for ``target``).
+def estimate(text: str, job: compiler.Job | Target, known: Parameters | None = None) -> Estimate:
+    """What the model makes of a program (MLIR text that compiles for the job's target).
 
     Raises CompileError, and DynamicShape where a kernel's sizes are not known.
     """
-    flow = compiler.lower_to(
-        text, target, "flow", flags=flags, path=path, compile_from=compile_from, timeout=timeout
-    )
-    return of_flow(flow, target, known or parameters(target.kind))
+    job = compiler.Job.of(job)
+    flow = compiler.lower_to(text, job, "flow")
+    return of_flow(flow, job.target, known or parameters(job.target.kind))
 
 
 def of_flow(text: str, target: Target, known: Parameters) -> Estimate:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from mlirules.drivers.apply import session
+from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree import compiler, program, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import MlirulesError
@@ -83,8 +83,10 @@ class _Call:
 class Calls:
     """Calls on one target, compiled and run when the first result is asked for."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, session: Session | None = None) -> None:
+        """Calls on ``target``; binaries are kept in ``session`` (default: that of this thread)."""
         self._target = target
+        self._session = session or current()
         self._calls: list[_Call] = []
         self._waiting: list[_Call] = []
 
@@ -111,7 +113,7 @@ class Calls:
         return self.result(number)
 
     def _grouped(self, text: str) -> bool:
-        return isinstance(session.current().binaries.get((text, self._target)), _Group)
+        return isinstance(self._session.binaries.get((text, self._target)), _Group)
 
     def _run(self, calls: Sequence[_Call]) -> None:
         compiled: dict[bytes, list[_Call]] = {}
@@ -123,14 +125,17 @@ class Calls:
                 programs.setdefault(call.program, []).append(call)
         for same in compiled.values():
             self._run_binary([(call, call.program) for call in same])  # type: ignore[misc]
-        known = session.current().binaries
+        known = self._session.binaries
         grouped: dict[int, tuple[_Group, dict[str, list[_Call]]]] = {}
         new: dict[tuple[object, ...], dict[object, dict[str, list[_Call]]]] = {}
         for text, own in programs.items():
             found = known.get((text, self._target))
             if isinstance(found, _Group):
                 grouped.setdefault(id(found), (found, {}))[1][text] = own
-            elif found is not None or (shares := _shares(text, self._target)) is None:
+            elif (
+                found is not None
+                or (shares := _shares(text, self._target, self._session.context)) is None
+            ):
                 self._alone(text, own)
             else:
                 # A function is called as often as the program of it with the most calls.
@@ -151,7 +156,7 @@ class Calls:
             self._alone(text, calls)
             return
         try:
-            groups = _compiled(functions, self._target)
+            groups = _compiled(functions, self._target, self._session.context)
         except MlirulesError:
             for programs in functions:
                 if len(functions) > 1:
@@ -161,7 +166,7 @@ class Calls:
             return
         for group, programs in zip(groups, functions, strict=True):
             for text in programs:
-                session.current().binaries.put((text, self._target), group)
+                self._session.binaries.put((text, self._target), group)
             self._run_group(group, programs)
 
     def _halves(self, programs: dict[str, list[_Call]]) -> None:
@@ -197,7 +202,7 @@ class Calls:
 
     def _alone(self, text: str, calls: Sequence[_Call]) -> None:
         try:
-            found = binary(text, self._target)
+            found = binary(text, self._target, self._session)
         except MlirulesError as error:
             for call in calls:
                 call.result = Uncompiled(error)
@@ -213,13 +218,17 @@ class Calls:
             call.result = result
 
 
-def binary(text: str, target: Target) -> Binary:
-    """A program compiled alone; once in a session. Raises :class:`MlirulesError`."""
-    known = session.current().binaries
+def binary(text: str, target: Target, session: Session | None = None) -> Binary:
+    """A program compiled alone; once in a session (default: that of this thread).
+
+    Raises :class:`MlirulesError`.
+    """
+    session = session or current()
+    known = session.binaries
     found = known.get((text, target))
     if isinstance(found, Binary):
         return found
-    entry = program.entry(compiler.parse(text, "<program>", session.current().context))
+    entry = program.entry(compiler.parse(text, "<program>", session.context))
     if entry is None:
         raise MlirulesError.at("<program>", "no function to run", code="no-entry")
     made = Binary(compiler.compile_module(text, target), entry[0])
@@ -247,7 +256,7 @@ def _parts(programs: dict[str, list[_Call]]) -> list[dict[str, list[_Call]]]:
     ]
 
 
-def _shares(text: str, target: Target) -> tuple[tuple[object, ...], object] | None:
+def _shares(text: str, target: Target, context: Any) -> tuple[tuple[object, ...], object] | None:
     """What programs of one module have in common, and what those of one function have besides.
 
     None: the program can stand with no other.
@@ -255,7 +264,7 @@ def _shares(text: str, target: Target) -> tuple[tuple[object, ...], object] | No
     if "dense_resource" in text:  # its bytes belong to the module
         return None
     try:
-        module = compiler.parse(text, "<program>", session.current().context)
+        module = compiler.parse(text, "<program>", context)
     except MlirulesError:
         return None
     function = _function(module)
@@ -269,9 +278,10 @@ def _others(function: Any) -> dict[str, Any]:
     return {name: function.attributes[name] for name in function.attributes if name not in _NAMES}
 
 
-def _compiled(functions: Sequence[dict[str, list[_Call]]], target: Target) -> list[_Group]:
+def _compiled(
+    functions: Sequence[dict[str, list[_Call]]], target: Target, context: Any
+) -> list[_Group]:
     """Programs as functions of one module. Raises :class:`CompileError`."""
-    context = session.current().context
     ir = compiler.ir
     with context, ir.Location.unknown(context):
         module = ir.Module.create()
@@ -285,7 +295,7 @@ def _compiled(functions: Sequence[dict[str, list[_Call]]], target: Target) -> li
 
 def _merged(module: Any, name: str, programs: dict[str, list[_Call]]) -> dict[str, _Member]:
     """Write the bodies of programs into the module as one function."""
-    context = session.current().context
+    context = module.context
     ir = compiler.ir
     # The modules are kept by name: their ops do not keep them.
     parsed = {text: compiler.parse(text, "<program>", context) for text in programs}

@@ -25,7 +25,7 @@ from mlirules.drivers.apply import pieces, tracking
 from mlirules.drivers.apply.engine import Engine
 from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree import compiler
-from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.compiler import Job, ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.places import Places, forget
@@ -315,15 +315,12 @@ class Judge:
     def _estimate(self, candidate: Candidate, known: roofline.Parameters) -> roofline.Estimate:
         from mlirules.drivers.measure import roofline
 
-        return roofline.estimate(
-            filled(candidate.text),
-            self.settings.target,
-            flags=self.settings.flags,
-            path="<piece>",
-            compile_from=candidate.resume,
-            timeout=self.settings.timeout,
-            known=known,
-        )
+        return roofline.estimate(filled(candidate.text), self._job(candidate), known)
+
+    def _job(self, candidate: Candidate) -> Job:
+        """How the compiler goes on with a candidate."""
+        settings = self.settings
+        return Job(settings.target, settings.flags, settings.timeout, "<piece>", candidate.resume)
 
     def _because(self, applies: bool) -> str:
         gain = f"{100 * self.settings.margin:g} %"
@@ -369,19 +366,15 @@ class Judge:
             return {"reason": "sizes are known only when the program runs"}
         settings = self.settings
         programs = {
-            name: compiler.compile_module(
-                filled(c.text),
-                settings.target,
-                flags=settings.flags,
-                path="<piece>",
-                compile_from=c.resume,
-                timeout=settings.timeout,
-            )
+            name: compiler.compile_job(filled(c.text), self._job(c))
             for name, c in zip(("before", "after"), pair, strict=True)
         }
         inputs = numerics.random_inputs(arguments, low=0.1, high=2.0)
         found = measuring.compare(
-            programs, inputs, settings.target, seconds=settings.seconds, timeout=settings.timeout
+            programs,
+            inputs,
+            settings.target,
+            measuring.Budget(seconds=settings.seconds, timeout=settings.timeout),
         )
         if found.error > 1e-2:
             return {"reason": f"its results differ by {found.error:.2g} of the largest"}

@@ -15,7 +15,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from mlirules.drivers.apply.programs import read_program
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.pipelines.transform import Pipeline, program_at
+from mlirules.drivers.pipelines.transform import Pipeline, Recipe, program_at
 from mlirules.drivers.tuning_specs.compile import (
     DUMP,
     ConfiguredOp,
@@ -86,12 +86,11 @@ def cover(path: Path, target: Target, rules: Sequence[ConfigRule], line: Pipelin
     phases = ["preprocessing", *(s.phase for s in line.stages if s.phase in LATER)]
     reached = max(phases, key=compiler.PHASES.index)
     try:
-        text = program_at(read_program(path), target, reached, line, path=str(path))
+        recipe = Recipe(read_program(path), target, line, str(path))
+        text = program_at(recipe, reached)
+        job = compiler.Job(target, tuple(line.flags), path=str(path), compile_from=reached)
         # The reports own the ops: they have to live as long as the rows are made.
-        before, after = (
-            configure(text, target, chosen, flags=line.flags, path=str(path), compile_from=reached)
-            for chosen in ([], rules)
-        )
+        before, after = (configure(text, job, chosen) for chosen in ([], rules))
         made.rows = list(_rows(before.ops, after.ops))
     except (MlirulesError, NotApplied) as error:
         made.problem = str(error)
@@ -204,7 +203,8 @@ def configured_by(
             file = Path(folder) / "spec.mlir"
             file.write_text(spec, encoding="utf-8")
             flags.append(hook(target, file))
-        compiler.lower_to(program, target, "executable-configurations", flags=flags, path=path)
+        job = compiler.Job(target, tuple(flags), path=path)
+        compiler.lower_to(program, job, "executable-configurations")
         context = compiler.context()
         made = {}
         for ops, module in dumped(dump, context):

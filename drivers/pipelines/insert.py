@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import library, stage_entries
 from mlirules.language.faults import Fault, MlirulesError
@@ -27,7 +28,9 @@ __all__ = ["config_files", "unapplied", "with_rules"]
 _LOWERED = frozenset({"linalg", "tensor", "arith", "math", "scf", "iree_linalg_ext"})
 
 
-def with_rules(pipeline: Pipeline, sets: Sequence[str], target: Target) -> Pipeline:
+def with_rules(
+    pipeline: Pipeline, sets: Sequence[str], target: Target, session: Session | None = None
+) -> Pipeline:
     """``pipeline`` with the rules of ``sets`` (files, folders, shipped names) where they belong.
 
     Config rules are left to :func:`config_files`. Raises :class:`MlirulesError` for a rule that has
@@ -37,14 +40,18 @@ def with_rules(pipeline: Pipeline, sets: Sequence[str], target: Target) -> Pipel
     paths = [str(file) for file in dict.fromkeys(files) if not holds_config(file)]
     if not paths:
         return pipeline
-    entries = library(tuple(paths)).entries
+    session = session or current()
+    entries = library(tuple(paths), session).entries
     stages = list(pipeline.stages)
-    known = {e.name: e for s in stages if s.phase != "configuration" for e in stage_entries(s)}
+    rewriting = [s for s in stages if s.phase != "configuration"]
+    known = {e.name: e for s in rewriting for e in stage_entries(s, session)}
     faults = [fault for e in entries if (fault := _no_place(e, target, known)) is not None]
     if faults:
         raise MlirulesError(faults)
     torch = [n for n, stage in enumerate(stages) if stage.phase == "torch"]
-    converting = [n for n in torch if any(e.kind == "conversion" for e in stage_entries(stages[n]))]
+    converting = [
+        n for n in torch if any(e.kind == "conversion" for e in stage_entries(stages[n], session))
+    ]
     first = min(torch, default=0)
     begin = converting[0] if converting else first
     end = converting[-1] if converting else (torch[-1] if torch else -1)
@@ -79,11 +86,13 @@ def config_files(sets: Sequence[str]) -> list[str]:
     return [str(file) for file in dict.fromkeys(files) if holds_config(file)]
 
 
-def unapplied(sets: Sequence[str], applied: Collection[str]) -> list[Fault]:
+def unapplied(
+    sets: Sequence[str], applied: Collection[str], session: Session | None = None
+) -> list[Fault]:
     """A warning for each rewriting rule of ``sets`` that is not among those that applied."""
     files = [file for name in sets for file in rule_files(name)]
     paths = [str(file) for file in dict.fromkeys(files) if not holds_config(file)]
-    entries = library(tuple(paths)).entries if paths else ()
+    entries = library(tuple(paths), session).entries if paths else ()
     return [
         Fault(
             entry.rule.span,

@@ -108,24 +108,14 @@ def transform_spec(
 def read_for(path: Path, target: str) -> Any:
     """The module of the program at ``path`` as the preprocessing phase for ``target`` has it."""
     text = read_program(path)
-    lowered = compiler.lower_to(text, Target.parse(target), "preprocessing", path=str(path))
+    lowered = compiler.lower_to(
+        text, compiler.Job(Target.parse(target), path=str(path)), "preprocessing"
+    )
     return compiler.parse(lowered, f"{path} at preprocessing")
 
 
-def artefacts(
-    rules: Sequence[Rule],
-    name: str,
-    folder: Path,
-    *,
-    program: Any = None,
-    require: bool = True,
-    kind: str = "cpu",
-    templates: Templates | None = None,
-) -> Artefacts:
-    """The rules' transform spec ``NAME.transform.mlir`` and its flags, as files for ``folder``."""
-    spec = transform_spec(
-        rules, name, program=program, require=require, kind=kind, templates=templates
-    )
+def artefacts(spec: Spec, name: str, folder: Path) -> Artefacts:
+    """A transform spec as ``NAME.transform.mlir``, and its flags, as files for ``folder``."""
     made = Artefacts(refused=[("transform", fault) for fault in spec.refused])
     if spec.text:
         file = f"{name}.transform.mlir"

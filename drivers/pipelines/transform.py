@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlirules.drivers.apply import leftovers as leftovers_of
-from mlirules.drivers.apply import session, tracking
+from mlirules.drivers.apply import tracking
 from mlirules.drivers.apply.complexes import guard_complex
 from mlirules.drivers.apply.copies import guard_copies
 from mlirules.drivers.apply.engine import (
@@ -24,12 +24,13 @@ from mlirules.drivers.apply.engine import (
 from mlirules.drivers.apply.gathers import configure_gathers
 from mlirules.drivers.apply.invariant import guard_sums
 from mlirules.drivers.apply.looporder import order_loops
-from mlirules.drivers.apply.programs import as_program, located, shared_context
+from mlirules.drivers.apply.programs import as_program, located
 from mlirules.drivers.apply.rereading import guard_reductions
 from mlirules.drivers.apply.run import Options, Outcome
+from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.apply.slices import guard_slices
 from mlirules.drivers.iree import compiler
-from mlirules.drivers.iree.compiler import Program, ir
+from mlirules.drivers.iree.compiler import Job, Program, ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines import cost, makeway
 from mlirules.drivers.pipelines.phases import check_dispatched, check_rules
@@ -47,6 +48,7 @@ __all__ = [
     "Part",
     "Pipeline",
     "Recipe",
+    "Run",
     "Transformed",
     "compile_program",
     "default_for",
@@ -101,6 +103,21 @@ WHOLE = Part()
 
 
 @dataclass(frozen=True)
+class Run:
+    """How stages are run over a program: in which session, what is kept of it, where it ends."""
+
+    #: What is kept between programs (default: the session that this thread is in).
+    session: Session = field(default_factory=current, compare=False, repr=False)
+    #: Keep every application, and with ``texts`` the IR before and after each.
+    record: bool = False
+    texts: bool = True
+    #: The work ends after so many applications; what must apply is then not asked for.
+    max_rewrites: int | None = None
+    #: More applications in one stage are taken for a loop (default: by the program's size).
+    bound: int | None = None
+
+
+@dataclass(frozen=True)
 class Recipe:
     """How a program is compiled: what `compile`, `verify`, `bench` and `bisect` have in common."""
 
@@ -112,48 +129,39 @@ class Recipe:
     path: str = "<string>"
     #: Further flags of the user's.
     flags: tuple[str, ...] = ()
+    #: Sets of config rules, tried before those of the pipeline's configuration stages.
     configs: tuple[str | Path, ...] = ()
+    #: What cost stages decide by (default: the roofline model for the target).
     costs: cost.Settings | None = None
+    #: Seconds for each run of the compiler.
     timeout: float | None = None
+    #: None: the session of the thread that compiles.
+    session: Session | None = field(default=None, compare=False, repr=False)
 
     def program(self) -> str | Program:
         """The program before any rule."""
         return self.source if isinstance(self.source, str) else self.source()
 
+    def run(self, applications: int | None = None, *, record: bool = False) -> Run:
+        """How the stages are run: all they do, or their first applications."""
+        return Run(self.session or current(), record=record, max_rewrites=applications)
+
     def compile(
         self, part: Part = WHOLE, *, record: bool = False, fallback: bool = True
     ) -> tuple[bytes, Transformed]:
-        """Compile the program by the pipeline or a part of it; raises as `compile_program` does."""
-        return compile_program(
-            self.program(),
-            self.target,
-            self.pipeline,
-            path=self.path,
-            fallback=fallback,
-            flags=self.flags,
-            record=record,
-            timeout=self.timeout,
-            configs=self.configs,
-            costs=self.costs,
-            part=part,
-        )
+        """The whole way: torch stages, IREE's phases with further stages between them, binary.
+
+        ``part`` leaves out what follows it; what must apply is then not asked for.
+
+        Raises :class:`LeftoverError` when ``fallback`` is False and torch ops are left, and
+        :class:`~mlirules.drivers.tuning_specs.compile.NotApplied` when a config rule did not take
+        effect.
+        """
+        return _whole(self, part, self.run(part.applications, record=record), fallback)
 
     def rewritten(self, applications: int | None = None, *, record: bool = False) -> Transformed:
         """The program after the torch stages, or after their first applications."""
-        program = as_program(self.program(), self.path)
-        line = self.pipeline or default_for(self.target.kind)
-        pipeline, _ = makeway.for_weights(line, program.module)
-        flags = (*pipeline.flags, *self.flags)
-        costs = self.costs or cost.Settings(self.target)
-        return transform(
-            program,
-            pipeline,
-            path=self.path,
-            record=record,
-            max_rewrites=applications,
-            costs=replace(costs, target=self.target, flags=flags),
-            kind=self.target.kind,
-        )
+        return _begun(self, self.run(applications, record=record))[0]
 
 
 class LeftoverError(CheckFailed):
@@ -164,104 +172,96 @@ class ExpectationError(CheckFailed):
     """A rule that the pipeline says must apply did not."""
 
 
-def library(paths: tuple[str, ...]) -> RuleSet:
+def library(paths: tuple[str, ...], session: Session | None = None) -> RuleSet:
     """Rule sets by name or path: their rules are read when they are needed.
 
-    Raises :class:`MlirulesError` with the faults of all rules.
+    Kept in ``session`` (default: that of this thread). Raises :class:`MlirulesError` with the
+    faults of all rules.
     """
-    return session.current().library(paths)
+    return (session or current()).library(paths)
 
 
-def rule_set(paths: tuple[str, ...]) -> tuple[Rule, ...]:
+def rule_set(paths: tuple[str, ...], session: Session | None = None) -> tuple[Rule, ...]:
     """The rules of rule sets by name or path. Raises :class:`MlirulesError`."""
-    return tuple(library(paths).rules())
+    return tuple(library(paths, session).rules())
 
 
-def engine_for(rules: Sequence[Rule]) -> Engine:
-    """An engine for these rules in the session's context; what it decides is kept."""
-    return session.current().engine_for(rules)
+def engine_for(rules: Sequence[Rule], session: Session | None = None) -> Engine:
+    """An engine for these rules in a session's context; what it decides is kept."""
+    return (session or current()).engine_for(rules)
 
 
-def stage_entries(stage: Stage) -> list[Entry]:
+def stage_entries(stage: Stage, session: Session | None = None) -> list[Entry]:
     """The rules of a stage, filtered, as far as they are known without being read."""
-    return select(library(tuple(stage.rules)).entries, stage.only, stage.skip)
+    return select(library(tuple(stage.rules), session).entries, stage.only, stage.skip)
 
 
-def stage_rules(stage: Stage) -> list[Rule]:
+def stage_rules(stage: Stage, session: Session | None = None) -> list[Rule]:
     """The rules of a stage, filtered."""
-    return [entry.rule for entry in stage_entries(stage)]
+    return [entry.rule for entry in stage_entries(stage, session)]
 
 
-def _stage_engine(stage: Stage, module: Any) -> Engine:
+@dataclass(frozen=True)
+class _Way:
+    """The stages of a pipeline, and what a program goes through them with."""
+
+    stages: tuple[Stage, ...]
+    run: Run
+    #: What messages call the program.
+    path: str
+    #: The kind of target that kernels are chosen for.
+    kind: str
+    #: What cost stages decide by.
+    costs: cost.Settings | None = None
+
+
+def _stage_engine(stage: Stage, module: Any, session: Session) -> Engine:
     """The engine of a stage, with the rules that a program can come to need."""
-    entries = stage_entries(stage)
+    entries = stage_entries(stage, session)
     key = tuple(f"{e.digest}:{e.path}:{e.name}" for e in entries)
-    engine = session.current().engine(key)
+    engine = session.engine(key)
     engine.include([e.rule for e in reachable(entries, op_names(module))])
     return engine
 
 
-def _options(
-    stage: Stage,
-    record: bool,
-    max_rewrites: int | None,
-    bound: int | None,
-    first: int,
-    texts: bool,
-) -> Options:
-    return Options(
+def _run_stage(way: _Way, number: int, module: Any, outcome: Outcome) -> None:
+    """Run the stage of this number, from 1, over a module, and add what it did to ``outcome``."""
+    stage, run, costs = way.stages[number - 1], way.run, way.costs
+    options = Options(
         driver=stage.driver,
         order=stage.order,
         full=stage.full,
-        record=record,
-        max_rewrites=max_rewrites,
-        bound=bound,
-        first=first,
-        texts=texts,
+        record=run.record,
+        max_rewrites=None if run.max_rewrites is None else run.max_rewrites - outcome.total,
+        bound=run.bound,
+        first=outcome.total,
+        texts=run.texts,
     )
-
-
-def _run_stage(
-    stage: Stage,
-    number: int,
-    module: Any,
-    outcome: Outcome,
-    record: bool,
-    max_rewrites: int | None,
-    bound: int | None = None,
-    texts: bool = True,
-    rest: Sequence[Stage] = (),
-    costs: cost.Settings | None = None,
-    kind: str = "cpu",
-) -> None:
-    left = None if max_rewrites is None else max_rewrites - outcome.total
-    options = _options(stage, record, left, bound, outcome.total, texts)
-    options.target = kind
-    if costs is not None and kind == "cpu" == costs.target.kind:
+    options.target = way.kind
+    if costs is not None and way.kind == "cpu" == costs.target.kind:
         options.cpu = costs.target.architecture
-    engine = _stage_engine(stage, module)
+    engine = _stage_engine(stage, module, run.session)
     if stage.driver == "saturate":
         from mlirules.drivers.measure import opcost, roofline
 
-        known = roofline.parameters(costs.target.kind if costs is not None else kind)
+        known = roofline.parameters(costs.target.kind if costs is not None else way.kind)
         options.weigh = functools.partial(opcost.seconds, known=known)
         options.nodes, options.seconds = stage.nodes, stage.seconds
         options.rounds, options.megabytes = stage.rounds, stage.megabytes
         options.margin = stage.margin or 0.0
     if stage.driver == "cost":
-        options.accept = judge = _judge(stage, engine, rest, costs)
+        options.accept = judge = _judge(way, number, engine)
     done = engine.run(module, options)
     if stage.driver == "cost":
         done.decisions = judge.decisions
     outcome.merge(done)
-    if max_rewrites is None:
-        _check_expectations(stage, number, done)
+    if run.max_rewrites is None:
+        _check_expectations(stage, number, done, run.session)
 
 
-def _judge(
-    stage: Stage, engine: Engine, rest: Sequence[Stage], costs: cost.Settings | None
-) -> cost.Judge:
-    """Decides for a cost stage; what it weighs goes through the ``rest`` of the stages."""
+def _judge(way: _Way, number: int, engine: Engine) -> cost.Judge:
+    """Decides for the cost stage of a number; what it weighs goes through the stages after it."""
+    stage, costs, session = way.stages[number - 1], way.costs, way.run.session
     if costs is None:
         raise MlirulesError.at(
             ", ".join(stage.rules),
@@ -272,42 +272,33 @@ def _judge(
     if stage.margin is not None:
         costs = replace(costs, margin=stage.margin)
     # What other cost stages would do is left out: weighing it here would not end.
-    plain = [s for s in rest if s.driver != "cost"]
-    torch = [s for s in plain if s.phase == "torch"]
-    later = Pipeline(
-        pipeline="rest",
-        summary="the rest",
-        targets=[costs.target.kind],
-        stages=[s for s in plain if s.phase in LATER],
+    plain = [s for s in way.stages[number:] if s.driver != "cost"]
+    torch = [_unexpecting(s) for s in plain if s.phase == "torch"]
+    later = _Way(
+        tuple(s for s in plain if s.phase in LATER), Run(session), "<piece>", costs.target.kind
     )
+    job = Job(costs.target, costs.flags, costs.timeout, "<piece>")
 
     def finish(text: str) -> cost.Candidate:
-        done = transform(
-            text, path="<piece>", stages=[_unexpecting(s) for s in torch], kind=costs.target.kind
-        )
+        done = transform(text, torch, path=later.path, kind=later.kind, run=later.run)
         if not later.stages:
             return cost.Candidate(done.text)
-        filled = as_program(cost.filled(done.text), "<piece>")
-        last, resume = _later_stages(
-            replace(done, program=filled),
-            later,
-            costs.target,
-            costs.flags,
-            "<piece>",
-            costs.timeout,
-        )
+        filled = as_program(cost.filled(done.text), later.path, session)
+        last, resume = _later_stages(replace(done, program=filled), later, job)
         return cost.Candidate(str(last.module), resume)
 
-    return cost.Judge(engine.matchers, engine.context, costs, finish, lambda: _content(plain))
+    return cost.Judge(
+        engine.matchers, engine.context, costs, finish, lambda: _content(plain, session)
+    )
 
 
-def _content(stages: Sequence[Stage]) -> str:
+def _content(stages: Sequence[Stage], session: Session) -> str:
     """What stages do, by the content of their rules; empty where files beside those take part."""
     said = []
     for stage in stages:
         if stage.phase == "configuration":
             continue
-        rules = library(tuple(stage.rules))
+        rules = library(tuple(stage.rules), session)
         if any(entry.kind == "kernel" for entry in rules.entries):
             return ""
         said.append(f"{json.dumps(as_data(stage))} {rules.digest}")
@@ -319,10 +310,10 @@ def _unexpecting(stage: Stage) -> Stage:
     return replace(stage, expect=None, expect_rules={})
 
 
-def _check_expectations(stage: Stage, number: int, done: Outcome) -> None:
+def _check_expectations(stage: Stage, number: int, done: Outcome, session: Session) -> None:
     if stage.expect is None and not stage.expect_rules:
         return
-    names = {e.name for e in stage_entries(stage)}
+    names = {e.name for e in stage_entries(stage, session)}
     problems = []
     if stage.expect is not None:
         problems += _unmet(stage.expect, done.total, f"stage {number} ({', '.join(stage.rules)})")
@@ -351,73 +342,62 @@ def _locate(outcome: Outcome, path: str) -> None:
 
 def transform(
     source: str | ir.Module | Program,
-    pipeline: Pipeline | str | None = None,
+    pipeline: Pipeline | str | Sequence[Stage] | None = None,
     *,
     path: str = "<string>",
-    record: bool = False,
-    texts: bool = True,
-    max_rewrites: int | None = None,
-    bound: int | None = None,
-    stages: Iterable[Stage] | None = None,
     costs: cost.Settings | None = None,
     kind: str = "",
+    run: Run | None = None,
 ) -> Transformed:
     """Run a program through a pipeline's torch stages.
 
-    A module of :func:`shared_context` is changed in place.
+    ``pipeline`` is one, its name or file, or stages alone. A module of the session's context is
+    changed in place.
 
     ``kind`` is the kind of target that kernels are chosen for (default: that of ``costs``, else
-    the cpu), and whose default pipeline is taken where neither ``pipeline`` nor ``stages`` are
-    given.
+    the cpu), and whose default pipeline is taken where none is given.
 
-    ``record`` keeps every application, and ``texts`` with it the IR before and after each.
-    ``max_rewrites`` ends the work after so many applications; more than ``bound`` in one stage are
-    taken for a loop (default: by the program's size). ``costs`` is what cost stages decide by
-    (default: for a pipeline, the roofline model for this machine's cpu or Vulkan device; none for
-    ``stages``).
+    ``costs`` is what cost stages decide by (default: for a pipeline, the roofline model for this
+    machine's cpu or Vulkan device; none for stages alone). ``run`` says what is kept of the work
+    and where it ends.
 
     Raises :class:`MlirulesError` for a program or rule that is wrong, and
     :class:`ExpectationError` when a rule that must apply did not.
     """
     if isinstance(pipeline, str):
         pipeline = Pipeline.load(pipeline)
-    if stages is None:
-        pipeline = pipeline or default_for(kind or (costs.target.kind if costs else "cpu"))
-        stages = pipeline.stages
+    if pipeline is None:
+        pipeline = default_for(kind or (costs.target.kind if costs else "cpu"))
+    if isinstance(pipeline, Pipeline):
         if costs is None and (here := kind or pipeline.targets[0]) in ("cpu", "vulkan"):
             costs = cost.Settings(Target(here), flags=tuple(pipeline.flags))
-    stages = list(stages)
+        pipeline = pipeline.stages
     kind = kind or (costs.target.kind if costs is not None else "cpu")
-    if costs is not None:
-        told = costs.progress
-        costs = replace(costs, progress=lambda what: told(located(what, path)))
-    given = as_program(source, path)
+    return _transformed(source, _Way(tuple(pipeline), run or Run(), path, kind, costs))
+
+
+def _transformed(source: str | ir.Module | Program, way: _Way) -> Transformed:
+    """The program after the torch stages of a way."""
+    path, run = way.path, way.run
+    if way.costs is not None:
+        told = way.costs.progress
+        costs = replace(way.costs, progress=lambda what: told(located(what, path)))
+        way = replace(way, costs=costs)
+    given = as_program(source, path, run.session)
     module = given.module
     outcome = Outcome()
-    if record:
+    if run.record:
         tracking.number(module)
-    with session.current().steady():
-        for number, stage in enumerate(stages, 1):
+    with run.session.steady():
+        for number, stage in enumerate(way.stages, 1):
             if stage.phase == "torch":
-                _run_stage(
-                    stage,
-                    number,
-                    module,
-                    outcome,
-                    record,
-                    max_rewrites,
-                    bound,
-                    texts,
-                    stages[number:],
-                    costs,
-                    kind,
-                )
+                _run_stage(way, number, module, outcome)
     _locate(outcome, path)
-    if max_rewrites is None:
-        convert_returned_constants(module, shared_context())
+    if run.max_rewrites is None:
+        convert_returned_constants(module, run.session.context)
     if not module.operation.verify():
         raise MlirulesError.at(path, "the rewritten program does not verify", code="verify")
-    if record:
+    if run.record:
         made = tracking.made(module)
         for application in outcome.applications:
             application.made = made.get(application.number, [])
@@ -433,51 +413,66 @@ def compile_program(
     path: str = "<string>",
     fallback: bool = True,
     flags: Sequence[str] = (),
-    record: bool = False,
-    timeout: float | None = None,
-    configs: Sequence[str | Path] = (),
-    costs: cost.Settings | None = None,
-    part: Part = WHOLE,
 ) -> tuple[bytes, Transformed]:
-    """The whole way: torch stages, IREE's phases with further stages between them, binary.
+    """Compile a program that is at hand; see :meth:`Recipe.compile`, and :class:`Recipe` for more.
 
-    ``configs`` are sets of config rules, tried before those of the pipeline's configuration stages.
-    ``costs`` is what cost stages decide by (default: the roofline model for the target). ``part``
-    leaves out what follows it; what must apply is then not asked for.
-
-    Raises :class:`LeftoverError` when ``fallback`` is False and torch ops are left, and
-    :class:`~mlirules.drivers.tuning_specs.compile.NotApplied` when a config rule did not take
-    effect.
+    A module is changed in place.
     """
-    pipeline = pipeline or default_for(target.kind)
-    if target.kind not in pipeline.targets:
+    given = Program(source) if isinstance(source, ir.Module) else source
+    read = given if isinstance(given, str) else lambda: given
+    return Recipe(read, target, pipeline, path, tuple(flags)).compile(fallback=fallback)
+
+
+def _begun(recipe: Recipe, run: Run) -> tuple[Transformed, Pipeline, _Way, list[str]]:
+    """A program after its torch stages; its pipeline as it suits it, its way, what was told."""
+    target = recipe.target
+    program = as_program(recipe.program(), recipe.path, run.session)
+    pipeline, notes = makeway.for_weights(
+        recipe.pipeline or default_for(target.kind), program.module
+    )
+    flags = (*pipeline.flags, *recipe.flags)
+    costs = replace(recipe.costs or cost.Settings(target), target=target, flags=flags)
+    way = _Way(tuple(pipeline.stages), run, recipe.path, target.kind, costs)
+    return _transformed(program, way), pipeline, way, notes
+
+
+@dataclass(frozen=True)
+class _Flags:
+    """The flags for the compiler beside the target's, by whom they come from."""
+
+    #: The pipeline's own: some make way where a program does not compile with them.
+    own: tuple[str, ...]
+    #: The user's, which stay.
+    users: tuple[str, ...]
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Both, the user's last: they win."""
+        return (*self.own, *self.users)
+
+
+def _whole(recipe: Recipe, part: Part, run: Run, fallback: bool) -> tuple[bytes, Transformed]:
+    """A recipe followed up to a part of it; see :meth:`Recipe.compile`."""
+    line, path, kind = recipe.pipeline, recipe.path, recipe.target.kind
+    if line is not None and kind not in line.targets:
         raise MlirulesError(
             Fault(
-                Span(pipeline.pipeline),
+                Span(line.pipeline),
                 "pipeline-target",
-                f"the pipeline is for {', '.join(pipeline.targets)}, not {target}",
-                f"--pipeline {default_for(target.kind).pipeline} is the one shipped for "
-                f"{target.kind}",
+                f"the pipeline is for {', '.join(line.targets)}, not {recipe.target}",
+                f"--pipeline {default_for(kind).pipeline} is the one shipped for {kind}",
             )
         )
-    program = as_program(source, path)
-    pipeline, notes = makeway.for_weights(pipeline, program.module)
-    costs = replace(costs or cost.Settings(target), target=target, flags=(*pipeline.flags, *flags))
-    done = transform(
-        program,
-        pipeline,
-        path=path,
-        record=record,
-        costs=costs,
-        kind=target.kind,
-        max_rewrites=part.applications,
-    )
+    done, pipeline, way, notes = _begun(recipe, run)
     pipeline, more = makeway.for_products(pipeline, done.program.module)
+    way = replace(way, stages=tuple(pipeline.stages))
     done.notes += notes + more
-    given = {*pipeline.flags, *flags} if part.flags is None else set(part.flags)
-    own = [flag for flag in pipeline.flags if flag in given]
-    users = [flag for flag in flags if flag in given]
-    done.flags = (*own, *users)
+    given = {*pipeline.flags, *recipe.flags} if part.flags is None else set(part.flags)
+    flags = _Flags(
+        tuple(flag for flag in pipeline.flags if flag in given),
+        tuple(flag for flag in recipe.flags if flag in given),
+    )
+    done.flags = flags.all
     if not fallback and done.leftovers:
         listed = "\n".join(f"  {n:>4} x {name}" for name, n in done.leftover_counts.most_common())
         unknown = leftovers_of.unruled(done.program, path)
@@ -486,9 +481,7 @@ def compile_program(
     # Taken down now: what the compiler fails at in the end is told by a line of its own.
     unknown = leftovers_of.unruled(done.program, path)
     try:
-        return _compiled(
-            done, pipeline, target, own, users, path, timeout, record, configs, costs, part
-        )
+        return _compiled(recipe, part, pipeline, way, done, flags)
     except compiler.CompileError as error:
         if not unknown or error.kind != "error":
             raise
@@ -496,27 +489,18 @@ def compile_program(
 
 
 def _compiled(
-    done: Transformed,
-    pipeline: Pipeline,
-    target: Target,
-    own: Sequence[str],
-    users: Sequence[str],
-    path: str,
-    timeout: float | None,
-    record: bool,
-    configs: Sequence[str | Path],
-    costs: cost.Settings,
-    part: Part,
+    recipe: Recipe, part: Part, pipeline: Pipeline, way: _Way, done: Transformed, flags: _Flags
 ) -> tuple[bytes, Transformed]:
-    flags = (*own, *users)
+    """What the compiler makes of a program after its torch stages."""
+    target = recipe.target
     if target.kind == "cpu":
         guard_sums(done.program.module)
     guard_copies(done.program.module)
-    current, resume = _later_stages(
-        done, pipeline, target, flags, path, timeout, record, costs=costs, upto=part.applications
-    )
+    job = Job(target, flags.all, recipe.timeout, recipe.path)
+    current, resume = _later_stages(done, way, job)
+    job = replace(job, compile_from=resume)
     stages = [s for s in pipeline.stages if s.phase == "configuration"]
-    sets = [*configs, *(name for stage in stages for name in stage.rules)]
+    sets = [*recipe.configs, *(name for stage in stages for name in stage.rules)]
     chosen = []
     if sets and part.configs != 0:
         # Few pipelines have config rules, and what reads them is slow to load.
@@ -525,19 +509,15 @@ def _compiled(
         chosen = config_set(sets)[: part.configs]
     if not chosen:
         try:
-            binary = compiler.compile_module(
-                current, target, flags=flags, path=path, compile_from=resume, timeout=timeout
-            )
+            binary = compiler.compile_job(current, job)
         except compiler.CompileError as error:
-            dropped = [flag for flag in own if flag in pipeline.dispensable]
+            dropped = [flag for flag in flags.own if flag in pipeline.dispensable]
             if not dropped or error.kind == "timeout":
                 raise
             # What the user gives stays.
-            kept = [*(flag for flag in own if flag not in dropped), *users]
-            binary = compiler.compile_module(
-                current, target, flags=kept, path=path, compile_from=resume, timeout=timeout
-            )
-            done.flags = tuple(kept)
+            kept = (*(flag for flag in flags.own if flag not in dropped), *flags.users)
+            binary = compiler.compile_job(current, replace(job, flags=kept))
+            done.flags = kept
             why = error.faults[0].message.splitlines()[0]
             done.notes.append(
                 f"compiled without {', '.join(dropped)} of the pipeline "
@@ -547,18 +527,11 @@ def _compiled(
     from mlirules.drivers.tuning_specs.compile import compile_with, nothing_hit, packs
 
     # What the user gives stays, and fails located; a pipeline's own habit makes way.
-    left_out = packs(chosen, target, own)
-    binary, report = compile_with(
-        str(current.module),
-        target,
-        chosen,
-        flags=[f for f in flags if f not in left_out],
-        path=path,
-        compile_from=resume,
-        timeout=timeout,
-    )
+    left_out = packs(chosen, target, flags.own)
+    kept = tuple(flag for flag in flags.all if flag not in left_out)
+    binary, report = compile_with(str(current.module), replace(job, flags=kept), chosen)
     if part == WHOLE and not report.hits:
-        raise nothing_hit(chosen, left_out, path)
+        raise nothing_hit(chosen, left_out, recipe.path)
     if left_out:
         report.notes.append(
             f"compiled without {', '.join(left_out)} of the pipeline {pipeline.pipeline}: packed "
@@ -587,17 +560,7 @@ def _check_config_expectations(stage: Stage, report: ConfigReport) -> None:
 
 
 def _later_stages(
-    done: Transformed,
-    pipeline: Pipeline,
-    target: Target,
-    flags: Sequence[str],
-    path: str,
-    timeout: float | None,
-    record: bool = False,
-    last: str = LATER[-1],
-    costs: cost.Settings | None = None,
-    upto: int | None = None,
-    before: str | None = None,
+    done: Transformed, way: _Way, job: Job, last: str = LATER[-1], before: str | None = None
 ) -> tuple[Program, str | None]:
     """The program after the stages that follow phases of the compiler, and the last such phase.
 
@@ -606,34 +569,20 @@ def _later_stages(
     current = done.program
     resume: str | None = None
     for phase in LATER:
-        stages = [s for s in pipeline.stages if s.phase == phase]
-        guards = target.kind == "vulkan" and phase == "global-optimization"
+        stages = [(n, s) for n, s in enumerate(way.stages, 1) if s.phase == phase]
+        guards = way.kind == "vulkan" and phase == "global-optimization"
         wanted = stages or guards
         if not wanted or compiler.PHASES.index(phase) > compiler.PHASES.index(last):
             continue
-        current = compiler.lower(
-            current, target, phase, flags=flags, path=path, compile_from=resume, timeout=timeout
-        )
+        current = compiler.lower(current, replace(job, compile_from=resume), phase)
         resume = phase
         module = current.module
         if phase == before:
             break
-        for stage in stages:
-            number = pipeline.stages.index(stage) + 1
-            rest = pipeline.stages[number:]
-            check_rules(stage, number, stage_entries(stage))
+        for number, stage in stages:
+            check_rules(stage, number, stage_entries(stage, way.run.session))
             applied = done.outcome.total
-            _run_stage(
-                stage,
-                number,
-                module,
-                done.outcome,
-                record,
-                upto,
-                rest=rest,
-                costs=costs,
-                kind=target.kind,
-            )
+            _run_stage(way, number, module, done.outcome)
             if phase in DISPATCHED and done.outcome.total > applied:
                 check_dispatched(module, phase)
         if guards:
@@ -642,34 +591,22 @@ def _later_stages(
             guard_slices(module)
             guard_complex(module)
             configure_gathers(module)
-        _locate(done.outcome, f"{path} after {phase}")
+        _locate(done.outcome, f"{way.path} after {phase}")
     return current, resume
 
 
-def program_at(
-    text: str,
-    target: Target,
-    phase: str,
-    pipeline: Pipeline | None = None,
-    *,
-    path: str = "<string>",
-    flags: Sequence[str] = (),
-    timeout: float | None = None,
-    before: bool = False,
-) -> str:
-    """The program as it is at a phase of compilation.
+def program_at(recipe: Recipe, phase: str, *, before: bool = False) -> str:
+    """The text of a recipe's program as it is at a phase of compilation.
 
     ``source`` is the program itself, ``torch`` what the pipeline's torch stages make of it, the
     others are those of the compiler, after the pipeline's stages for them (``before``: before).
     """
     if phase == "source":
-        return text
-    program = as_program(text, path)
-    pipeline, _ = makeway.for_weights(pipeline or default_for(target.kind), program.module)
-    costs = cost.Settings(target, flags=(*pipeline.flags, *flags))
-    done = transform(program, pipeline, path=path, costs=costs, kind=target.kind)
+        program = recipe.program()
+        return program if isinstance(program, str) else str(program.module)
+    done, pipeline, way, _ = _begun(recipe, recipe.run())
     pipeline, _ = makeway.for_products(pipeline, done.program.module)
-    flags = (*pipeline.flags, *flags)
+    way = replace(way, stages=tuple(pipeline.stages))
     if phase == "torch":
         return done.text
     if phase not in compiler.PHASES:
@@ -680,19 +617,8 @@ def program_at(
             code="phase",
             suggestion=did_you_mean(phase, known) or "known: " + ", ".join(known),
         )
-    current, resume = _later_stages(
-        done,
-        pipeline,
-        target,
-        flags,
-        path,
-        timeout,
-        last=phase,
-        costs=costs,
-        before=phase if before else None,
-    )
+    job = Job(recipe.target, (*pipeline.flags, *recipe.flags), recipe.timeout, recipe.path)
+    current, resume = _later_stages(done, way, job, last=phase, before=phase if before else None)
     if resume == phase:
         return str(current.module)
-    return compiler.lower_to(
-        current, target, phase, flags=flags, path=path, compile_from=resume, timeout=timeout
-    )
+    return compiler.lower_to(current, replace(job, compile_from=resume), phase)

@@ -40,7 +40,7 @@ from mlirules.drivers.prove.names import (
     short_name,
 )
 from mlirules.drivers.prove.normal import Normal
-from mlirules.drivers.prove.rewriting import Rewrite
+from mlirules.drivers.prove.rewriting import Reading, Rewrite
 from mlirules.drivers.prove.scalars import FLOATS, E, LazyType
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Applied, Array, Unknown
@@ -241,7 +241,7 @@ class Meanings:
             if declared is not None and declared[1].kind not in ("vtensor", "tensor"):
                 continue
             if t is None:
-                t = self.type_of(world, rule, name, env, args, at, assume=assume)
+                t = self.type_of(binder, name, args, at)
             if declared is not None and declared[1].element is not None:
                 binder.element(declared[1].element, t)
             if dims is None and assume and declared is not None:
@@ -254,7 +254,7 @@ class Meanings:
             env[name] = array(name, dims, t, _not_yet)
         binder.symbols_of_results(names, inner)
         self.let_and_where(world, rule, env)
-        rewrite = Rewrite(world, rule, env, inner, self.call, assume=assume)
+        rewrite = Rewrite(world, rule, env, inner, Reading(self.call, assume=assume))
         try:
             made = rewrite.run()
         except Refused as refused:
@@ -316,23 +316,14 @@ class Meanings:
                 valid = rule.name in self.valid
                 raise NoFit(str(line), sizes=floats or valid, refused=valid)
 
-    def type_of(
-        self,
-        world: World,
-        rule: Rule,
-        name: str,
-        env: dict[str, Any],
-        args: list[Any],
-        at: int,
-        *,
-        assume: bool,
-    ) -> DType:
+    def type_of(self, binder: Binder, name: str, args: list[Any], at: int) -> DType:
         """The element type of a result for which the program's type is not given."""
+        world, rule, assume = binder.world, binder.rule, binder.assume
         args = [v.settle() if isinstance(v, Unknown) and v.settle is not None else v for v in args]
         declared = rule.types.get(name)
         if declared is not None and declared[1].element is not None:
             element = declared[1].element
-            known = env.get(element) or dtype_named(element)
+            known = binder.env.get(element) or dtype_named(element)
             if isinstance(known, DType):
                 return known
         base = op_key(rule.root.equation.call)

@@ -118,7 +118,7 @@ def prove(
         if eager and (not asked or best.reason.startswith(DIFFERENT)):
             continue  # what forms differ in is decided as it is met
         mine = meanings.seen_from(rule.name, opaque, mapped=mapped)
-        found = _round(rule, mine, deadline, dropped, least, eager)
+        found = _round(rule, mine, _Terms(deadline, least, eager), dropped)
         asked = found.broadcast
         found.used = mine.used
         if best.reason == "out of time" and found.rank <= best.rank:
@@ -174,7 +174,7 @@ def _for_meant(
     said: list[str] = []
     for numbers in meant(rule):
         mine = meanings.seen_from(rule.name)
-        found = _round(rule, mine, deadline, dropped, 0, False, numbers)
+        found = _round(rule, mine, _Terms(deadline, constants=numbers), dropped)
         found.used = mine.used
         if not found.cases and found.rank < 1 and found.reason == NO_CASE:
             continue  # the rule's other conditions leave it out
@@ -380,16 +380,22 @@ def _symmetric(call: ast.Call) -> bool:
     return call.fn in ("torch.aten.mul.Tensor", "torch.aten.logical_and", "torch.aten.logical_or")
 
 
-def _round(
-    rule: Rule,
-    meanings: Meanings,
-    deadline: float,
-    dropped: int | None,
-    least: int,
-    eager: bool,
-    constants: dict[str, float] | None = None,
-) -> _Round:
-    out = _Round(least=least)
+@dataclass(frozen=True)
+class _Terms:
+    """What a try at a proof takes for granted, and how long it may go on."""
+
+    #: Seconds of the processor's time, as :func:`time.process_time` counts them.
+    deadline: float
+    #: The smallest size.
+    least: int = 0
+    #: Cases are told apart before it is known that they differ.
+    eager: bool = False
+    #: Numbers for the rule's constants.
+    constants: dict[str, float] = field(default_factory=dict)
+
+
+def _round(rule: Rule, meanings: Meanings, terms: _Terms, dropped: int | None) -> _Round:
+    out = _Round(least=terms.least)
     variants: list[int | None] = [None]
     variants += [
         n
@@ -397,8 +403,10 @@ def _round(
         if p.op in rule.doc.commutative and not _symmetric(p.equation.call)
     ]
     for at, swapped in enumerate(variants):
-        limits = Limits(deadline, RANKS, least=least, left_out=out.left_out, eager=eager)
-        limits.constants = constants or {}
+        limits = Limits(
+            terms.deadline, RANKS, least=terms.least, left_out=out.left_out, eager=terms.eager
+        )
+        limits.constants = terms.constants
 
         def run(world: World, swapped: int | None = swapped) -> bool:
             case = Case(world, rule, meanings, swapped=swapped, dropped=dropped)

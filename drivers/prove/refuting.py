@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlirules.language.faults import MlirulesError
 from mlirules.language.rule import Rule
+
+if TYPE_CHECKING:
+    from mlirules.drivers.apply.session import Session
 
 #: Programs of one rule that are run.
 PROGRAMS = 3
@@ -29,14 +32,18 @@ class Trial:
     special: str | None = None
 
 
-def tried(rule: Rule, *, seconds: float = 60.0) -> Trial:
-    """Run a rule's programs with and without it. ``seconds``: for one compilation or run."""
+def tried(rule: Rule, *, seconds: float = 60.0, session: Session | None = None) -> Trial:
+    """Run a rule's programs with and without it. ``seconds``: for one compilation or run.
+
+    Without ``session`` it is that of this thread.
+    """
+    from mlirules.drivers.apply.session import current
     from mlirules.drivers.iree.targets import Target
     from mlirules.drivers.quality.verify import Settings, Tolerance, verify
 
     out = Trial()
     cpu = Target.parse("cpu")
-    for text, after, run in _programs(rule):
+    for text, after, run in _programs(rule, session or current()):
         settings = Settings(
             [cpu],
             tolerance=Tolerance(run.rtol, run.atol) if run is not None else Tolerance(),
@@ -78,7 +85,7 @@ def _small(inputs: list[Any]) -> bool:
     return bool(sum(a.size for a in inputs) <= 1000)
 
 
-def _programs(rule: Rule) -> Iterator[tuple[str, str, Any]]:
+def _programs(rule: Rule, session: Session) -> Iterator[tuple[str, str, Any]]:
     """Programs that the rule applies to, rewritten, and how their tests compare them.
 
     Those that its tests say it must leave come first: it applies to them by mistake.
@@ -88,7 +95,7 @@ def _programs(rule: Rule) -> Iterator[tuple[str, str, Any]]:
     left = [(t.unchanged, runs[0] if runs else None) for t in rule.tests if t.unchanged]
     right = [(t.input, t.run) for t in rule.tests if t.input and t.run in runs]
     for text, run in (*left, *right):
-        after = _rewritten(rule, text)
+        after = _rewritten(rule, text, session)
         if after is not None:
             yield text, after, run
             count += 1
@@ -100,21 +107,21 @@ def _programs(rule: Rule) -> Iterator[tuple[str, str, Any]]:
 
     made = synthesise(rule)
     if made.positive is not None:
-        after = _rewritten(rule, made.positive.text)
+        after = _rewritten(rule, made.positive.text, session)
         if after is not None:
             yield made.positive.text, after, None
 
 
-def _rewritten(rule: Rule, text: str) -> str | None:
+def _rewritten(rule: Rule, text: str, session: Session) -> str | None:
     """What the rule makes of a program; None where it makes nothing that is one."""
     from mlirules.drivers.apply.engine import Engine
-    from mlirules.drivers.apply.programs import parsed, shared_context
+    from mlirules.drivers.apply.programs import parsed
     from mlirules.drivers.apply.run import Options
 
     try:
-        module = parsed(text, rule.path)
+        module = parsed(text, rule.path, session)
         # An engine of its own: a rule with a planted mistake has the name and the file of another.
-        engine = Engine([rule], shared_context())
+        engine = Engine([rule], session.context)
         if not engine.run(module, Options(driver="greedy", fold=False)).total:
             return None
         return str(module) if module.operation.verify() else None

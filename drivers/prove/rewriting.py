@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mlirules.drivers.prove import arrays
@@ -21,6 +22,20 @@ from mlirules.language.rule import BodyText, Line, Rule
 from mlirules.language.values import DType, Tensor, dtype_named
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What the lines of a rewrite mean, and what of it is taken on trust."""
+
+    #: What an op makes of operands.
+    call: Callable[..., list[Any]]
+    #: The rule stands for what an op means: what it needs holds.
+    assume: bool
+    #: Equations are held to what they must not do.
+    checked: bool = False
+    #: What raw MLIR makes; None: it is not modelled.
+    body: Callable[..., dict[str, Any]] | None = None
+
+
 class Rewrite:
     """The lines of a rule's rewrite, one after the other."""
 
@@ -30,20 +45,16 @@ class Rewrite:
         rule: Rule,
         env: dict[str, Any],
         hints: dict[str, Hint],
-        call: Callable[..., list[Any]],
-        *,
-        assume: bool,
-        checked: bool = False,
-        body: Callable[..., dict[str, Any]] | None = None,
+        reading: Reading,
         unused: frozenset[str] = frozenset(),
     ) -> None:
-        self.world, self.rule, self.call = world, rule, call
+        self.world, self.rule, self.call = world, rule, reading.call
         #: What says what raw MLIR makes.
-        self.body = body
+        self.body = reading.body
         self.env = env
         self.locals: dict[str, Any] = {}
         self.hints = hints
-        self.assume, self.checked = assume, checked
+        self.assume, self.checked = reading.assume, reading.checked
         #: Results that nothing reads: whatever they are given.
         self.unused = unused
         #: The line that is at work: where a verdict stands.

@@ -12,7 +12,7 @@ from mlirules.drivers.prove.conditions import is_zero
 from mlirules.drivers.prove.equations import Equation, Hint
 from mlirules.drivers.prove.expr import Int, Node, Undecided, atom
 from mlirules.drivers.prove.meanings import Meanings
-from mlirules.drivers.prove.rewriting import Rewrite, declared_type
+from mlirules.drivers.prove.rewriting import Reading, Rewrite, declared_type
 from mlirules.drivers.prove.symbols import Symbols
 from mlirules.drivers.prove.tensors import Array, Unknown
 from mlirules.drivers.prove.world import Impossible, OutOfTime, World
@@ -362,10 +362,7 @@ class Case:
             self.rule,
             env,
             hints,
-            self.meanings.call,
-            assume=False,
-            checked=True,
-            body=run_body,
+            Reading(self.meanings.call, assume=False, checked=True, body=run_body),
             unused=frozenset(r for r in self.rule.root_results if r and r not in before),
         )
         try:

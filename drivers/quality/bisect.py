@@ -243,7 +243,7 @@ def by_time(before: Source, target: Target, factor: float) -> Check:
 
     def good(candidate: Candidate) -> bool:
         forms = {"plain": plain, "rules": candidate.compiled[0]}
-        timed = child.compare(forms, inputs, target, function=name, rounds=15)
+        timed = child.compare(forms, inputs, target, child.Budget(15), function=name)
         # How many times as fast with the rules as without.
         return timed.comparison.ratio("rules").median * factor >= 1.0
 

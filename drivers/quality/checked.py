@@ -63,34 +63,45 @@ class Checked:
         }
 
 
+@dataclass(frozen=True)
+class Call:
+    """What a program is called with, and what that is to give."""
+
+    #: None: random and edge inputs.
+    inputs: Sequence[Array] | None = None
+    #: None: what plain IREE makes of it.
+    expect: Sequence[Array] | None = None
+    #: None: every function.
+    function: str | None = None
+
+
 def check(
     recipe: Recipe,
     binary: bytes,
     *,
     tolerance: Tolerance = WHOLE_PROGRAMS,
-    inputs: Sequence[Array] | None = None,
-    expect: Sequence[Array] | None = None,
-    function: str | None = None,
+    call: Call | None = None,
     parameters: Sequence[str] = (),
     step: Callable[[str], object] = lambda _: None,
 ) -> Checked:
     """Run a compiled program and what plain IREE makes of it on random and edge inputs.
 
-    With ``inputs``, on these alone; with ``expect``, against these results. A difference is traced
-    to the application, flag or config rule that made it.
+    With ``call``, as it says. A difference is traced to the application, flag or config rule that
+    made it.
     """
+    call = call or Call()
     settings = Settings(
         [recipe.target],
         sizes=[(), (1,), (5,)],
         tolerance=tolerance,
-        inputs=inputs,
-        expect=expect,
-        function=function,
+        inputs=call.inputs,
+        expect=call.expect,
+        function=call.function,
         finite=True,
         isolated=True,
         parameters=parameters,
         timeout=recipe.timeout or 600,
-        functions={} if expect is not None else custom_ops.of_recipe(recipe),
+        functions={} if call.expect is not None else custom_ops.of_recipe(recipe),
     )
     checked = Checked(verify(recipe.source, lambda _: binary, settings, step))
     if not checked.failed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mlirules.drivers.iree.compiler import Job
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines.transform import rule_set
@@ -68,8 +69,12 @@ def shown(report: ConfigReport) -> str:
     )
 
 
+def _job(rule: ConfigRule, target: Target) -> Job:
+    return Job(target, path=rule.path, timeout=TIMEOUT)
+
+
 def _unchanged(rule: ConfigRule, test: ConfigTest, target: Target, result: TestResult) -> None:
-    report = configure(test.unchanged or "", target, [rule], path=rule.path, timeout=TIMEOUT)
+    report = configure(test.unchanged or "", _job(rule, target), [rule])
     result.output = shown(report)
     if report.hits:
         result.tell(
@@ -99,9 +104,9 @@ def _configured(
     text = test.input or ""
     binary = None
     if compiled:
-        binary, report = compile_with(text, target, [rule], path=rule.path, timeout=TIMEOUT)
+        binary, report = compile_with(text, _job(rule, target), [rule])
     else:
-        report = configure(text, target, [rule], path=rule.path, timeout=TIMEOUT)
+        report = configure(text, _job(rule, target), [rule])
     result.output = shown(report)
     if not report.hits:
         reasons = [

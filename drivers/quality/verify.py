@@ -170,19 +170,19 @@ def edge_inputs(
     ops: str,
     *,
     seed: int = 0,
-    low: float = -2.0,
-    high: float = 2.0,
+    span: tuple[float, float] = (-2.0, 2.0),
     finite: bool = False,
 ) -> Iterator[tuple[str, list[Array]]]:
     """Random inputs, then the same with special values put in, by the kind of value.
 
     Few special values a tensor, so that a NaN in a sum does not hide all else. ``ops`` names the
     program's ops: integers keep their range where it uses them as places or divisors; so does
-    everything where ``low`` and ``high`` are not the usual ones: a test that narrows them knows
-    why. ``finite`` leaves NaN and infinities out.
+    everything where ``span``, the lowest and the highest, is not the usual one: a test that narrows
+    it knows why. ``finite`` leaves NaN and infinities out.
     """
+    low, high = span
     base = numerics.random_inputs(arguments, sizes, seed=seed, low=low, high=high)
-    usual = (low, high) == (-2.0, 2.0)
+    usual = span == (-2.0, 2.0)
     if usual and _TABLES.search(ops):
         # A place outside the table is nobody's meaning: tokens, types and masks are 0 or 1.
         base = [a & 1 if a.dtype.kind in "iu" else a for a in base]
@@ -403,8 +403,8 @@ class Reference:
                 inputs,
                 self.cpu,
                 name,
-                isolated=self.isolated or None,
                 parameters=self.parameters,
+                place=runtime.Place(isolated=self.isolated or None),
             )
         except IndexError as error:  # the bindings' word for OUT_OF_RANGE
             raise runtime.RunError("error", str(error).splitlines()[0][:200]) from None
@@ -508,8 +508,8 @@ def verify(
             if target.kind == "vulkan" and any(a.size == 0 for _, _, i in given for a in i):
                 report.skipped.append(f"{target}: the driver refuses empty buffers")
                 given = [g for g in given if all(a.size for a in g[2])]
-            many = len(functions) > 1
-            _function(report, reference, binary, name, target, given, settings, many)
+            called = _Called(binary, name, target, f"@{name}, " if len(functions) > 1 else "")
+            _function(report, reference, called, given, settings)
             if settings.stop and not all(c.passed for c in report.comparisons):
                 return report
     return report
@@ -546,25 +546,29 @@ def _input_sets(
             sizes,
             ops,
             seed=settings.seed + 101 * n,
-            low=settings.low,
-            high=settings.high,
+            span=(settings.low, settings.high),
             finite=settings.finite and bool(_ADDING.search(ops)),
         )
         for kind, inputs in made:
             yield tuple(sizes), kind, inputs
 
 
+@dataclass(frozen=True)
+class _Called:
+    """One function of a compiled program on one target."""
+
+    binary: bytes
+    name: str
+    target: Target
+    #: How messages tell it from others; empty where it is the only one.
+    shown: str
+
+
 def _function(
-    report: Report,
-    reference: Reference,
-    binary: bytes,
-    name: str,
-    target: Target,
-    sets: _Sets,
-    settings: Settings,
-    many: bool,
+    report: Report, reference: Reference, called: _Called, sets: _Sets, settings: Settings
 ) -> None:
     """Compare one function on one target."""
+    binary, name, target = called.binary, called.name, called.target
     ran: list[list[Array] | MlirulesError] | None = None
     if settings.expect is None and (
         settings.isolated or target.kind != "cpu" or reference.functions
@@ -579,7 +583,7 @@ def _function(
             parameters=settings.parameters,
         )
     for n, (sizes, kind, inputs) in enumerate(sets):
-        where = f"{target}, " + (f"@{name}, " if many else "") + kind
+        where = f"{target}, {called.shown}{kind}"
         where += f", sizes {list(sizes)}" if sizes else ""
         try:
             if settings.expect is not None:
@@ -591,7 +595,7 @@ def _function(
         except MlirulesError as error:
             report.skipped.append(f"{where}: no reference: {_first(error)}")
             continue
-        case = _Case(target, kind, sizes, name if many else "", settings)
+        case = _Case(target, kind, sizes, name if called.shown else "", settings)
         try:
             found = (
                 runtime.run(binary, inputs, target, name, parameters=settings.parameters)

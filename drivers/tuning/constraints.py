@@ -40,13 +40,8 @@ def candidates(
     """
     if target.kind not in KINDS:
         return []
-    text = compiler.lower_to(
-        dispatch.text,
-        target,
-        "executable-configurations",
-        compile_from="flow",
-        flags=[*flags, *FLAGS],
-    )
+    job = compiler.Job(target, (*flags, *FLAGS), compile_from="flow")
+    text = compiler.lower_to(dispatch.text, job, "executable-configurations")
     module = compiler.parse(text)
     stated = list(compiler.constraints_of(module))
     if not stated:

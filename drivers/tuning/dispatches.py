@@ -167,7 +167,7 @@ def cut(
 
     Raises CompileError when the program does not compile.
     """
-    flow = compiler.lower_to(program, target, "flow", flags=flags, path=path, timeout=timeout)
+    flow = compiler.lower_to(program, compiler.Job(target, tuple(flags), timeout, path), "flow")
     module = compiler.parse(flow, path)
     calls: dict[str, list[Any]] = {}
     header: list[str] = []

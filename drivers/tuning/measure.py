@@ -19,13 +19,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import CompileError
 from mlirules.drivers.iree.devices import device_name
+from mlirules.drivers.iree.runtime import Executable
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning import dispatches
 from mlirules.drivers.tuning.dispatches import Dispatch, Root, Value
@@ -97,13 +98,10 @@ def prepare(
     timeout: float | None = 300,
 ) -> Task:
     """Compile a dispatch with the default configuration. Raises CompileError."""
-    sources = compiler.lower_to(
-        dispatch.text, target, SOURCES, flags=flags, compile_from="flow", timeout=timeout
-    )
+    job = compiler.Job(target, tuple(flags), timeout, compile_from="flow")
+    sources = compiler.lower_to(dispatch.text, job, SOURCES)
     began = time.perf_counter()
-    default = compiler.compile_module(
-        sources, target, flags=flags, compile_from=SOURCES, timeout=timeout
-    )
+    default = compiler.compile_job(sources, replace(job, compile_from=SOURCES))
     spent = time.perf_counter() - began
     named = f"{dispatch.key} {target} {' '.join(flags)}"
     key = hashlib.sha256(named.encode()).hexdigest()[:16]
@@ -189,17 +187,16 @@ class Runner:
     def __init__(
         self,
         name: str,
-        default: bytes,
+        program: Executable,
         inputs: Sequence[Value],
         target: Target,
         seed: int = 0,
         key: str = "",
-        function: str = "main",
-        parameters: Sequence[str] = (),
     ) -> None:
-        self.parameters = tuple(parameters)
-        self.name, self.default, self.inputs, self.target = name, default, inputs, target
-        self.seed, self.key, self.function = seed, key, function
+        self.default, self.function = program.vmfb, program.function
+        self.parameters = program.parameters
+        self.name, self.inputs, self.target = name, inputs, target
+        self.seed, self.key = seed, key
         self._child: children.Child | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="mlirules-tune-")
         #: Seconds of one call of the default.
@@ -299,7 +296,7 @@ def runner_for(task: Task) -> Runner:
             held.close()
         held = _local.runner = Runner(
             task.dispatch.name,
-            task.default,
+            Executable(task.default),
             task.dispatch.inputs,
             Target.parse(task.target),
             task.seed,

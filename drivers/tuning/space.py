@@ -110,6 +110,18 @@ def candidate_of(data: Mapping[str, Any]) -> Candidate:
     return Candidate(data["space"], tuple(data["knobs"].items()), settings)
 
 
+@dataclass(frozen=True)
+class _Grid:
+    """What the candidates for an op are chosen from."""
+
+    root: Root
+    target: Target
+    #: The values of each knob, in the order in which they are chosen.
+    domains: Mapping[str, list[int]]
+    #: The constraints that can be judged once the first, second, ... knob is chosen.
+    ready: Sequence[Sequence[int]]
+
+
 @dataclass
 class Space:
     """A checked search space."""
@@ -141,8 +153,8 @@ class Space:
         env = environment(root, target)
         names = list(self.doc.knobs)
         domains = {n: self._domain(n, env) for n in names}
-        ready = self._ready(names)
-        yield from self._search(root, target, names, domains, ready, dict(env), {})
+        grid = _Grid(root, target, domains, self._ready(names))
+        yield from self._search(grid, dict(env), {})
 
     def _domain(self, name: str, env: dict[str, Any]) -> list[int]:
         values: dict[int, None] = {}
@@ -163,26 +175,22 @@ class Space:
         return out
 
     def _search(
-        self,
-        root: Root,
-        target: Target,
-        names: Sequence[str],
-        domains: Mapping[str, list[int]],
-        ready: Sequence[Sequence[int]],
-        env: dict[str, Any],
-        chosen: dict[str, int],
+        self, grid: _Grid, env: dict[str, Any], chosen: dict[str, int]
     ) -> Iterator[Candidate]:
+        """The candidates that go on from the knobs ``chosen``, whose values are in ``env``."""
         depth = len(chosen)
-        if depth == len(names):
-            yield Candidate(self.name, tuple(chosen.items()), self._settings(root, target, env))
+        if depth == len(grid.domains):
+            settings = self._settings(grid.root, grid.target, env)
+            yield Candidate(self.name, tuple(chosen.items()), settings)
             return
-        name = names[depth]
-        for value in domains[name]:
+        name = list(grid.domains)[depth]
+        for value in grid.domains[name]:
             env[name] = chosen[name] = value
             if all(
-                truth(self._located(self.doc.where[i], env, ("where", i))) for i in ready[depth]
+                truth(self._located(self.doc.where[i], env, ("where", i)))
+                for i in grid.ready[depth]
             ):
-                yield from self._search(root, target, names, domains, ready, env, chosen)
+                yield from self._search(grid, env, chosen)
             del env[name], chosen[name]
 
     def _settings(self, root: Root, target: Target, env: dict[str, Any]) -> Settings:

@@ -7,11 +7,13 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.devices import device_name
+from mlirules.drivers.iree.runtime import Executable
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import profile as profiling
 from mlirules.drivers.tuning import (
@@ -54,25 +56,37 @@ def _quiet(_event: Event) -> None:
     pass
 
 
+@dataclass(frozen=True)
+class Means:
+    """What a search works with."""
+
+    #: Has everything measured at once; what is there already is not measured again.
+    store: Store
+    #: Compile and time candidates.
+    pool: Workers
+    #: Told how it goes.
+    watch: Watch = _quiet
+    #: In which programs are rewritten (default: that of this thread).
+    session: Session = field(default_factory=current, compare=False, repr=False)
+
+
 def tune(
     program: str,
     options: Options,
-    store: Store,
-    pool: Workers,
+    means: Means,
     *,
     path: str = "<string>",
     spaces: Sequence[Space] | None = None,
     alternatives: Sequence[Way] = (),
-    watch: Watch = _quiet,
 ) -> Outcome:
     """Search configurations for the dispatches that dominate ``program``.
 
     ``program`` is at IREE's input (linalg, or what it converts itself). ``alternatives`` are ways
     to compile all of it; under the best one, where it gains, dispatches are searched again, and
-    what wins in the end is the fastest of rules, way, and both. Everything measured is in
-    ``store`` at once; what is there already is not measured again. An interrupt ends the search
-    and keeps what was found. Raises MlirulesError where the program cannot be run at all.
+    what wins in the end is the fastest of rules, way, and both. An interrupt ends the search and
+    keeps what was found. Raises MlirulesError where the program cannot be run at all.
     """
+    watch = means.watch
     target = options.target
     problem = target.available()
     if problem is not None:
@@ -86,48 +100,40 @@ def tune(
     function, inputs = profiling.random_inputs(program, seed=options.seed)
     binary = compiler.compile_module(program, target, flags=options.flags, path=path)
     watch(Event("note", "profiling"))
-    profile = profiling.profile(
-        binary,
-        inputs,
-        target,
-        function=function,
-        seconds=0.3,
-        model=path,
-        parameters=options.parameters,
-    )
+    default = Executable(binary, function, tuple(options.parameters))
+    profile = profiling.profile(default, inputs, target, seconds=0.3, model=path)
     cut = dispatches.cut(program, target, flags=options.flags, path=path)
     outcome = Outcome(path, target, options.flags, profile, skipped=dict(cut.skipped))
     chosen = list(_chosen(cut.found, profile, options, outcome))
     deadline = time.monotonic() + options.seconds if options.seconds else None
-    whole = _Program(program, binary, function, inputs, options, path)
+    whole = _Program(program, default, inputs, options, path)
+    hunt = _Hunt(options, means, known, outcome, deadline)
     try:
         if alternatives:
             watch(Event("note", f"trying {len(alternatives)} ways to compile the program"))
-            outcome.ways = whole.ways(alternatives, store, deadline)
+            outcome.ways = whole.ways(alternatives, means, deadline)
         for dispatch, share in chosen:
-            _one(dispatch, share, options, store, pool, known, outcome, watch, deadline)
+            _one(hunt, dispatch, share)
     except KeyboardInterrupt:
         outcome.interrupted = True
     if options.check and outcome.winners and not outcome.interrupted:
         watch(Event("note", "checking the winners in the whole program"))
-        _check(program, function, inputs, options, outcome, binary, path)
+        _check(whole, outcome)
     _write(program, options, outcome, path)
     for best in _gaining(outcome)[:1] if not outcome.interrupted else []:
         watch(Event("note", f"searching once more under {best.name}"))
         left = max(1.0, deadline - time.monotonic()) if deadline else 0.0
         outcome.under = tune(
-            best.program(program, target, path),
+            best.program(program, target, path, means.session),
             replace(options, flags=(*options.flags, *best.flags), seconds=left),
-            store,
-            pool,
+            means,
             path=path,
             spaces=known,
-            watch=watch,
         )
         outcome.interrupted = outcome.under.interrupted
     if outcome.ways and options.check and not outcome.interrupted:
         watch(Event("note", "comparing rules, ways, and both"))
-        whole.choose(outcome)
+        whole.choose(outcome, means.session)
     elif outcome.rules and outcome.whole is not None:
         outcome.choice = Choice("rules", None, tuple(outcome.rules), outcome.whole, 0.0)
     return outcome
@@ -152,62 +158,53 @@ class _Program:
     """The whole program, to be compiled in other ways and timed against its default."""
 
     text: str
-    default: bytes
-    function: str
+    #: As it is compiled without any of what is searched for.
+    program: Executable
     inputs: Sequence[Any]
     options: Options
     path: str
 
-    def _runner(self) -> Runner:
+    def runner(self) -> Runner:
+        """What times binaries against the default."""
         values = [Value(tuple(a.shape), _element(a)) for a in self.inputs]
-        return Runner(
-            self.path,
-            self.default,
-            values,
-            self.options.target,
-            self.options.seed,
-            function=self.function,
-            parameters=self.options.parameters,
-        )
+        return Runner(self.path, self.program, values, self.options.target, self.options.seed)
+
+    @property
+    def _job(self) -> compiler.Job:
+        return compiler.Job(self.options.target, tuple(self.options.flags), 600, self.path)
 
     def ways(
-        self, alternatives: Sequence[Way], store: Store, deadline: float | None
+        self, alternatives: Sequence[Way], means: Means, deadline: float | None
     ) -> list[Tried]:
         """Try each way once; what is in the store is not tried again."""
-        options = self.options
+        options, store = self.options, means.store
         named = f"{self.text} {options.target} {' '.join(options.flags)} {compiler.version()}"
         key = hashlib.sha256(named.encode()).hexdigest()[:16]
         device = device_name(options.target.name)
         known = [ways.tried_of(d) for d in store.ways(key, device)]
-        runner = self._runner()
+        runner = self.runner()
         try:
-            return ways.search(
-                alternatives,
-                self.text,
-                runner,
+            course = ways.Course(
                 known,
-                flags=options.flags,
-                path=self.path,
-                rounds=options.rounds,
+                options.rounds,
                 keep=lambda tried: store.add_way(key, device, tried.as_json()),
                 more=lambda: deadline is None or time.monotonic() < deadline,
+                session=means.session,
             )
+            return ways.search(alternatives, self.text, runner, self._job, course)
         finally:
             runner.close()
 
-    def choose(self, outcome: Outcome) -> None:
+    def choose(self, outcome: Outcome, session: Session) -> None:
         """Time rules, the best ways, and both with the default; the fastest that gains wins."""
         target, flags, path = self.options.target, self.options.flags, self.path
         made: dict[str, tuple[Way | None, list[tuple[ConfigRule, str]], bytes]] = {}
         if outcome.rules:
-            binary, _ = configs.compile_with(
-                self.text, target, [r for r, _ in outcome.rules], flags=flags, path=path
-            )
+            job = compiler.Job(target, tuple(flags), path=path)
+            binary, _ = configs.compile_with(self.text, job, [r for r, _ in outcome.rules])
             made["rules"] = (None, outcome.rules, binary)
         for number, way in enumerate(_gaining(outcome)):
-            text, binary = ways.compiled(
-                way, self.text, target, flags=flags, path=path, timeout=600
-            )
+            text, binary = ways.compiled(way, self.text, self._job, session)
             made[way.name] = (way, [], binary)
             rules = outcome.rules
             if number == 0 and outcome.under is not None and outcome.under.rules:
@@ -215,9 +212,8 @@ class _Program:
             if not rules:
                 continue
             try:
-                with_rules, report = configs.compile_with(
-                    text, target, [r for r, _ in rules], flags=[*flags, *way.flags], path=path
-                )
+                job = compiler.Job(target, (*flags, *way.flags), path=path)
+                with_rules, report = configs.compile_with(text, job, [r for r, _ in rules])
             except (MlirulesError, CheckFailed) as error:
                 outcome.unfit[way.name] = f"the rules do not go with it: {error}"
                 continue
@@ -225,10 +221,10 @@ class _Program:
                 made[f"{way.name} with rules"] = (way, rules, with_rules)
         if not made:
             return
-        runner = self._runner()
+        runner = self.runner()
         try:
             answer = runner.contest(
-                {**{n: b for n, (_, _, b) in made.items()}, "again": self.default},
+                {**{n: b for n, (_, _, b) in made.items()}, "again": self.program.vmfb},
                 rounds=2 * self.options.rounds + 1,
             )
         except RunnerDied as died:
@@ -296,18 +292,22 @@ def candidates_of(dispatch: Dispatch, options: Options, spaces: Sequence[Space])
     return stated or space.enumerate_candidates(dispatch.root, options.target, spaces)
 
 
-def _one(
-    dispatch: Dispatch,
-    share: float,
-    options: Options,
-    store: Store,
-    pool: Workers,
-    spaces: Sequence[Space],
-    outcome: Outcome,
-    watch: Watch,
-    deadline: float | None,
-) -> None:
-    candidates = candidates_of(dispatch, options, spaces)
+@dataclass(frozen=True)
+class _Hunt:
+    """A search under way: what it is asked for, what it works with, what it found."""
+
+    options: Options
+    means: Means
+    spaces: Sequence[Space]
+    outcome: Outcome
+    #: By the clock of :func:`time.monotonic`.
+    deadline: float | None
+
+
+def _one(hunt: _Hunt, dispatch: Dispatch, share: float) -> None:
+    """Search for one dispatch, which takes that ``share`` of the program's time."""
+    options, store, outcome = hunt.options, hunt.means.store, hunt.outcome
+    candidates = candidates_of(dispatch, options, hunt.spaces)
     if not candidates:
         outcome.skipped[dispatch.name] = (
             f"no space for {dispatch.root.kind} on {options.target.kind} fits it"
@@ -321,9 +321,10 @@ def _one(
     tuned.measured = list(measured.values())
     tuned.resumed = len(measured)
     _baseline(task, tuned, store)
-    watch(Event("dispatch", dispatch.name, tuned, total=min(len(candidates), options.budget)))
+    total = min(len(candidates), options.budget)
+    hunt.means.watch(Event("dispatch", dispatch.name, tuned, total=total))
     try:
-        _search(task, tuned, candidates, options, store, pool, measured, watch, deadline)
+        _search(hunt, tuned, candidates, measured)
     finally:
         drifted = _baseline(task, tuned, store)
         tuned.drift = drifted
@@ -344,16 +345,10 @@ def _baseline(task: Task, tuned: Tuned, store: Store) -> float:
 
 
 def _search(
-    task: Task,
-    tuned: Tuned,
-    candidates: Sequence[Candidate],
-    options: Options,
-    store: Store,
-    pool: Workers,
-    measured: dict[str, Measured],
-    watch: Watch,
-    deadline: float | None,
+    hunt: _Hunt, tuned: Tuned, candidates: Sequence[Candidate], measured: dict[str, Measured]
 ) -> None:
+    """Measure candidates in the order asked for, while the budget and the time last."""
+    options, store, pool, task = hunt.options, hunt.means.store, hunt.means.pool, tuned.task
     line = ordering.order(
         options.order,
         candidates,
@@ -369,7 +364,7 @@ def _search(
     for known in measured.values():
         line.tell(known.candidate, known.result)
     done, total = len(measured), min(len(candidates), options.budget)
-    while done < total and (deadline is None or time.monotonic() < deadline):
+    while done < total and (hunt.deadline is None or time.monotonic() < hunt.deadline):
         batch = line.take(pool.width)
         if not batch:
             break
@@ -383,7 +378,7 @@ def _search(
                 binaries[result.binary] = candidate.key
             line.tell(candidate, result)
             done += 1
-            watch(Event("result", "", tuned, made, done, total))
+            hunt.means.watch(Event("result", "", tuned, made, done, total))
 
 
 @dataclass(frozen=True)
@@ -499,27 +494,18 @@ def with_configurations(sources: str, winners: Sequence[Winner], target: Target)
     return measure.annotate(sources, wanted)[0]
 
 
-def _check(
-    program: str,
-    function: str,
-    inputs: Sequence[Any],
-    options: Options,
-    outcome: Outcome,
-    default: bytes,
-    path: str,
-) -> None:
+def _check(whole: _Program, outcome: Outcome) -> None:
     """Drop each winner that makes the program slower or wrong, alone or with the others."""
+    options = whole.options
     target = options.target
-    sources = compiler.lower_to(program, target, measure.SOURCES, flags=options.flags, path=path)
+    job = compiler.Job(target, tuple(options.flags), path=whole.path)
+    sources = compiler.lower_to(whole.text, job, measure.SOURCES)
     names = {t.winner.root.key: t.task.dispatch.name for t in outcome.tuned if t.winner}
 
     def built(winners: Sequence[Winner]) -> bytes:
-        return compiler.compile_module(
+        return compiler.compile_job(
             with_configurations(sources, winners, target),
-            target,
-            flags=options.flags,
-            compile_from=measure.SOURCES,
-            path=path,
+            replace(job, compile_from=measure.SOURCES),
         )
 
     winners = outcome.winners
@@ -527,16 +513,7 @@ def _check(
     if len(winners) > 1:
         for w in winners:
             binaries[names[w.root.key]] = built([w])
-    values = [Value(tuple(a.shape), _element(a)) for a in inputs]
-    runner = Runner(
-        path,
-        default,
-        values,
-        target,
-        options.seed,
-        function=function,
-        parameters=options.parameters,
-    )
+    runner = whole.runner()
     try:
         while binaries:
             answer = runner.contest(binaries, rounds=2 * options.rounds + 1)
@@ -602,9 +579,8 @@ def _write(program: str, options: Options, outcome: Outcome, path: str) -> None:
             continue
         try:
             made = results.rules_of([winner], options.target)
-            report = configs.configure(
-                program, options.target, [r for r, _ in made], flags=options.flags, path=path
-            )
+            job = compiler.Job(options.target, tuple(options.flags), path=path)
+            report = configs.configure(program, job, [r for r, _ in made])
         except (MlirulesError, CheckFailed) as error:
             outcome.dropped[name] = f"its rule does not hold: {error}"
             continue

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree import compiler
-from mlirules.drivers.iree.compiler import CompileError
+from mlirules.drivers.iree.compiler import CompileError, Job
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines import transform as pipeline
 from mlirules.drivers.tuning import measure
@@ -71,10 +72,14 @@ class Way:
         """The rewriting as stages of a pipeline; each must apply."""
         return [Stage(phase="torch", rules=[r]) for r in self.rules]
 
-    def program(self, text: str, target: Target, path: str) -> str:
-        """A program rewritten. Raises CheckFailed for a rule set that does not apply."""
+    def program(self, text: str, target: Target, path: str, session: Session | None = None) -> str:
+        """A program rewritten, in ``session`` (default: that of this thread).
+
+        Raises CheckFailed for a rule set that does not apply.
+        """
+        run = pipeline.Run(session or current())
         for stage in self.stages:
-            done = pipeline.transform(text, stages=[stage], path=path, kind=target.kind)
+            done = pipeline.transform(text, [stage], path=path, kind=target.kind, run=run)
             if not sum(done.applications.values()):
                 raise CheckFailed(f"{stage.rules[0]} does not apply")
             text = done.text
@@ -215,33 +220,21 @@ def _ways(source: SourceFile) -> Iterator[Way]:
             yield Way(name, tuple(flags), tuple(way.rules), tuple(doc.targets))
 
 
-def compiled(
-    way: Way, program: str, target: Target, *, flags: Sequence[str], path: str, timeout: float
-) -> tuple[str, bytes]:
+def compiled(way: Way, program: str, job: Job, session: Session | None = None) -> tuple[str, bytes]:
     """A program as a way has it, and its binary. Raises CheckFailed, MlirulesError."""
-    text = way.program(program, target, path)
-    binary = compiler.compile_module(
-        text, target, flags=[*flags, *way.flags], path=path, timeout=timeout
-    )
-    return text, binary
+    text = way.program(program, job.target, job.path, session)
+    return text, compiler.compile_job(text, replace(job, flags=(*job.flags, *way.flags)))
 
 
 def evaluate(
-    way: Way,
-    program: str,
-    runner: Runner,
-    known: dict[str, str],
-    *,
-    flags: Sequence[str],
-    path: str,
-    rounds: int,
+    way: Way, program: str, runner: Runner, job: Job, known: dict[str, str], course: Course
 ) -> Tried:
     """Compile a way, compare its numbers with the default's, and time it.
 
     ``known`` maps the digests of binaries that were timed to names; the default's is in it.
     """
     try:
-        _, binary = compiled(way, program, runner.target, flags=flags, path=path, timeout=600)
+        _, binary = compiled(way, program, job, course.session)
     except CheckFailed as error:
         return Tried(way, "idle", note=str(error))
     except CompileError as error:
@@ -254,7 +247,7 @@ def evaluate(
         return Tried(way, "idle" if idle else "same", binary=digest, note=note)
     known[digest] = way.name
     try:
-        answer = runner.time(binary, rounds=rounds)
+        answer = runner.time(binary, rounds=course.rounds)
     except RunnerDied as died:
         return Tried(way, str(died), binary=digest)
     except MlirulesError as error:
@@ -274,25 +267,33 @@ def evaluate(
     )
 
 
+@dataclass(frozen=True)
+class Course:
+    """What a search among ways goes on from, and how far it goes."""
+
+    #: What was tried before.
+    known: Sequence[Tried]
+    #: Turns of each way with the default.
+    rounds: int
+    #: Gets each result.
+    keep: Callable[[Tried], None]
+    #: Whether there is time for another.
+    more: Callable[[], bool]
+    #: In which programs are rewritten (default: that of this thread).
+    session: Session = field(default_factory=current, compare=False, repr=False)
+
+
 def search(
-    ways: Sequence[Way],
-    program: str,
-    runner: Runner,
-    known: Sequence[Tried],
-    *,
-    flags: Sequence[str],
-    path: str,
-    rounds: int,
-    keep: Callable[[Tried], None],
-    more: Callable[[], bool],
+    ways: Sequence[Way], program: str, runner: Runner, job: Job, course: Course
 ) -> list[Tried]:
-    """Try each way that is not ``known`` while ``more`` says so; ``keep`` gets each result."""
+    """Try each way to compile a program that is not known yet, while there is time."""
+    known = course.known
     done = {t.way: t for t in known}
     binaries = {t.binary: t.way.name for t in known if t.binary and t.state not in ("same", "idle")}
     binaries[measure.digest_of(runner.default)] = "default"
     for way in ways:
-        if way in done or not more():
+        if way in done or not course.more():
             continue
-        done[way] = evaluate(way, program, runner, binaries, flags=flags, path=path, rounds=rounds)
-        keep(done[way])
+        done[way] = evaluate(way, program, runner, job, binaries, course)
+        course.keep(done[way])
     return [done[w] for w in ways if w in done]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from mlirules.drivers.apply.session import current
 from mlirules.drivers.iree.compiler import Program
 from mlirules.drivers.pipelines.transform import Recipe
 from mlirules.drivers.tuning import tuner, ways, written
@@ -45,8 +46,7 @@ def tuned(
         done = tuner.tune(
             whole.rewritten(record=False).text,
             options,
-            store,
-            pool,
+            tuner.Means(store, pool, session=recipe.session or current()),
             path=recipe.path,
             alternatives=ways.load_ways((), recipe.target.kind),
         )

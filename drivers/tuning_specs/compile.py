@@ -18,7 +18,7 @@ from typing import Any
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree import target_facts as targetfacts
-from mlirules.drivers.iree.compiler import CompileError
+from mlirules.drivers.iree.compiler import CompileError, Job
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning_specs.match import Refusal, refusal
 from mlirules.generator.emit import tuning_spec as tuning
@@ -140,14 +140,7 @@ def packs(rules: Sequence[ConfigRule], target: Target, flags: Sequence[str]) -> 
 
 
 def compile_with(
-    text: str,
-    target: Target,
-    rules: Sequence[ConfigRule],
-    *,
-    flags: Sequence[str] = (),
-    path: str = "<string>",
-    timeout: float | None = None,
-    compile_from: str | None = None,
+    text: str, job: Job | Target, rules: Sequence[ConfigRule]
 ) -> tuple[bytes, ConfigReport]:
     """Compile a program with config rules; they are tried in order, and the first that fits wins.
 
@@ -155,49 +148,28 @@ def compile_with(
     :class:`MlirulesError` when no rule is for the target, and CompileError, located in the rule
     when its configuration does not compile.
     """
-    chosen = for_target(rules, target)
+    job = Job.of(job)
+    chosen = for_target(rules, job.target)
     with tempfile.TemporaryDirectory(prefix="mlirules-") as folder:
-        extra, spec, dump = _prepared(chosen, target, Path(folder))
+        extra, spec, dump = _prepared(chosen, job.target, Path(folder))
         try:
-            binary = compiler.compile_module(
-                text,
-                target,
-                flags=[*flags, *extra],
-                path=path,
-                timeout=timeout,
-                compile_from=compile_from,
-            )
+            binary = compiler.compile_job(text, replace(job, flags=(*job.flags, *extra)))
         except CompileError as error:
-            raise _blamed(error, chosen, dump, flags) from error
-        report = prove(dump, chosen, target)
+            raise _blamed(error, chosen, dump, job.flags) from error
+        report = prove(dump, chosen, job.target)
     report.spec = spec
     return binary, report
 
 
-def configure(
-    text: str,
-    target: Target,
-    rules: Sequence[ConfigRule] = (),
-    *,
-    flags: Sequence[str] = (),
-    path: str = "<string>",
-    timeout: float | None = None,
-    compile_from: str | None = None,
-) -> ConfigReport:
+def configure(text: str, job: Job | Target, rules: Sequence[ConfigRule] = ()) -> ConfigReport:
     """Like :func:`compile_with`, but only as far as configurations are chosen; quick."""
-    chosen = for_target(rules, target)
+    job = Job.of(job)
+    chosen = for_target(rules, job.target)
     with tempfile.TemporaryDirectory(prefix="mlirules-") as folder:
-        extra, spec, dump = _prepared(chosen, target, Path(folder))
-        compiler.lower_to(
-            text,
-            target,
-            "executable-configurations",
-            flags=[*flags, *extra],
-            path=path,
-            timeout=timeout,
-            compile_from=compile_from,
-        )
-        report = prove(dump, chosen, target)
+        extra, spec, dump = _prepared(chosen, job.target, Path(folder))
+        asked = replace(job, flags=(*job.flags, *extra))
+        compiler.lower_to(text, asked, "executable-configurations")
+        report = prove(dump, chosen, job.target)
     report.spec = spec
     return report
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlirules.drivers.iree.compiler import Job
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match.indexing import Miss, match_equation
 from mlirules.drivers.tuning_specs.compile import ConfiguredOp, configure
@@ -58,7 +59,7 @@ def diagnoses(
                 f"--target {rule.doc.targets[0]}",
             )
         )
-    report = configure(text, target, [], path=path)
+    report = configure(text, Job(target, path=path), [])
     found = []
     for op in report.ops:
         refused = refusal(rule, op.operation)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from mlirules.api.rules import rule
     from mlirules.api.session import Session
     from mlirules.drivers.iree.compiler import CompileError, compile_module, parse
-    from mlirules.drivers.iree.runtime import run
+    from mlirules.drivers.iree.runtime import Place, run
     from mlirules.drivers.iree.targets import Target
-    from mlirules.drivers.pipelines.transform import Pipeline, Transformed, transform
+    from mlirules.drivers.pipelines.transform import Pipeline, Run, Transformed, transform
     from mlirules.language.faults import Fault, MlirulesError, Span
 
 __version__ = package.VERSION
@@ -27,6 +27,8 @@ __all__ = [
     "Fault",
     "MlirulesError",
     "Pipeline",
+    "Place",
+    "Run",
     "Session",
     "Span",
     "Target",
@@ -46,6 +48,8 @@ _HOME = {
     "Fault": "mlirules.language.faults",
     "MlirulesError": "mlirules.language.faults",
     "Pipeline": "mlirules.drivers.pipelines.transform",
+    "Place": "mlirules.drivers.iree.runtime",
+    "Run": "mlirules.drivers.pipelines.transform",
     "Session": "mlirules.api.session",
     "Span": "mlirules.language.faults",
     "Target": "mlirules.drivers.iree.targets",

@@ -11,31 +11,44 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mlirules.drivers.iree import compiler, runtime
-from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines import transform
+from mlirules.drivers.pipelines.transform import Recipe
 from mlirules.language import consent
-from mlirules.language.pipeline import Pipeline
 from mlirules.language.stage import as_data
 from mlirules.support import cache, package
 
-__all__ = ["LIMIT", "content", "kept", "key_of", "tuned_folder"]
+__all__ = ["LIMIT", "Terms", "content", "kept", "key_of", "tuned_folder"]
 
 #: How many programs are kept; the ones made longest ago go first.
 LIMIT = 1024
 _FORMAT = b"mlirules-program-1\n"
 
 
-def key_of(program: bytes, pipeline: Pipeline, target: Target, further: Iterable[str] = ()) -> str:
-    """The name of what ``pipeline`` makes of a program for ``target``.
+@dataclass(frozen=True)
+class Terms:
+    """On what terms the library compiles a program."""
+
+    #: What was compiled before is taken, and what is compiled now is kept.
+    cache: bool
+    #: Ops that no rule converts are left to the compiler's own conversion.
+    fallback: bool = True
+    #: Seconds that go into the search for a faster way to compile it.
+    tune: float = 0.0
+
+
+def key_of(program: bytes, recipe: Recipe, further: Iterable[str] = ()) -> str:
+    """The name of what a recipe makes of a program.
 
     ``program`` is all that the program is, ``further`` what else it depends on. The content of
     rules counts, not where they lie. Raises :class:`MlirulesError` for rules that are wrong.
     """
+    pipeline, target = recipe.pipeline, recipe.target
+    assert pipeline is not None
     digest = hashlib.sha256()
     parts = [
         package.VERSION,
@@ -53,7 +66,9 @@ def key_of(program: bytes, pipeline: Pipeline, target: Target, further: Iterable
         if stage.phase == "configuration":
             parts += _contents(stage.rules)
         else:
-            parts += [f"{e.name} {e.digest}" for e in transform.stage_entries(stage)]
+            parts += [
+                f"{e.name} {e.digest}" for e in transform.stage_entries(stage, recipe.session)
+            ]
     for part in parts:
         digest.update(part.encode() + b"\0")
     digest.update(program)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlirules.api import pages
-from mlirules.api.binaries import content, kept, key_of, tuned_folder
+from mlirules.api.binaries import Terms, content, kept, key_of, tuned_folder
 from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.iree import program
 from mlirules.drivers.iree.calls import Loaded
 from mlirules.drivers.iree.compiler import Program
 from mlirules.drivers.iree.parameters import check as check_archives
+from mlirules.drivers.iree.runtime import Executable
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines.transform import Recipe
@@ -101,18 +102,17 @@ class MlirProgram(CompiledProgram):
 
     def __init__(
         self,
-        binary: bytes,
+        program: Executable,
         facts: Facts,
         name: str,
-        function: str,
-        parameters: Sequence[str],
         types: Sequence[tuple[Sequence[int | None], str]],
         constant: Sequence[int] = (),
     ) -> None:
-        super().__init__(binary, facts, name)
+        super().__init__(program.vmfb, facts, name)
+        self._program = program
         self._constant = frozenset(constant)
-        self.function = function
-        self.parameters = tuple(parameters)
+        self.function = program.function
+        self.parameters = program.parameters
         #: Shape (None: any size) and element type of each argument.
         self.arguments = [(list(shape), element) for shape, element in types]
 
@@ -162,29 +162,14 @@ class MlirProgram(CompiledProgram):
         """Where the time of a call with these arguments goes, dispatch by dispatch."""
         from mlirules.drivers.measure.profile import profile
 
-        return profile(
-            self.binary,
-            [np.asarray(a) for a in args],
-            self.target,
-            function=self.function,
-            seconds=seconds,
-            model=self.name,
-            parameters=self.parameters,
-        )
+        inputs = [np.asarray(a) for a in args]
+        return profile(self._program, inputs, self.target, seconds=seconds, model=self.name)
 
     def export(self, path: str | Path) -> Path:
         """Write a folder to deploy: the program, its weights, a manifest, and how to call it."""
-        from mlirules.api.export import write
+        from mlirules.api.export import Deployed, write
 
-        return write(
-            path,
-            self.binary,
-            function=self.function,
-            target=self.target,
-            arguments=self.arguments,
-            archives=self.parameters,
-            applications=self.applications,
-        )
+        return write(path, Deployed(self._program, self.target, self.arguments, self.applications))
 
 
 def shares(result: Any, other: Any) -> bool:
@@ -207,14 +192,13 @@ def _memory(value: Any) -> tuple[int, int]:
 def compile_program(
     recipe: Recipe,
     source: Program,
+    terms: Terms,
     *,
-    fallback: bool,
-    cache: bool,
     function: str | None,
     parameters: Sequence[str],
-    tune: float = 0.0,
 ) -> MlirProgram:
     """Compile a program by its recipe. Raises MlirulesError."""
+    tune, fallback = terms.tune, terms.fallback
     name = recipe.path
     functions = numerics.functions(source, function)
     entry, types = next(iter(functions.items()))
@@ -230,7 +214,7 @@ def compile_program(
             data = content(source.module)
             made, said = tuned(
                 recipe,
-                lambda: Program(parsed(data, name)),
+                lambda: Program(parsed(data, name, recipe.session)),
                 tune,
                 tuned_folder(key),
                 tuple(parameters),
@@ -248,7 +232,8 @@ def compile_program(
     further = (*recipe.flags, *map(str, recipe.configs), str(fallback))
     assert recipe.pipeline is not None
     further += (f"tune {tune:g}",) if tune else ()
-    key = key_of(content(source.module), recipe.pipeline, recipe.target, further)
-    binary, told, warm = kept(key, make, cache)
+    key = key_of(content(source.module), recipe, further)
+    binary, told, warm = kept(key, make, terms.cache)
     facts = Facts(told, warm, recipe.target)
-    return MlirProgram(binary, facts, name, entry, parameters, types, told["constant"])
+    called = Executable(binary, entry, tuple(parameters))
+    return MlirProgram(called, facts, name, types, told["constant"])

@@ -7,12 +7,14 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mlirules.api import pages
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.parameters import write_archive
+from mlirules.drivers.iree.runtime import Executable
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import MlirulesError
 from mlirules.support import package
@@ -37,32 +39,38 @@ _C = {
 }
 
 
-def write(
-    path: str | Path,
-    binary: bytes,
-    *,
-    function: str,
-    target: Target,
-    arguments: Sequence[tuple[Sequence[int | None], str]],
-    weights: Mapping[str, Any] | None = None,
-    names: Mapping[str, str] | None = None,
-    archives: Sequence[str] = (),
-    applications: Mapping[str, int] | None = None,
-) -> Path:
+@dataclass(frozen=True)
+class Deployed:
+    """What a folder to deploy holds."""
+
+    #: Its archives of weights are copied.
+    program: Executable
+    target: Target
+    #: Shapes (None: any size) and element types.
+    arguments: Sequence[tuple[Sequence[int | None], str]]
+    #: How often each rule applied.
+    applications: Mapping[str, int]
+    #: Weights that lie in no archive yet, by the program's names for them.
+    weights: Mapping[str, Any] = field(default_factory=dict)
+    #: What the model calls these.
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+def write(path: str | Path, what: Deployed) -> Path:
     """Write the folder ``path``, whole or not at all.
 
-    ``weights`` are arrays by the program's names for them, ``names`` what the model calls these;
-    ``archives`` are files of weights that are copied. ``arguments`` are shapes (None: any size) and
-    element types. Raises :class:`MlirulesError` where there is something already.
+    Raises :class:`MlirulesError` where there is something already.
     """
     folder = Path(path)
+    binary, function, target = what.program.vmfb, what.program.function, what.target
+    arguments, weights = what.arguments, what.weights
     if folder.exists():
         raise MlirulesError.at(
             str(folder), "is there already", code="file", suggestion="give a new folder"
         )
     results = next(e.results for e in runtime.entries(binary) if e.name == function)
     files = [_Archive(scope="model", file="weights.irpa")] if weights else []
-    for number, text in enumerate(archives):
+    for number, text in enumerate(what.program.parameters):
         scope, _, file = runtime.scoped(text).partition("=")
         files.append(_Archive(scope, f"weights{number}{Path(file).suffix}", Path(file)))
     taken = [
@@ -85,8 +93,8 @@ def write(
         "results": len(results),
         "program": {"file": "program.vmfb", "sha256": hashlib.sha256(binary).hexdigest()},
         "weights": [{"scope": a.scope, "file": a.file} for a in files],
-        "names": dict(names or {}),
-        "rules": dict(applications or {}),
+        "names": dict(what.names),
+        "rules": dict(what.applications),
     }
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))

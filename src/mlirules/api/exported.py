@@ -10,10 +10,12 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
+from mlirules.api.binaries import Terms
 from mlirules.api.compiled import CompiledProgram, Facts
 from mlirules.api.graphs.plans import Binary, compiled
 from mlirules.api.graphs.programs import GraphProgram, array_of
 from mlirules.drivers.frontend.torch import check_inputs_survived, decomposed
+from mlirules.drivers.iree.runtime import Executable
 from mlirules.drivers.pipelines.transform import Recipe
 from mlirules.language.faults import MlirulesError
 
@@ -36,10 +38,7 @@ def compile_model(
     model: Any,
     example_inputs: Any,
     dynamic_shapes: Any,
-    *,
-    fallback: bool,
-    cache: bool,
-    tune: float = 0.0,
+    terms: Terms,
 ) -> ModelProgram:
     """Compile an ``nn.Module`` or an exported program, by the recipe for one of that name.
 
@@ -79,9 +78,7 @@ def compile_model(
     ]
     by = recipe(name)
     try:
-        binary = compiled(
-            exported.graph_module, held, by, cache=cache, fallback=fallback, tune=tune
-        )
+        binary = compiled(exported.graph_module, held, by, terms)
     except MlirulesError:
         raise
     except Exception as error:
@@ -299,12 +296,11 @@ class ModelProgram(CompiledProgram):
         with tempfile.TemporaryDirectory(prefix="mlirules-") as folder:
             archive = self._weights(Path(folder) / "weights.irpa")
             return profile(
-                self.binary,
+                Executable(self.binary, parameters=(str(archive),) if archive else ()),
                 [to_numpy(v) if isinstance(v, torch.Tensor) else v for v in inputs],
                 self.target,
                 seconds=seconds,
                 model=self.name,
-                parameters=[str(archive)] if archive is not None else (),
             )
 
     def _weights(self, path: Path) -> Path | None:
@@ -322,7 +318,7 @@ class ModelProgram(CompiledProgram):
 
         The program's arguments are the tensors among the model's, in order.
         """
-        from mlirules.api.export import write
+        from mlirules.api.export import Deployed, write
 
         plan = self._graph.plan
         kept = [self._metas[index] for index in plan.arguments]
@@ -334,16 +330,15 @@ class ModelProgram(CompiledProgram):
                 code="deploy",
                 suggestion="export a model that returns its new state",
             )
-        return write(
-            path,
-            self.binary,
-            function="main",
-            target=self.target,
-            arguments=[_type(value) for value in kept],
+        what = Deployed(
+            Executable(self.binary),
+            self.target,
+            [_type(value) for value in kept],
+            self.applications,
             weights={f"p{i}": array_of(self._arguments[i]) for i in plan.held},
             names=self._named,
-            applications=self.applications,
         )
+        return write(path, what)
 
 
 def _type(value: torch.Tensor) -> tuple[list[int | None], str]:

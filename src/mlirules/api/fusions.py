@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mlirules.api.rules import RuleText, rule
@@ -54,8 +55,9 @@ def fusion(
                 code="fusion",
             )
         sizes = _Sizes(names, example_inputs)
-        found, root = _lines(called, owner.pattern, names, example_inputs, sizes, "m", True)
-        made, _ = _lines(called, owner.replacement, names, example_inputs, sizes, "r", False, root)
+        example = _Example(called, names, example_inputs, sizes)
+        found, root = _lines(example, owner.pattern, "m", take_apart=True)
+        made, _ = _lines(example, owner.replacement, "r", root)
         fused: RuleText = rule(
             found,
             types=sizes.types,
@@ -104,21 +106,36 @@ def _element(dtype: Any) -> str:
     return plain or _ELEMENTS.get(word, word) + name[len(word) :]
 
 
+@dataclass(frozen=True)
+class _Example:
+    """The tensors that a rule's functions are traced with."""
+
+    #: The rule's name.
+    called: str
+    #: The functions' parameters, with a tensor each.
+    names: Sequence[str]
+    tensors: Sequence[Any]
+    sizes: _Sizes
+
+
 def _lines(
-    called: str,
+    example: _Example,
     function: Callable[..., Any],
-    names: Sequence[str],
-    tensors: Sequence[Any],
-    sizes: _Sizes,
     prefix: str,
-    take_apart: bool,
     root: str = "",
+    *,
+    take_apart: bool = False,
 ) -> tuple[list[str], str]:
-    """The ops of a function as lines of a rule, and the name of its result."""
+    """The ops of a function as lines of a rule, and the name of its result: ``root`` if given.
+
+    Other names begin with ``prefix``. ``take_apart``: composite ops in their parts.
+    """
     import torch
 
     from mlirules.drivers.frontend.decompositions import dialect_name
     from mlirules.drivers.frontend.torch import decomposed
+
+    called, sizes = example.called, example.sizes
 
     class Traced(torch.nn.Module):
         def forward(self, *values: Any) -> Any:
@@ -126,14 +143,16 @@ def _lines(
 
     try:
         with torch.no_grad():
-            exported = torch.export.export(Traced(), tuple(tensors), strict=False)
+            exported = torch.export.export(Traced(), tuple(example.tensors), strict=False)
         graph = (decomposed(exported) if take_apart else exported).graph
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).split("\n")[0]
         raise MlirulesError.at(
             called, f"torch.export of {function.__name__} raised: {first}", code="fusion"
         ) from error
-    values: dict[Any, str] = dict(zip(graph.find_nodes(op="placeholder"), names, strict=True))
+    values: dict[Any, str] = dict(
+        zip(graph.find_nodes(op="placeholder"), example.names, strict=True)
+    )
     nodes = [n for n in graph.nodes if n.op == "call_function"]
     (result,) = graph.output_node().args[0]
     lines: list[str] = []

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlirules.api.binaries import Terms
 from mlirules.api.results import Applied, Explanation
 from mlirules.api.rules import RuleText
 from mlirules.drivers.apply import programs
@@ -81,7 +82,7 @@ class Session:
         with self.working():
             for stage in base.stages:
                 if stage.phase != "configuration":
-                    transform.library(tuple(stage.rules))
+                    transform.library(tuple(stage.rules), self._kept)
 
     def __repr__(self) -> str:
         return f"Session(target={self.target.name!r}, pipeline={self.pipeline.pipeline!r})"
@@ -109,6 +110,7 @@ class Session:
             flags=self._flags,
             configs=self._configs,
             costs=cost.Settings(self.target, (*self.pipeline.flags, *self._flags)),
+            session=self._kept,
         )
 
     # ------------------------------------------------------------ rewriting
@@ -142,7 +144,7 @@ class Session:
 
         with self.working():
             stages = [s for s in self.pipeline.stages if s.phase != "configuration"]
-            entries = {e.name: e for s in stages for e in transform.stage_entries(s)}
+            entries = {e.name: e for s in stages for e in transform.stage_entries(s, self._kept)}
             if rule not in entries:
                 raise MlirulesError.at(
                     rule,
@@ -150,15 +152,15 @@ class Session:
                     code="no-rule",
                     suggestion=did_you_mean(rule, list(entries)),
                 )
-            matchers = transform.engine_for([entries[rule].rule]).matchers
-            module = programs.parsed(data, path)
+            matchers = transform.engine_for([entries[rule].rule], self._kept).matchers
+            module = programs.parsed(data, path, self._kept)
             found = [d for matcher in matchers.values() for d in diagnoses(matcher, module)]
             return Explanation(rule, (applications or {}).get(rule, 0), found)
 
     def reading(self, data: bytes, path: str) -> ir.Module:
         """A program as it was written down, as a module of this session."""
         with self.working():
-            return programs.parsed(data, path)
+            return programs.parsed(data, path, self._kept)
 
     # ------------------------------------------------------------ compiling
 
@@ -197,9 +199,7 @@ class Session:
                     model,
                     example_inputs,
                     dynamic_shapes,
-                    fallback=fallback,
-                    cache=self.cache,
-                    tune=self.tune,
+                    Terms(self.cache, fallback, self.tune),
                 )
         from mlirules.api.compiled import compile_program
 
@@ -208,29 +208,29 @@ class Session:
             return compile_program(
                 self.recipe(lambda: source, name),
                 source,
-                fallback=fallback,
-                cache=self.cache,
+                Terms(self.cache, fallback, self.tune),
                 function=function,
                 parameters=parameters,
-                tune=self.tune,
             )
 
     def _program(self, source: Any) -> tuple[Program, str]:
         """A program in whatever form, as stages take it: one of its own."""
         path = _path_of(source)
         if path is not None:
-            return programs.load_program(path), str(path)
+            return programs.load_program(path, self._kept), str(path)
         if isinstance(source, ir.Module):
-            return Program(programs.parsed(_bytecode(source))), "<module>"
+            return Program(programs.parsed(_bytecode(source), session=self._kept)), "<module>"
         if isinstance(source, Program):
-            return Program(programs.parsed(_bytecode(source.module)), source.origin), "<module>"
+            return Program(
+                programs.parsed(_bytecode(source.module), session=self._kept), source.origin
+            ), "<module>"
         if isinstance(source, bytes | bytearray | memoryview):
             data = bytes(source)
             if not program.is_bytecode(data):
                 return self._program(_decoded(data))
-            return Program(programs.parsed(data, "<bytecode>")), "<bytecode>"
+            return Program(programs.parsed(data, "<bytecode>", self._kept)), "<bytecode>"
         if isinstance(source, str):
-            return Program(programs.parsed(source, "<string>"), source), "<string>"
+            return Program(programs.parsed(source, "<string>", self._kept), source), "<string>"
         raise MlirulesError.at(
             "<model>",
             f"cannot be compiled: {type(source).__name__}",
@@ -245,7 +245,7 @@ class Session:
     def _ops(self) -> Iterator[frozenset[str]]:
         for stage in self.pipeline.stages:
             if stage.phase == "torch":
-                for entry in transform.stage_entries(stage):
+                for entry in transform.stage_entries(stage, self._kept):
                     yield entry.head.root_ops
 
     def __enter__(self) -> Session:

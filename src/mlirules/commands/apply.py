@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -108,22 +108,24 @@ def command(
     """
     from mlirules.drivers.apply.programs import load_program, read_program
     from mlirules.drivers.apply.run import write_trace
-    from mlirules.drivers.pipelines.transform import transform
+    from mlirules.drivers.pipelines.transform import Run, transform
 
     source = load_program(model)
     # The original is looked at again by these only.
     text = read_program(model) if diff or html is not None or why_not else ""
     line = None if rules is not None else pipeline_for(pipeline, target)
-    stages = _stages(rules, driver, order, full, line, split(only), split(skip))
+    stages = _stages(rules, line, _Driving(driver, order, full), split(only), split(skip))
     done = transform(
         source,
+        stages,
         path=str(model),
-        record=trace is not None or diff or html is not None,
-        texts=trace is not None,
-        max_rewrites=max_rewrites,
-        bound=bound,
-        stages=stages,
         costs=cost_settings(target, measure, line.flags if line is not None else ()),
+        run=Run(
+            record=trace is not None or diff or html is not None,
+            texts=trace is not None,
+            max_rewrites=max_rewrites,
+            bound=bound,
+        ),
     )
     if trace is not None:
         write_trace(trace, done.outcome.applications, done.outcome.decisions)
@@ -179,17 +181,22 @@ def _why_not(text: str, done: Any, stages: list[Any], model: Path) -> list[Any]:
     return why_not(list(matchers.values()), before, after, done.outcome)
 
 
+@dataclass(frozen=True)
+class _Driving:
+    """How rules are driven over a program, as far as the command line says."""
+
+    driver: Driver | None
+    order: Order | None
+    full: bool
+
+
 def _stages(
-    rules: list[str] | None,
-    driver: Driver | None,
-    order: Order | None,
-    full: bool,
-    line: Any,
-    only: list[str],
-    skip: list[str],
+    rules: list[str] | None, line: Any, driving: _Driving, only: list[str], skip: list[str]
 ) -> list[Any]:
+    """The stages of the rules, or the torch stages of the pipeline ``line`` without any."""
     from mlirules.language.stage import Stage
 
+    driver, order, full = driving.driver, driving.order, driving.full
     chosen = driver or Driver.GREEDY
     if order is not None and chosen is not Driver.GREEDY:
         raise MlirulesError.at(

@@ -104,10 +104,8 @@ def command(
             forms,
             inputs,
             chosen,
+            measuring.Budget(rounds, seconds, timeout),
             function=name,
-            rounds=rounds,
-            seconds=seconds,
-            timeout=timeout,
             parameters=parameters or (),
         )
     report = {

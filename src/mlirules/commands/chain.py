@@ -15,15 +15,15 @@ from mlirules.language.stage import Stage
 def explain(rules: str, model: Path, target: str, limit: int, as_json: bool) -> None:
     """Show the steps from the program to the cheapest one that the rules come to."""
     from mlirules.drivers.apply.programs import load_program
-    from mlirules.drivers.pipelines.transform import transform
+    from mlirules.drivers.pipelines.transform import Run, transform
 
     stage = Stage(phase="torch", rules=split([rules]), driver="saturate")
     done = transform(
         load_program(model),
+        [stage],
         path=str(model),
-        record=True,
-        stages=[stage],
         costs=cost_settings(target, False, ()),
+        run=Run(record=True),
     )
     steps = done.outcome.applications
     for said in done.notes:

@@ -32,7 +32,8 @@ from mlirules.language.faults import CheckFailed
 
 if TYPE_CHECKING:
     from mlirules.drivers.pipelines.transform import Recipe
-    from mlirules.drivers.quality.checked import Checked
+    from mlirules.drivers.quality.checked import Call, Checked
+    from mlirules.drivers.quality.verify import Tolerance
     from mlirules.drivers.tuning_specs.compile import ConfigReport
 
 EXAMPLE = "mlirules compile model.mlir --target cpu --no-fallback -o model.vmfb"
@@ -121,11 +122,16 @@ def command(
     for said in done.notes:
         warn(said)
     say_unapplied(rules, done.applications)
-    checked = (
-        _checked(recipe, binary, golden, function, rtol, atol, parameters or ())
-        if check or golden is not None
-        else None
-    )
+    checked = None
+    if check or golden is not None:
+        from mlirules.drivers.quality.checked import Call
+        from mlirules.drivers.quality.verify import Tolerance
+
+        call = Call(function=function)
+        if golden is not None:
+            call = Call(*golden_of(recipe, golden, function), function)
+        tolerance = Tolerance(rtol, atol) if rtol is not None or atol is not None else None
+        checked = _checked(recipe, binary, call, tolerance, parameters or ())
     written = output or model.with_suffix(".vmfb")
     write_bytes(written, binary)
     if trace is not None:
@@ -162,30 +168,20 @@ def command(
 def _checked(
     recipe: Recipe,
     binary: bytes,
-    golden: Path | None,
-    function: str | None,
-    rtol: float | None,
-    atol: float | None,
+    call: Call,
+    tolerance: Tolerance | None,
     parameters: Sequence[str],
 ) -> Checked:
     """Check a compiled program. Raises :class:`CheckFailed` when a result differs."""
     from mlirules.drivers.quality import checked as checking
-    from mlirules.drivers.quality.verify import WHOLE_PROGRAMS, Tolerance
+    from mlirules.drivers.quality.verify import WHOLE_PROGRAMS
 
-    inputs = expect = None
-    if golden is not None:
-        inputs, expect = golden_of(recipe, golden, function)
-    tolerance = WHOLE_PROGRAMS
-    if rtol is not None or atol is not None:
-        tolerance = Tolerance(rtol, atol)
     with working(f"checking {recipe.path} on {recipe.target}"):
         checked = checking.check(
             recipe,
             binary,
-            tolerance=tolerance,
-            inputs=inputs,
-            expect=expect,
-            function=function,
+            tolerance=tolerance or WHOLE_PROGRAMS,
+            call=call,
             parameters=parameters,
         )
     if checked.failed:

@@ -140,7 +140,9 @@ def _run(target: Any) -> dict[str, Any]:
         report["untimed"] = f"stock IREE does not compile it: {error.faults[0].message:.60}"
         return report
     with working(f"timing on {target}"):
-        found = child.compare({"stock": stock, "rules": binary}, inputs, target, seconds=3.0)
+        found = child.compare(
+            {"stock": stock, "rules": binary}, inputs, target, child.Budget(seconds=3.0)
+        )
     timings = found.comparison.timings
     report["ms"], report["stock_ms"] = (1e3 * timings[n].median for n in ("rules", "stock"))
     report["ratio"] = str(found.comparison.ratio("rules"))

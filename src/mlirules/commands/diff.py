@@ -128,7 +128,7 @@ def _phases(paths: list[str], phases: str, target: str, pipeline: str | None) ->
     from mlirules.drivers.apply.programs import read_program
     from mlirules.drivers.irdiff.changes import compare
     from mlirules.drivers.iree.targets import Target
-    from mlirules.drivers.pipelines.transform import Pipeline, program_at
+    from mlirules.drivers.pipelines.transform import Pipeline, Recipe, program_at
 
     names = split([phases])
     if len(names) != 2 or len(paths) != 1:
@@ -144,7 +144,7 @@ def _phases(paths: list[str], phases: str, target: str, pipeline: str | None) ->
     programs = []
     for name in names:
         with working(f"{path} at {name}"):
-            programs.append(program_at(text, chosen, name, line, path=str(path)))
+            programs.append(program_at(Recipe(text, chosen, line, str(path)), name))
     return compare(programs[0], programs[1], names=(f"{path} ({names[0]})", f"{path} ({names[1]})"))
 
 

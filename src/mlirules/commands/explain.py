@@ -104,11 +104,11 @@ def command(
 def _reached(text: str, model: Path, phase: str, target: str | None, pipeline: str | None) -> str:
     """The program as the pipeline's stages for a phase find it."""
     from mlirules.drivers.iree.targets import Target
-    from mlirules.drivers.pipelines.transform import Pipeline, program_at
+    from mlirules.drivers.pipelines.transform import Pipeline, Recipe, program_at
 
     line = None if pipeline is None else Pipeline.load(pipeline)
     chosen = Target.parse(target or (line.targets[0] if line else "cpu"))
-    return program_at(text, chosen, phase, line, path=str(model), before=True)
+    return program_at(Recipe(text, chosen, line, str(model)), phase, before=True)
 
 
 def _rule(name: str) -> Any:

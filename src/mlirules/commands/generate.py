@@ -114,17 +114,15 @@ def command(
                     )
                 )
                 if "transform" in chosen:
-                    parts.append(
-                        transformspec.artefacts(
-                            loaded,
-                            forms.stem_of(path),
-                            output,
-                            program=module,
-                            require=not may_idle,
-                            kind=target.partition(":")[0],
-                            templates=styles,
-                        )
+                    spec = transformspec.transform_spec(
+                        loaded,
+                        forms.stem_of(path),
+                        program=module,
+                        require=not may_idle,
+                        kind=target.partition(":")[0],
+                        templates=styles,
                     )
+                    parts.append(transformspec.artefacts(spec, forms.stem_of(path), output))
             for one in parts:
                 written |= forms.write(one, output)
                 made.files |= one.files

@@ -57,6 +57,7 @@ def command(
 ) -> None:
     """Compile a program, run it with the profiler, and list its dispatches by time."""
     from mlirules.drivers.iree import runtime
+    from mlirules.drivers.iree.runtime import Executable
     from mlirules.drivers.measure import profile as profiling
 
     old = profiling.load(compare) if compare is not None else None
@@ -84,14 +85,12 @@ def command(
         with working(f"profiling {name} on {chosen}"):
             profiles.append(
                 profiling.profile(
-                    binary,
+                    Executable(binary, name, tuple(parameters or ())),
                     given,
                     chosen,
-                    function=name,
                     seconds=seconds,
                     model=str(model),
                     timeout=timeout,
-                    parameters=parameters or (),
                 )
             )
         if len(calls) > 1:

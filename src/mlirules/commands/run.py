@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.text import Text
 
@@ -27,6 +27,9 @@ from mlirules.commands.options import Argument, Exit, Option
 from mlirules.commands.recipes import recipe_for
 from mlirules.language import consent
 from mlirules.language.faults import CheckFailed, MlirulesError
+
+if TYPE_CHECKING:
+    from mlirules.drivers.pipelines.transform import Recipe
 
 EXAMPLE = "mlirules run model.mlir --target cpu --input '2x3xf32=1 2 3 4 5 6'"
 
@@ -80,14 +83,32 @@ def command(
     from mlirules.drivers.iree.targets import Target
 
     chosen = Target.parse(target)
-    binary, signature = _binary(model, chosen, pipeline, rules, no_fallback, extra or [], timeout)
+    if model.suffix == ".vmfb":
+        if pipeline or rules or no_fallback or extra:
+            raise MlirulesError.at(
+                str(model),
+                "is compiled already: pipeline, rules and compiler flags have no effect",
+                code="compiled",
+            )
+        # It does not tell its arguments' element types.
+        binary, signature = model.read_bytes(), ("", list[str | None]())
+    else:
+        recipe = recipe_for(
+            model, chosen.name, pipeline=pipeline, rules=rules, flags=extra or [], timeout=timeout
+        )
+        binary, signature = _binary(recipe, rules, fallback=not no_fallback)
     name = function or _only_function(binary, model)
     elements = signature[1] if signature[0] == name else []
     arguments = _inputs(inputs, golden, elements)
     here = chosen.kind == "cpu" and timeout is None and not consent.current().used
     with working(f"running {name} on {chosen}"), stoppable() if here else nullcontext():
         results = runtime.run(
-            binary, arguments, chosen, name, timeout=timeout, parameters=parameters or ()
+            binary,
+            arguments,
+            chosen,
+            name,
+            parameters=parameters or (),
+            place=runtime.Place(timeout=timeout),
         )
     if output is not None:
         from mlirules.drivers.frontend.torch import write_arrays
@@ -115,34 +136,14 @@ def command(
 
 
 def _binary(
-    model: Path,
-    target: Any,
-    pipeline: str | None,
-    rules: list[str] | None,
-    no_fallback: bool,
-    extra: list[str],
-    timeout: float | None,
+    recipe: Recipe, rules: list[str] | None, *, fallback: bool
 ) -> tuple[bytes, tuple[str, list[str | None]]]:
-    """The program compiled, and its function with the element types of the arguments.
-
-    A .vmfb does not tell those.
-    """
+    """The program compiled, and its function with the element types of the arguments."""
     from mlirules.drivers.measure import numerics
 
-    if model.suffix == ".vmfb":
-        if pipeline or rules or no_fallback or extra:
-            raise MlirulesError.at(
-                str(model),
-                "is compiled already: pipeline, rules and compiler flags have no effect",
-                code="compiled",
-            )
-        return model.read_bytes(), ("", [])
-    recipe = recipe_for(
-        model, target.name, pipeline=pipeline, rules=rules, flags=extra, timeout=timeout
-    )
     name, arguments = numerics.signature(recipe.program())
-    with working(f"compiling {model} for {target}"):
-        binary, done = recipe.compile(fallback=not no_fallback)
+    with working(f"compiling {recipe.path} for {recipe.target}"):
+        binary, done = recipe.compile(fallback=fallback)
     for said in done.notes:
         warn(said)
     say_unapplied(rules, done.applications)

@@ -119,12 +119,10 @@ def command(
             done = tuner.tune(
                 text,
                 options,
-                store,
-                pool,
+                tuner.Means(store, pool, view.watch),
                 path=str(model),
                 spaces=known,
                 alternatives=others,
-                watch=view.watch,
             )
     finally:
         pool.close()

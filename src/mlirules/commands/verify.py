@@ -36,7 +36,7 @@ from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 if TYPE_CHECKING:
     from mlirules.drivers.iree.targets import Target
     from mlirules.drivers.pipelines.transform import Recipe
-    from mlirules.drivers.quality.verify import Report, Settings
+    from mlirules.drivers.quality.verify import Report, Settings, Tolerance
 
 EXAMPLE = "mlirules verify model.mlir --rules torch/to-linalg --targets cpu,vulkan"
 
@@ -87,6 +87,7 @@ def command(
     """
     from mlirules.drivers.iree.targets import Target
     from mlirules.drivers.quality import custom_ops
+    from mlirules.drivers.quality.verify import Tolerance
 
     chosen = [Target.parse(name) for name in split(targets) or ["cpu"]]
     if rule_gate is not None:
@@ -106,7 +107,8 @@ def command(
             code="reference",
             suggestion="compiler or torch",
         )
-    settings = _settings(chosen, sizes, inputs, rtol, atol, seed, reference)
+    tolerance = Tolerance(rtol, atol) if rtol is not None or atol is not None else None
+    settings = _settings(chosen, sizes, inputs, tolerance, seed, reference)
     settings.function = function
     settings.parameters = parameters or ()
     recipes = {
@@ -137,13 +139,12 @@ def _settings(
     targets: list[Any],
     sizes: list[str] | None,
     inputs: Path | None,
-    rtol: float | None,
-    atol: float | None,
+    tolerance: Tolerance | None,
     seed: int,
     reference: str,
 ) -> Settings:
     from mlirules.drivers.iree import runtime
-    from mlirules.drivers.quality.verify import WHOLE_PROGRAMS, Settings, Tolerance
+    from mlirules.drivers.quality.verify import WHOLE_PROGRAMS, Settings
 
     try:
         given = [tuple(int(n) for n in s.split(",") if n) for s in sizes or ()]
@@ -152,11 +153,10 @@ def _settings(
             "--sizes", f"not numbers: {sizes}", code="sizes", suggestion="--sizes 1,4 --sizes 7,3"
         ) from None
     arrays = runtime.load_npz(inputs) if inputs is not None else None
-    said = rtol is not None or atol is not None
     return Settings(
         targets,
         given or [(), (1,), (5,)],
-        Tolerance(rtol, atol) if said else WHOLE_PROGRAMS,
+        tolerance or WHOLE_PROGRAMS,
         seed,
         inputs=arrays,
         first=reference,

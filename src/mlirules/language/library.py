@@ -275,7 +275,7 @@ class _Pack:
     def entries(self, file: Path, order: int, *, alone: bool) -> list[Entry]:
         """The rules in a file; none for a config rule beside others. Raises MlirulesError."""
         found = self.contents.of(str(file))
-        raw, digest = found.raw, found.digest
+        digest = found.digest
         kept = self.heads.get(digest)
         if kept is None:
             return self._compiled(file, digest, order, alone=alone)
@@ -284,14 +284,15 @@ class _Pack:
         bodies = [self.bodies[start : start + length] for *_, start, length in kept]
         self.used[digest] = bodies
         return [
-            self._entry(file, raw, digest, head, body, order + n, n)
+            self._entry(file, found, head, body, order + n, n)
             for n, ((*head, _, _), body) in enumerate(zip(kept, bodies, strict=True))
         ]
 
     def _entry(
-        self, file: Path, raw: bytes, digest: str, head: list[Any], body: bytes, order: int, n: int
+        self, file: Path, found: Content, head: list[Any], body: bytes, order: int, n: int
     ) -> Entry:
-        path, ops = str(file), self.ops
+        """What a file says of its rule of number ``n``, whose place among all is ``order``."""
+        path, ops, raw = str(file), self.ops, found.raw
 
         def read() -> Rule:
             if not body:
@@ -302,7 +303,7 @@ class _Pack:
             return _decoded(json.loads(body), path, raw.decode("utf-8"), n)
 
         made = _head(head)
-        return Entry(made, path, self._origin(file, made.name, head[-1]), order, digest, read)
+        return Entry(made, path, self._origin(file, made.name, head[-1]), order, found.digest, read)
 
     def _origin(self, file: Path, name: str, family: bool) -> str:
         folder, _, last = str(file).rpartition(os.sep)

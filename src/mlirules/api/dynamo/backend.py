@@ -15,7 +15,7 @@ from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
 
-from mlirules.api.dynamo.builder import Built, build
+from mlirules.api.dynamo.builder import Asked, Built, build
 from mlirules.api.dynamo.partition import ATTENTION
 from mlirules.api.dynamo.report import Reports
 from mlirules.api.rules import RuleText
@@ -122,15 +122,9 @@ class Backend:
         def compiler(part: str) -> Callable[[GraphModule, Sequence[Any]], Any]:
             def compile_part(graph: GraphModule, _inputs: Sequence[Any]) -> Any:
                 held = _weights() if part == "inference" and options.freeze else ()
-                make = functools.partial(
-                    build,
-                    session,
-                    graph,
-                    name=f"graph {number} {part}",
-                    reports=self.reports,
-                    strict=options.strict,
-                    check=options.check,
-                )
+                name = f"graph {number} {part}"
+                asked = Asked(session, name, self.reports, options.strict, options.check)
+                make = functools.partial(build, asked, graph)
                 # Constants of the graph are read: tensors as they are, not as PyTorch traces them.
                 with unset_fake_temporarily():
                     made = make(held)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import GraphModule, Node
 
+from mlirules.api.binaries import Terms
 from mlirules.api.dynamo.partition import (
     BESIDE,
     PREFIX,
@@ -28,7 +30,7 @@ from mlirules.language.faults import CheckFailed
 if TYPE_CHECKING:
     from mlirules.api.session import Session
 
-__all__ = ["Built", "build"]
+__all__ = ["Asked", "Built", "build"]
 
 #: What differs by more is wrong, by the type's precision: relative to the largest value.
 _TOLERANCES = {
@@ -60,23 +62,28 @@ class Built:
         return self._run(given)
 
 
-def build(
-    session: Session,
-    module: GraphModule,
-    held: Collection[int],
-    *,
-    name: str,
-    reports: Reports,
-    strict: bool = False,
-    check: bool = False,
-) -> Built:
+@dataclass(frozen=True)
+class Asked:
+    """How a graph is to be compiled, and where that is noted."""
+
+    session: Session
+    #: What messages call the graph.
+    name: str
+    reports: Reports
+    #: What cannot be compiled is an error.
+    strict: bool = False
+    #: The first call's results are compared with those of PyTorch.
+    check: bool = False
+
+
+def build(asked: Asked, module: GraphModule, held: Collection[int]) -> Built:
     """Compile a graph, with its arguments ``held`` as weights.
 
-    What cannot be compiled runs eagerly and is noted in ``reports``; with ``strict`` it is an
-    error. With ``check`` the first call's results are compared with those of PyTorch.
+    What cannot be compiled runs eagerly and is noted in the reports.
 
-    Raises :class:`CheckFailed` with ``strict``, with every op and its reason.
+    Raises :class:`CheckFailed` where that is asked to be an error, with every op and its reason.
     """
+    session, name = asked.session, asked.name
     started = time.perf_counter()
     refused = Refusals()
     for node in module.graph.nodes:
@@ -85,7 +92,7 @@ def build(
             refused.nodes[node.name] = why
     run, programs = _built(session, module, held, refused, name)
     eager = refused.eager(module.graph)
-    if strict and eager:
+    if asked.strict and eager:
         raise CheckFailed(
             f"{name}: strict, and not all of it compiles:\n" + "\n".join(map(str, eager))
         )
@@ -105,8 +112,8 @@ def build(
         tuple(dict.fromkeys(note for p in programs for note in p.binary.notes)),
         eager,
     )
-    reports.add(facts)
-    if check and programs:
+    asked.reports.add(facts)
+    if asked.check and programs:
         run = _checked(run, module, name)
     return Built(run, programs, facts)
 
@@ -119,7 +126,7 @@ def _built(
     def trial(node: Node) -> Exception | None:
         try:
             with session.working():
-                compiled(alone(module, node), (), recipe, cache=session.cache)
+                compiled(alone(module, node), (), recipe, Terms(session.cache))
         except Exception as error:  # noqa: BLE001 - the importer raises what it likes
             return error
         return None
@@ -130,7 +137,7 @@ def _built(
         if not out:
             try:
                 with session.working():
-                    binary = compiled(module, held, recipe, cache=session.cache, tune=session.tune)
+                    binary = compiled(module, held, recipe, Terms(session.cache, tune=session.tune))
                 program = GraphProgram(binary, session.target.device)
             except Exception as error:  # noqa: BLE001 - the importer raises what it likes
                 refused.blame(error, computing(module.graph) or nodes, trial)
@@ -167,7 +174,7 @@ def _parts(
         try:
             with session.working():
                 own = [i for i, n in enumerate(given[child]) if n in weights]
-                binary = compiled(part, own, recipe, cache=session.cache, tune=session.tune)
+                binary = compiled(part, own, recipe, Terms(session.cache, tune=session.tune))
             program = GraphProgram(binary, session.target.device)
         except Exception as error:  # noqa: BLE001 - the importer raises what it likes
             inside = [originals[n.name] for n in computing(part.graph) if n.name in originals]

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from mlirules.api.binaries import kept, key_of, tuned_folder
+from mlirules.api.binaries import Terms, kept, key_of, tuned_folder
 from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.iree import fx
 from mlirules.drivers.iree.compiler import Program
@@ -245,17 +245,13 @@ def compiled(
     module: GraphModule,
     held: Collection[int],
     recipe: Recipe,
-    *,
-    cache: bool,
-    fallback: bool = True,
-    tune: float = 0.0,
+    terms: Terms,
 ) -> Binary:
     """Compile a graph by a recipe, whose source is not looked at, unless it is kept.
 
-    With ``tune``, so many seconds go into the search for a faster way to compile it.
-
     Raises what the importer raises, and what :meth:`Recipe.compile` raises.
     """
+    tune, fallback = terms.tune, terms.fallback
     part, plan = planned(module, held)
     if plan.empty:
         return Binary(b"", plan, {}, (), (), True)
@@ -266,7 +262,7 @@ def compiled(
         imported.operation.write_bytecode(data)
 
         def source() -> Program:
-            return Program(parsed(data.getvalue(), recipe.path))
+            return Program(parsed(data.getvalue(), recipe.path, recipe.session))
 
         made, notes = replace(recipe, source=source), list[str]()
         if tune:
@@ -283,8 +279,8 @@ def compiled(
     assert recipe.pipeline is not None
     further = (*recipe.flags, *map(str, recipe.configs), str(fallback), torch.__version__)
     further += (f"tune {tune:g}",) if tune else ()
-    key = key_of(fingerprint(part, plan), recipe.pipeline, recipe.target, further)
-    vmfb, told, warm = kept(key, make, cache)
+    key = key_of(fingerprint(part, plan), recipe, further)
+    vmfb, told, warm = kept(key, make, terms.cache)
     constant = set(told["constant"])
     results = tuple(
         Result(**{**asdict(r), "dims": r.dims, "copy": True})
