@@ -239,6 +239,39 @@ def test_a_session_that_is_given_is_the_only_one(tmp_path: Path) -> None:
     assert len(session._engines)
 
 
+#: Where a driver may ask which session the thread is in, other than for a default.
+ASKING = (
+    "drivers/apply/programs.py",
+    "drivers/quality/mutation.py",
+    "drivers/quality/studio.py",
+)
+
+
+def test_drivers_are_given_their_session() -> None:
+    """`current()` stands for a session that was not given, and for nothing else."""
+    asking = set()
+    for file in (ROOT / "drivers").rglob("*.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        imported = {
+            alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            and (node.module or "").startswith("mlirules.drivers.apply")
+            for alias in node.names
+        }
+        defaults = {
+            id(node.values[-1])
+            for node in ast.walk(tree)
+            if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                named = node.func.id
+                if named in imported & {"current", "shared_context"} and id(node) not in defaults:
+                    asking.add(str(file.relative_to(ROOT)))
+    assert sorted(asking) == sorted(ASKING)
+
+
 def test_sessions_come_and_go() -> None:
     """A pattern set that outlived its context would end the process."""
     for _ in range(5):

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from mlirules.drivers.apply.engine import Engine
-from mlirules.drivers.apply.programs import parsed, shared_context
+from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.apply.run import Options
+from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.results import Diagnosis
 from mlirules.drivers.quality.remarks import left_open
@@ -40,21 +41,24 @@ class _Known:
     programs: list[Program | str] = field(default_factory=list)
 
 
-def analyse(rules: Sequence[Rule]) -> list[Fault]:
+def analyse(rules: Sequence[Rule], session: Session | None = None) -> list[Fault]:
     """The findings about one rule set, as warnings and remarks located in the rules."""
+    session = session or current()
     out: list[Fault] = []
     for rule in rules:
         out += named_otherwise(rule)
-        out += unknown_attributes(rule)
+        out += unknown_attributes(rule, session)
         out += without_consent(rule)
-        out += left_open(rule)
-    known = {rule.name: _Known(rule, Search(rule, rewrite=False)) for rule in rules}
+        out += left_open(rule, session)
+    known = {
+        rule.name: _Known(rule, Search(rule, rewrite=False, session=session)) for rule in rules
+    }
     for entry in known.values():
         entry.programs = _programs(entry)
         if not entry.programs:
             out += never_holding(entry.search)
     out += _overlaps(rules, known)
-    out += _loops(rules, known)
+    out += _loops(rules, known, session)
     return out
 
 
@@ -87,7 +91,7 @@ def without_consent(rule: Rule) -> Iterator[Fault]:
         yield replace(consent.missing(need), severity="warning")
 
 
-def unknown_attributes(rule: Rule) -> Iterator[Fault]:
+def unknown_attributes(rule: Rule, session: Session) -> Iterator[Fault]:
     """Attributes of a rule's ops that the installed compiler's ops do not have."""
     calls = [(p.line, c) for p in rule.match for c in nested_calls(p.equation.call)]
     calls += [
@@ -97,7 +101,7 @@ def unknown_attributes(rule: Rule) -> Iterator[Fault]:
     ]
     for line, call in calls:
         for name, value in call.attrs:
-            if not has_attribute(call.fn, name):
+            if not has_attribute(call.fn, name, session):
                 span = line.text.span(value.pos, max(1, value.end - value.pos))
                 yield Fault(
                     span,
@@ -109,12 +113,12 @@ def unknown_attributes(rule: Rule) -> Iterator[Fault]:
                 )
 
 
-def has_attribute(op: str, name: str) -> bool:
+def has_attribute(op: str, name: str, session: Session | None = None) -> bool:
     """Whether an op has an attribute of its own by this name."""
     for value in ('"mlirules.probe"', "unit"):
         text = f'"{op}"() <{{{name} = {value}}}> : () -> ()'
         try:
-            said = str(ir.Module.parse(text, shared_context()))
+            said = str(ir.Module.parse(text, (session or current()).context))
         except ir.MLIRError as error:
             said = str(error)
         # An attribute of the op is converted, or shown with the op; any other is dropped.
@@ -253,18 +257,18 @@ def _own(loses: _Known, wins: _Known) -> bool:
 # ---- loops ---------------------------------------------------------------------------------------
 
 
-def _loops(rules: Sequence[Rule], known: dict[str, _Known]) -> list[Fault]:
+def _loops(rules: Sequence[Rule], known: dict[str, _Known], session: Session) -> list[Fault]:
     """Rules that undo each other, seen to go on on a program of their tests."""
     out = []
     for component in _components(rules):
-        engine = Engine(component, shared_context())
+        engine = Engine(component, session.context)
         told: set[str] = set()
         for rule in component:
             for program in known[rule.name].programs:
                 if rule.name in told:
                     break
                 text = known[rule.name].search.text(program)
-                module = parsed(text)
+                module = parsed(text, session=session)
                 try:
                     engine.run(module, Options(driver="greedy", bound=LOOP_BOUND))
                 except MlirulesError as error:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mlirules.drivers.apply.run import Application
+from mlirules.drivers.apply.session import Session
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import child, numerics
@@ -273,17 +274,18 @@ def ablate(
     out = []
     for rule in ["", *counts]:
         step(rule or "all rules")
-        stages = _without(pipeline.stages, rule) if rule else list(pipeline.stages)
+        stages = _without(pipeline.stages, rule, recipe.session) if rule else list(pipeline.stages)
         kept = replace(pipeline, stages=stages)
         out.append(_timed(replace(recipe, pipeline=kept), rule, repeat))
     return out
 
 
-def _without(stages: Sequence[Stage], rule: str) -> list[Stage]:
+def _without(stages: Sequence[Stage], rule: str, session: Session | None) -> list[Stage]:
     kept = []
     for stage in stages:
         free = replace(stage, expect=None, expect_rules={})
-        names = [r.name for r in stage_rules(stage)] if stage.phase != "configuration" else []
+        rewriting = stage.phase != "configuration"
+        names = [r.name for r in stage_rules(stage, session)] if rewriting else []
         if rule not in names:
             kept.append(free)
         elif len(names) > 1:

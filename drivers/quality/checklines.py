@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mlirules.drivers.apply.programs import parsed, shared_context
+from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.apply.run import Options
+from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.matcher import Matcher
-from mlirules.drivers.pipelines.transform import engine_for
 from mlirules.drivers.quality.ruletest import filecheck, run_test
 from mlirules.language import outputs
 from mlirules.language.edit import with_value
@@ -41,12 +41,13 @@ _SILENT = re.compile(
 )
 
 
-def update(path: str | Path) -> list[str]:
+def update(path: str | Path, session: Session | None = None) -> list[str]:
     """Write the CHECK lines and reasons that a rule file lacks, or that no longer hold.
 
     A test that holds is left as it is. Returns what was written, in words; an empty list: nothing.
     Raises :class:`MlirulesError` for a file that is wrong otherwise.
     """
+    session = session or current()
     source = load_yaml(path)
     tests = source.data.get("tests") if isinstance(source.data, dict) else None
     if kind_of(source) == "config" or not isinstance(tests, list):
@@ -60,14 +61,14 @@ def update(path: str | Path) -> list[str]:
     rules = rules_of(source, ops=compiler.op_oracle)
     said = []
     for i in range(len(tests)):
-        key, value = _missing(_of_members(source, rules, i), source, i)
+        key, value = _missing(_of_members(source, rules, i), source, i, session)
         if key:
             text = with_value(load_yaml(path, text), ("tests", i), key, value)
             said.append(f"{path}: wrote `{key}:` of the test {tests[i]['name']!r}")
     if said:
         for written in rules_of(load_yaml(path, text), ops=compiler.op_oracle):
             for test in written.tests:
-                result = run_test(written, test, devices=[])
+                result = run_test(written, test, devices=[], session=session)
                 if not result.passed:
                     where = written.source.span_at(("tests", written.tests.index(test)))
                     raise MlirulesError(
@@ -93,20 +94,22 @@ def _of_members(source: SourceFile, rules: Sequence[Rule], i: int) -> list[tuple
     ]
 
 
-def _missing(held: list[tuple[Rule, Test]], source: SourceFile, i: int) -> tuple[str, str]:
+def _missing(
+    held: list[tuple[Rule, Test]], source: SourceFile, i: int, session: Session
+) -> tuple[str, str]:
     """The key that a test lacks, or that no longer holds, and what belongs there; else nothing."""
     if not held:
         return "", ""
     first = held[0][1]
     if first.unchanged is not None and first.because is None:
-        reasons = {_reason(rule, test.unchanged or "") for rule, test in held}
+        reasons = {_reason(rule, test.unchanged or "", session) for rule, test in held}
         return ("because", reasons.pop()) if len(reasons) == 1 and "" not in reasons else ("", "")
     programs = [
         (rule, test.input, test.check)
         for rule, test in held
         if test.input is not None and test.check is not None
     ]
-    if not any(c.strip() == _PLACEHOLDER or _fails(r, p, c) for r, p, c in programs):
+    if not any(c.strip() == _PLACEHOLDER or _fails(r, p, c, session) for r, p, c in programs):
         return "", ""
     given = source.data["tests"][i].get("check")
     if not isinstance(given, str):
@@ -118,12 +121,12 @@ def _missing(held: list[tuple[Rule, Test]], source: SourceFile, i: int) -> tuple
                 "mend them by hand, or write `check:` without `any:` and run this again",
             )
         )
-    every = [(rule, program, lines_for(rule, program)) for rule, program, _ in programs]
+    every = [(rule, program, lines_for(rule, program, session)) for rule, program, _ in programs]
     # What holds for each: one's lines, or those that all of them have.
     common = [line for line in every[0][2] if all(line in lines for _, _, lines in every)]
     for lines in (*(lines for _, _, lines in every), common):
         check = "\n".join(lines)
-        if all(_tells(rule, program, check) for rule, program, _ in every):
+        if all(_tells(rule, program, check, session) for rule, program, _ in every):
             return "check", check
     shown = "; ".join(f"{rule.name}: {', '.join(lines)}" for rule, _, lines in every[:3])
     raise MlirulesError(
@@ -136,23 +139,25 @@ def _missing(held: list[tuple[Rule, Test]], source: SourceFile, i: int) -> tuple
     )
 
 
-def _tells(rule: Rule, program: str, check: str) -> bool:
+def _tells(rule: Rule, program: str, check: str, session: Session) -> bool:
     """Whether CHECK lines tell what a rule makes from the program."""
-    before = str(_module(rule, program))
-    return bool(check) and not _fails(rule, program, check) and bool(filecheck(check, before))
+    before = str(_module(rule, program, session))
+    return (
+        bool(check) and not _fails(rule, program, check, session) and bool(filecheck(check, before))
+    )
 
 
-def _module(rule: Rule, text: str) -> Any:
-    return parsed(text, rule.path)
+def _module(rule: Rule, text: str, session: Session) -> Any:
+    return parsed(text, rule.path, session)
 
 
-def _rewritten(rule: Rule, text: str) -> Any:
+def _rewritten(rule: Rule, text: str, session: Session) -> Any:
     """The program after the rule; ops that stood there before carry a mark."""
-    module = _module(rule, text)
-    with shared_context():
+    module = _module(rule, text, session)
+    with session.context:
         for op in ops_below(module.operation):
             op.attributes[_OLD] = ir.UnitAttr.get()
-    count = engine_for([rule]).run(module, Options(driver="greedy")).total
+    count = session.engine_for([rule]).run(module, Options(driver="greedy")).total
     if not count:
         raise MlirulesError(
             Fault(
@@ -164,31 +169,31 @@ def _rewritten(rule: Rule, text: str) -> Any:
     return module
 
 
-def _fails(rule: Rule, text: str, check: str) -> bool:
-    module = _module(rule, text)
-    engine_for([rule]).run(module, Options(driver="greedy"))
+def _fails(rule: Rule, text: str, check: str, session: Session) -> bool:
+    module = _module(rule, text, session)
+    session.engine_for([rule]).run(module, Options(driver="greedy"))
     return bool(filecheck(check, str(module)))
 
 
-def _reason(rule: Rule, text: str) -> str:
+def _reason(rule: Rule, text: str, session: Session) -> str:
     """The one line that refuses a program; empty when there is not exactly one."""
-    matcher = Matcher(rule, shared_context())
+    matcher = Matcher(rule, session.context)
     found = [
         matcher.diagnose(op)
-        for op in ops_below(_module(rule, text).operation)
+        for op in ops_below(_module(rule, text, session).operation)
         if op.name in rule.root_ops
     ]
     lines = {str(d.refusals[0].line) for d in found if d.refusals}
     return lines.pop() if len(lines) == 1 else ""
 
 
-def lines_for(rule: Rule, text: str) -> list[str]:
+def lines_for(rule: Rule, text: str, session: Session) -> list[str]:
     """CHECK lines for what a rule makes of a program.
 
     Raises :class:`MlirulesError` when the rule does not apply, or no line tells the result from
     the program.
     """
-    module = _rewritten(rule, text)
+    module = _rewritten(rule, text, session)
     made = [op for op in ops_below(module.operation) if _OLD not in op.attributes]
     left = {op.name for op in ops_below(module.operation)}
     label = next((op for op in ops_below(module.operation) if op.name == "func.func"), None)
@@ -207,7 +212,7 @@ def lines_for(rule: Rule, text: str) -> list[str]:
         for name in sorted(rule.op_names)
         if name not in left and not _SILENT.match(name)
     ][-1:]
-    after, before = str(module), str(_module(rule, text))
+    after, before = str(module), str(_module(rule, text, session))
     for wired in (True, False):
         lines = [*head, *_op_lines(telling, wired), *gone]
         check = "\n".join(lines)

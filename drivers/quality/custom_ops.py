@@ -71,7 +71,7 @@ def of_recipe(recipe: Recipe) -> dict[str, Reference]:
         entry.path: entry
         for stage in pipeline.stages
         if stage.phase == "torch"
-        for entry in stage_entries(stage)
+        for entry in stage_entries(stage, recipe.session)
         if not consent.ships(entry.path)
     }
     return of_rules(entry.rule for entry in entries.values())

@@ -9,9 +9,9 @@ import numpy as np
 
 from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.apply.run import Options
+from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics
-from mlirules.drivers.pipelines.transform import engine_for
 from mlirules.drivers.quality.custom_ops import ReferenceFailed, of_rules
 from mlirules.drivers.quality.verify import Comparison, Counterexample, Settings, Tolerance, verify
 from mlirules.language.faults import MlirulesError
@@ -56,17 +56,18 @@ class GateResult:
         }
 
 
-def run_gate(rule: Rule, targets: Sequence[Target]) -> GateResult:
+def run_gate(rule: Rule, targets: Sequence[Target], session: Session | None = None) -> GateResult:
     """Rewrite the programs of a rule's positive tests and verify each on edge values.
 
     The reference is PyTorch where it is installed, else the compiler without the rule.
     """
     result = GateResult(rule)
+    session = session or current()
     for test in rule.tests:
         if test.input is None:
             continue
         try:
-            _test(rule, test, targets, result)
+            _test(test, targets, result, session)
         except MlirulesError as error:
             said = error.faults[0].message.splitlines()[0][:200]
             told = isinstance(error, ReferenceFailed) or error.faults[0].code == "consent"
@@ -77,10 +78,11 @@ def run_gate(rule: Rule, targets: Sequence[Target]) -> GateResult:
     return result
 
 
-def _test(rule: Rule, test: Test, targets: Sequence[Target], result: GateResult) -> None:
+def _test(test: Test, targets: Sequence[Target], result: GateResult, session: Session) -> None:
+    rule = result.rule
     assert test.input is not None
-    module = parsed(test.input, rule.path)
-    if not engine_for([rule]).run(module, Options()).total:
+    module = parsed(test.input, rule.path, session)
+    if not session.engine_for([rule]).run(module, Options()).total:
         result.problems.append(f"{test.name}: the rule did not apply")
         return
     spec = test.run or RunSpec()

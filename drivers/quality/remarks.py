@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mlirules.drivers.apply.engine import Engine
-from mlirules.drivers.apply.programs import parsed, shared_context
+from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.apply.run import Options
+from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.results import Match
 from mlirules.drivers.measure import numerics
@@ -102,7 +103,7 @@ def said_equal(rule: Rule) -> set[frozenset[str]]:
 # ---------------------------------------------------------------- tests
 
 
-def left_open(rule: Rule) -> Iterator[Fault]:
+def left_open(rule: Rule, session: Session | None = None) -> Iterator[Fault]:
     """What no test of the rule would notice, as remarks."""
     computes = any(isinstance(m, (ast.IndexEquation, BodyText)) for _, m in rule.rewrite)
     positive = [test for test in rule.tests if test.input is not None]
@@ -115,7 +116,7 @@ def left_open(rule: Rule) -> Iterator[Fault]:
             "note",
         )
     yield from _low_bits(rule)
-    yield from alike(rule)
+    yield from alike(rule, session or current())
 
 
 def _low_bits(rule: Rule) -> Iterator[Fault]:
@@ -180,7 +181,7 @@ def _high(tests: Sequence[Test]) -> str:
     return f"{max(test.run.high for test in tests if test.run is not None):g}"
 
 
-def untrue(rule: Rule) -> Iterator[Fault]:
+def untrue(rule: Rule, session: Session | None = None) -> Iterator[Fault]:
     """What a rule's tests say of it that is not so: applications, refusals, lines of the result.
 
     The rule is applied to the tests' programs; nothing is compiled and nothing runs.
@@ -189,10 +190,10 @@ def untrue(rule: Rule) -> Iterator[Fault]:
     if need is not None and not consent.admitted(need):
         return
     for test in rule.tests:
-        yield from run_test(rule, test, devices=[]).faults
+        yield from run_test(rule, test, devices=[], session=session).faults
 
 
-def alike(rule: Rule) -> Iterator[Fault]:
+def alike(rule: Rule, session: Session) -> Iterator[Fault]:
     """Sizes of one tensor that are equal in every test: its dims may be exchanged, unnoticed."""
     pairs: dict[tuple[str, str], str] = {}
     for name, (_, decl) in rule.types.items():
@@ -202,7 +203,7 @@ def alike(rule: Rule) -> Iterator[Fault]:
     need = native(rule)
     if not pairs or (need is not None and not consent.admitted(need)):
         return
-    matched = [m.env for m in _matches(rule)]
+    matched = [m.env for m in _matches(rule, session)]
     equal = said_equal(rule)
     for (a, b), name in pairs.items():
         held = [(env.get(a), env.get(b)) for env in matched]
@@ -220,13 +221,13 @@ def alike(rule: Rule) -> Iterator[Fault]:
             )
 
 
-def _matches(rule: Rule) -> Iterator[Match]:
-    matcher = Engine([rule], shared_context()).matchers[rule.name]
+def _matches(rule: Rule, session: Session) -> Iterator[Match]:
+    matcher = Engine([rule], session.context).matchers[rule.name]
     for test in rule.tests:
         if test.input is None:
             continue
         try:
-            module = parsed(test.input, rule.path)
+            module = parsed(test.input, rule.path, session)
         except MlirulesError:
             continue
         for op in ops_below(module.operation):
@@ -239,24 +240,27 @@ def _matches(rule: Rule) -> Iterator[Match]:
 # ---------------------------------------------------------------- beside other rules
 
 
-def shadowed_by(rules: Sequence[Rule], others: Sequence[Rule]) -> list[Fault]:
+def shadowed_by(
+    rules: Sequence[Rule], others: Sequence[Rule], session: Session | None = None
+) -> list[Fault]:
     """Those of ``rules`` that apply to none of their own tests' programs beside ``others``.
 
     Whatever their roots are: all of them are run together, as one stage with ``others`` first.
     """
+    session = session or current()
     out = []
     for rule in rules:
         beside = [other for other in others if other.name != rule.name]
-        together = Engine([*beside, rule], shared_context())
-        alone = Engine([rule], shared_context())
+        together = Engine([*beside, rule], session.context)
+        alone = Engine([rule], session.context)
         taken: dict[str, str] = {}
         applies = False
         for test in rule.tests:
             if test.input is None or applies:
                 continue
-            if not _counts(alone, test.input, rule).get(rule.name):
+            if not _counts(alone, test.input, rule, session).get(rule.name):
                 continue
-            counts = _counts(together, test.input, rule)
+            counts = _counts(together, test.input, rule, session)
             applies = bool(counts.get(rule.name))
             taken |= {name: test.input for name in counts if name != rule.name}
         if applies or not taken:
@@ -277,9 +281,9 @@ def shadowed_by(rules: Sequence[Rule], others: Sequence[Rule]) -> list[Fault]:
     return out
 
 
-def _counts(engine: Engine, text: str, rule: Rule) -> dict[str, int]:
+def _counts(engine: Engine, text: str, rule: Rule, session: Session) -> dict[str, int]:
     try:
-        module = parsed(text, rule.path)
+        module = parsed(text, rule.path, session)
         options = Options(driver="greedy", bound=_BOUND, fold=False)
         return dict(engine.run(module, options).counts)
     except MlirulesError:

@@ -15,13 +15,13 @@ from filecheck.parser import Parser, pattern_for_opts
 
 from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.apply.run import Options
+from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree import runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.liveness import Frozen
 from mlirules.drivers.match.results import Around, Refusal
 from mlirules.drivers.measure import numerics, together
-from mlirules.drivers.pipelines.transform import engine_for
 from mlirules.drivers.quality import custom_ops
 from mlirules.drivers.quality.bounds import Checked, with_checks
 from mlirules.language import reference
@@ -82,14 +82,19 @@ class TestResult:
 
 
 def run_test(
-    rule: Rule, test: Test, *, devices: Sequence[str] | None = None, bounds: bool = True
+    rule: Rule,
+    test: Test,
+    *,
+    devices: Sequence[str] | None = None,
+    bounds: bool = True,
+    session: Session | None = None,
 ) -> TestResult:
     """Run one inline test; ``devices`` says where numbers are compared, if the test asks for it.
 
     Each is a kind of target, or a CPU by name (``cpu:x86-64-v3``), compared with the program as it
     is on the CPU of this machine. ``bounds``: a kernel that reads or writes beyond a buffer fails.
     """
-    (result,) = run_tests([(rule, test)], devices=devices, bounds=bounds)
+    (result,) = run_tests([(rule, test)], devices=devices, bounds=bounds, session=session)
     return result
 
 
@@ -98,17 +103,22 @@ def run_tests(
     *,
     devices: Sequence[str] | None = None,
     bounds: bool = True,
+    session: Session | None = None,
 ) -> list[TestResult]:
-    """Run inline tests of rules, compiling what they run together."""
+    """Run inline tests of rules, compiling what they run together.
+
+    Rules are applied in ``session``, where binaries are kept, too (default: that of this thread).
+    """
+    session = session or current()
     tests = list(tests)
     results = [TestResult(rule, test) for rule, test in tests]
     asked: list[tuple[TestResult, Target, str, Checked | None]] = []
     for (rule, test), result in zip(tests, results, strict=True):
         try:
             if test.unchanged is not None:
-                _unchanged(rule, test, result)
+                _unchanged(rule, test, result, session)
             else:
-                targets = _rewritten(rule, test, result, devices, bounds)
+                targets = _rewritten(rule, test, result, devices, bounds, session)
                 asked += [(result, *target) for target in targets]
         except MlirulesError as error:
             result.problems.append(str(error))
@@ -117,7 +127,7 @@ def run_tests(
     runs = [
         (result, target, made)
         for result, target, made, checks in asked
-        if checks is None or _within_bounds(result, target, made, checks)
+        if checks is None or _within_bounds(result, target, made, checks, session)
     ]
     expected = _expected(runs)
     runs = [run for run in runs if id(run[0]) not in expected or expected[id(run[0])] is not None]
@@ -126,12 +136,14 @@ def run_tests(
         for r, target, made in runs
         if r.test.run is not None
     ]
-    for (result, _, _), problems in zip(runs, numerics.compare_all(compared), strict=True):
+    for (result, _, _), problems in zip(runs, numerics.compare_all(compared, session), strict=True):
         result.problems += problems
     return results
 
 
-def _within_bounds(result: TestResult, target: Target, made: str, checks: Checked) -> bool:
+def _within_bounds(
+    result: TestResult, target: Target, made: str, checks: Checked, session: Session
+) -> bool:
     """Whether the kernels of a program stay within their buffers; the result tells otherwise."""
     test = result.test
     assert isinstance(test, Test) and test.run is not None
@@ -141,7 +153,7 @@ def _within_bounds(result: TestResult, target: Target, made: str, checks: Checke
     _, arguments = numerics.signature(test.input or "")
     inputs = numerics.inputs_of(test.run, arguments)
     try:
-        binary = together.binary(made, target)
+        binary = together.binary(made, target, session)
         calls = [(checks.function, values) for _, values in inputs]
         done = runtime.run_each(binary.vmfb, calls, target)
     except MlirulesError as error:
@@ -191,26 +203,27 @@ def _expected(
     return out
 
 
-def example(rule: Rule) -> tuple[Test, str] | None:
+def example(rule: Rule, session: Session | None = None) -> tuple[Test, str] | None:
     """The rule's first positive test and what the rule makes of its program, as MLIR text.
 
     Raises :class:`MlirulesError` when the program is wrong or the rule does not apply to it.
     """
+    session = session or current()
     for test in rule.tests:
         if test.input is not None:
-            module = _parse(test.input, rule, test)
-            if not _apply(rule, module):
+            module = _parse(test.input, rule, test, session)
+            if not _apply(rule, module, session):
                 raise MlirulesError.at(rule.path, f"does not apply to {test.name!r}", code="test")
             return test, str(module)
     return None
 
 
-def _parse(text: str, rule: Rule, test: Test) -> Any:
+def _parse(text: str, rule: Rule, test: Test, session: Session) -> Any:
     index = rule.tests.index(test)
     key = "unchanged" if test.unchanged is not None else "input"
     mark = rule.source.text_at(("tests", index, key))
     try:
-        return parsed(text, rule.path)
+        return parsed(text, rule.path, session)
     except MlirulesError as error:
         faults = []
         for fault in error.faults:
@@ -226,9 +239,9 @@ def _parse(text: str, rule: Rule, test: Test) -> Any:
         raise MlirulesError(faults) from None
 
 
-def _apply(rule: Rule, module: Any, kind: str = "cpu", cpu: str = "") -> int:
+def _apply(rule: Rule, module: Any, session: Session, kind: str = "cpu", cpu: str = "") -> int:
     options = Options(driver="greedy", fold=False, target=kind, cpu=cpu)
-    return engine_for([rule]).run(module, options).total
+    return session.engine_for([rule]).run(module, options).total
 
 
 def _first_kind(rule: Rule) -> str:
@@ -237,9 +250,9 @@ def _first_kind(rule: Rule) -> str:
     return kinds[0] if kinds and "cpu" not in kinds else "cpu"
 
 
-def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
-    module = _parse(test.unchanged or "", rule, test)
-    engine = engine_for([rule])
+def _unchanged(rule: Rule, test: Test, result: TestResult, session: Session) -> None:
+    module = _parse(test.unchanged or "", rule, test, session)
+    engine = session.engine_for([rule])
     refusals: list[Refusal] = []
     candidates = 0
 
@@ -255,7 +268,7 @@ def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
     errors = [refusal.error for refusal in refusals if refusal.error is not None]
     if errors:
         result.problems.append(str(errors[0]))
-    if len(refusals) < candidates or _apply(rule, module, _first_kind(rule)):
+    if len(refusals) < candidates or _apply(rule, module, session, _first_kind(rule)):
         result.tell(
             "the rule applied, but should not have",
             "unchanged",
@@ -274,18 +287,23 @@ def _unchanged(rule: Rule, test: Test, result: TestResult) -> None:
 
 
 def _rewritten(
-    rule: Rule, test: Test, result: TestResult, devices: Sequence[str] | None, bounds: bool
+    rule: Rule,
+    test: Test,
+    result: TestResult,
+    devices: Sequence[str] | None,
+    bounds: bool,
+    session: Session,
 ) -> list[tuple[Target, str, Checked | None]]:
     """Apply the rule and check the IR; returns targets, with programs, to compare numbers on.
 
     With the programs what finds accesses of kernels beyond their buffers.
     """
-    module = _parse(test.input or "", rule, test)
-    count = _apply(rule, module, _first_kind(rule))
+    module = _parse(test.input or "", rule, test, session)
+    count = _apply(rule, module, session, _first_kind(rule))
     result.output = str(module)
     if count == 0:
         reasons = []
-        engine = engine_for([rule])
+        engine = session.engine_for([rule])
         for op in ops_below(module.operation):
             if op.name in rule.root_ops:
                 refusal = engine.explain(rule, op)
@@ -321,9 +339,9 @@ def _rewritten(
                 continue
             output, checks = result.output, None
             if rule.variants:  # a kernel is written for a target
-                module = _parse(test.input or "", rule, test)
+                module = _parse(test.input or "", rule, test, session)
                 architecture = target.architecture if target.kind == "cpu" else ""
-                if not _apply(rule, module, target.kind, architecture):
+                if not _apply(rule, module, session, target.kind, architecture):
                     result.problems.append(f"the rule did not apply for {target}")
                     continue
                 checks = with_checks(module, rule) if bounds else None

@@ -18,8 +18,9 @@ from typing import Any
 from jinja2.sandbox import SandboxedEnvironment
 
 from mlirules.drivers.apply.engine import Engine
-from mlirules.drivers.apply.programs import parsed, shared_context
+from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.apply.run import Options
+from mlirules.drivers.apply.session import current
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.quality.check import check_rule, mlir_faults
@@ -127,9 +128,10 @@ def _program_faults(program: str) -> list[Fault]:
 def _applied(
     rules: list[Rule], program: str, out: dict[str, Any], *, numbers: bool
 ) -> dict[str, Any]:
-    before = str(parsed(program, _PROGRAM))
-    module = parsed(program, _PROGRAM)
-    engine = Engine(rules, shared_context())
+    session = current()  # of the process that answers
+    before = str(parsed(program, _PROGRAM, session))
+    module = parsed(program, _PROGRAM, session)
+    engine = Engine(rules, session.context)
     for rule in rules:
         for found in diagnoses(engine.matchers[rule.name], module):
             if found.applies:

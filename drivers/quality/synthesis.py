@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from mlirules.drivers.apply.programs import parsed, shared_context
+from mlirules.drivers.apply.programs import parsed
+from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.matcher import Matcher
@@ -53,9 +54,11 @@ class Synthesis:
     source: str = ""
 
 
-def synthesise(rule: Rule) -> Synthesis:
-    """Make the programs of a rule. Raises nothing: what cannot be made is said with a reason."""
-    return Search(rule).run()
+def synthesise(rule: Rule, session: Session | None = None) -> Synthesis:
+    """Make the programs of a rule, in ``session`` (default: that of this thread).
+
+    Raises nothing: what cannot be made is said with a reason."""
+    return Search(rule, session=session).run()
 
 
 def conditions(rule: Rule) -> list[Line]:
@@ -90,11 +93,12 @@ def _accepts_all(decl: ast.TypeDecl) -> bool:
 class Search:
     """Looks for programs around one rule. Keep one instance a rule: its verdicts are kept."""
 
-    def __init__(self, rule: Rule, *, rewrite: bool = True) -> None:
+    def __init__(self, rule: Rule, *, rewrite: bool = True, session: Session | None = None) -> None:
         self.rule = rule
+        self.session = session or current()
         # Whether the rewrite is lowered as well before a rule is said to apply.
         self.rewrite = rewrite
-        self.matcher = Matcher(rule, shared_context())
+        self.matcher = Matcher(rule, self.session.context)
         self.by_result = self.matcher.structure.by_result
         self.numbers, self.strings = _literals(rule)
         # Only torch ops are written anew: they have no regions or operand groups, and verifiers of
@@ -145,7 +149,7 @@ class Search:
         """A program as a person would write it: in the ops' own form, values named for theirs."""
         if isinstance(program, str):
             return program
-        module = ir.Module.parse(self.text(program), shared_context())
+        module = ir.Module.parse(self.text(program), self.session.context)
         return "\n".join(str(op) for op in module.body.operations) + "\n"
 
     def judge(self, program: Program | str) -> Diagnosis | None:
@@ -153,7 +157,7 @@ class Search:
         self.tried += 1
         try:
             text = self.text(program)
-            module = ir.Module.parse(text, shared_context())
+            module = ir.Module.parse(text, self.session.context)
         except ir.MLIRError as error:
             first = str(error).split("error:", 1)[-1].strip().split("\n", 1)[0]
             self.unverified[re.sub(r'^"-":\d+:\d+: ', "", first)[:160]] += 1
@@ -180,7 +184,7 @@ class Search:
         known = self._applied.get(text)
         if known is None:
             try:
-                module = ir.Module.parse(text, shared_context())
+                module = ir.Module.parse(text, self.session.context)
             except ir.MLIRError:
                 known = False
             else:
@@ -220,7 +224,7 @@ class Search:
     def from_text(self, text: str) -> list[Program | str]:
         """The places of an inline test at which the rule applies, each as a program."""
         try:
-            module = parsed(text, "")
+            module = parsed(text, "", self.session)
         except MlirulesError:
             return []
         out: list[Program | str] = []
