@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlirules.drivers.apply.programs import shared_context
 from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
@@ -115,7 +116,7 @@ def test_beside_all_other_fusions_attention_is_found() -> None:
     engine = pipeline.engine_for(list(pipeline.rule_set(("torch/fusions",))))
     for name, stage in EACH:
         text = (PROGRAMS / f"{name}.{stage}.mlir").read_text(encoding="utf-8")
-        module = compiler.parse(text, name, pipeline.shared_context())
+        module = compiler.parse(text, name, shared_context())
         engine.run(module, Options(driver="greedy"))
         assert str(module).count("= torch.aten.scaled_dot_product_attention") == 1, (name, stage)
 
@@ -163,7 +164,7 @@ MASKED = """func.func @main(%q: !torch.vtensor<[2,4,3,8],f32>, %k: !torch.vtenso
 def test_masks_are_broadcast_as_in_pytorch(mask: str) -> None:
     """Over batches, heads, queries or keys."""
     text = MASKED.replace("MASK", f"!torch.vtensor<[{mask}>")
-    module = compiler.parse(text, "masked", pipeline.shared_context())
+    module = compiler.parse(text, "masked", shared_context())
     applied = pipeline.engine_for(list(pipeline.rule_set(("torch/cpu",)))).run(module, Options())
     assert applied.counts == {BY_HEADS["mask"]: 1}
     cpu = Target.parse("cpu")
