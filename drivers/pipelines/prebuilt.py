@@ -1,4 +1,4 @@
-"""What a wheel brings ready-made: the shipped pipelines, their rule sets, and the rules' PDL.
+"""What a wheel brings ready-made: shipped pipelines, their rule sets, the rules' PDL, targets.
 
     python -m mlirules.drivers.pipelines.prebuilt FOLDER
 
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.bindings import ir
+from mlirules.drivers.measure import roofline
 from mlirules.generator.emit import pdll
 from mlirules.language import library
 from mlirules.language.pipeline import PIPELINES, Pipeline
@@ -36,7 +37,10 @@ def make(folder: Path) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     names = sorted(path.stem for path in PIPELINES.glob("*.yaml"))
     stages = [stage for name in names for stage in Pipeline.load(name).stages]
-    shutil.copytree(cache.directory() / "pipelines", folder / "pipelines")
+    for path in roofline.PARAMETERS.glob("*.yaml"):
+        roofline.parameters(path.stem)
+    for kind in ("pipelines", "targets"):
+        shutil.copytree(cache.directory() / kind, folder / kind)
     sets = sorted({name for stage in stages for name in stage.rules})
     version = compiler.revision()
     held = {

@@ -102,9 +102,7 @@ def pdl(rules: Sequence[Rule]) -> str:
     return text
 
 
-def ship(
-    rules: Sequence[Rule], folder: Path, split: Callable[[str], Mapping[str, str]]
-) -> None:
+def ship(rules: Sequence[Rule], folder: Path, split: Callable[[str], Mapping[str, str]]) -> None:
     """Keep the rules' PDL below ``folder``, from which the package will read it.
 
     ``split`` gives the patterns of PDL text by their names, each without what is around it: a

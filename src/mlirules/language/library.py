@@ -27,7 +27,14 @@ from mlirules.language.family import members
 from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.notation import ast
 from mlirules.language.rule import BodyText, Line, OpPattern, Rule
-from mlirules.language.rulefiles import LIBRARY, asked_for, duplicate, no_rules, origin_of, rule_files
+from mlirules.language.rulefiles import (
+    LIBRARY,
+    asked_for,
+    duplicate,
+    no_rules,
+    origin_of,
+    rule_files,
+)
 from mlirules.language.source import MAX_BYTES, Path_, SourceFile, Text
 from mlirules.support import cache, package
 from mlirules.support import files as on_disk
@@ -292,7 +299,7 @@ class _Pack:
                 whole = place.resolve()
                 if not whole.is_relative_to(LIBRARY):
                     return None
-                place = whole.relative_to(LIBRARY)  # noqa: PLW2901
+                place = whole.relative_to(LIBRARY)
             said.append(place.as_posix())
         return hashlib.sha256(_json(said)).hexdigest()[:32]
 
@@ -584,6 +591,7 @@ class _KeptDoc:
     _PLAIN: ClassVar[dict[str, Any]] = {
         "rule": "",
         "kind": "",
+        "summary": "",
         "benefit": 1,
         "tags": [],
         "targets": [],

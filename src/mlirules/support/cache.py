@@ -70,7 +70,7 @@ def shipped(kind: str, key: str) -> bytes | None:
 
 @functools.cache
 def _tell(path: str) -> None:
-    """Say once that a file of the package is broken: it is not used, but every start pays for it."""
+    """Say once that a file of the package is broken: it is not used, and every start pays."""
     import logging  # on stderr, where the program that imports this says nothing else
 
     logging.getLogger("mlirules").warning(
