@@ -13,6 +13,7 @@ pyproject.toml, since an sdist and an editable install need setuptools alone.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -100,6 +101,7 @@ def _prebuild(built: Path) -> None:
     """Have the package in the folder ``built`` compile its rules into itself."""
     asked = _wanted()
     out = built / "mlirules" / "prebuilt"
+    shutil.rmtree(out, ignore_errors=True)  # of an earlier build in the same folder
     if asked == "no":
         _tell("MLIRULES_PREBUILT=no: the wheel is built without compiled rules.")
         return

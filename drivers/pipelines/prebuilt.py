@@ -28,13 +28,12 @@ __all__ = ["make", "patterns"]
 
 
 def make(folder: Path) -> str:
-    """Write below ``folder``, which is emptied, what ships ready-made; says in a line what it is.
+    """Write below ``folder`` what ships ready-made; says in a line what it is.
 
     It works in a cache of its own, given by ``MLIRULES_CACHE_DIR``, which must be empty: what is
     kept there goes into the wheel. Raises MlirulesError for faults in what ships, and where
     mlir-pdll is missing.
     """
-    shutil.rmtree(folder, ignore_errors=True)
     names = sorted(path.stem for path in PIPELINES.glob("*.yaml"))
     stages = [stage for name in names for stage in Pipeline.load(name).stages]
     for path in roofline.PARAMETERS.glob("*.yaml"):
