@@ -118,7 +118,7 @@ def ship(rules: Sequence[Rule], folder: Path, split: Callable[[str], Mapping[str
     files.write(folder / _SHIPPED / _hash(_made_by()), cache.checked(data))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4)
 def _shipped(key: str) -> dict[str, str]:
     """The PDL of rules that ship, by a hash of what the template shows; empty in a checkout."""
     data = cache.shipped(_SHIPPED, key)

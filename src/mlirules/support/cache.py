@@ -68,7 +68,7 @@ def shipped(kind: str, key: str) -> bytes | None:
     return found
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def _tell(path: str) -> None:
     """Say once that a file of the package is broken: it is not used, and every start pays."""
     import logging  # on stderr, where the program that imports this says nothing else

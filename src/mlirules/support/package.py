@@ -36,7 +36,7 @@ def code() -> str:
     return hashlib.sha256("\n".join(sorted(listed)).encode()).hexdigest()[:16]
 
 
-@functools.cache
+@functools.lru_cache(maxsize=16)
 def content(folder: str, *endings: str) -> str:
     """A hash of the files below a folder of the package whose names have one of these endings.
 
