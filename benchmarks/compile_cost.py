@@ -8,13 +8,15 @@ here. Both are run in turns as processes of their own. The table gives the media
 by the clock and of the seconds of processor time (children included, which a busy machine disturbs
 less), and their ratios to `iree-compile`, which gets the target's flags and torch input and no
 rule; it is the compiler's own binary, and beside it what pip puts on the path, a script that starts
-it. The caches (rule sets, costs) are warmed by a run that is not counted.
+it. The caches (rule sets, costs) are warmed by a run that is not counted; with `--first` every run
+finds them empty, as the first compile after an installation does.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -28,6 +30,7 @@ from rich.table import Table
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
+from mlirules.support import cache
 
 Seconds = tuple[float, float]  # by the clock, of the processor
 
@@ -50,7 +53,9 @@ def medians(samples: list[Seconds]) -> Seconds:
     return statistics.median(w for w, _ in samples), statistics.median(c for _, c in samples)
 
 
-def compiling(model: Path, pipelines: Sequence[str], rounds: int, table: Table) -> None:
+def compiling(
+    model: Path, pipelines: Sequence[str], rounds: int, table: Table, *, first: bool = False
+) -> None:
     """Rows for one program: iree-compile, and each pipeline."""
     ours = [sys.executable, "-m", "mlirules"]
     with tempfile.TemporaryDirectory() as folder:
@@ -66,6 +71,8 @@ def compiling(model: Path, pipelines: Sequence[str], rounds: int, table: Table) 
         samples: dict[str, list[Seconds]] = {name: [] for name in ways}
         for turn in range(rounds + 1):
             for name, command in ways.items():
+                if first:
+                    shutil.rmtree(cache.directory(), ignore_errors=True)
                 found = run(command)
                 if turn:
                     samples[name].append(found)
@@ -114,14 +121,18 @@ def main() -> None:
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--pipelines", default="cpu,cpu-fast")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--first", action="store_true", help="with nothing kept from earlier runs")
     given = parser.parse_args()
     table = Table(box=None)
     for column in ("program", "by", "s", "CPU s", "ratio", "CPU ratio", "CPU s more"):
         table.add_column(column, justify="left" if column in ("program", "by") else "right")
     commands(given.rounds, table)
     with tempfile.TemporaryDirectory() as folder:
+        if given.first:
+            os.environ["MLIRULES_CACHE_DIR"] = str(Path(folder) / "cache")
         for model in given.models or shipped(Path(folder)):
-            compiling(model, given.pipelines.split(","), given.rounds, table)
+            pipelines = given.pipelines.split(",")
+            compiling(model, pipelines, given.rounds, table, first=given.first)
     Console(width=100).print(table)
 
 

@@ -4,12 +4,16 @@ The package is assembled over symbolic links; an sdist holds copies of what they
 wheel that users get is built from the sdist, and it is that one which is looked into.
 """
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
+import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -38,13 +42,21 @@ def _sources() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist, and the wheel built from it."""
-    out = tmp_path_factory.mktemp("dist")
-    # setuptools writes beside the sources: two workers building in one tree would collide.
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout.
+
+    setuptools writes beside the sources: two workers building in one tree would collide.
+    """
     tree = tmp_path_factory.mktemp("tree") / "mlirules"
     unwanted = shutil.ignore_patterns(".git", ".venv", ".*_cache", "*.egg-info", "build", "dist")
     shutil.copytree(ROOT, tree, symlinks=True, ignore=unwanted)
+    return tree
+
+
+@pytest.fixture(scope="module")
+def built(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, and the wheel built from it."""
+    out = tmp_path_factory.mktemp("dist")
     done = subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(tree)],
         capture_output=True,
@@ -61,6 +73,67 @@ def wheel(built: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def installed(wheel: Path, tmp_path: Path) -> Path:
+    """A folder with what the wheel installs, which a test may change."""
+    folder = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+class Compiled:
+    """What a compile of a small program by what is installed loaded, kept and said."""
+
+    PROGRAM = """
+import json, sys
+from mlirules import cli
+code = None
+try:
+    cli.main()  # not `process`, which ends Python at once
+except SystemExit as ended:
+    code = ended.code
+from mlirules.generator.emit import pdll
+read = [name for name in ("yaml", "pydantic") if name in sys.modules]
+print(json.dumps({"code": code, "read": read, "pdll": pdll.runs()}))
+"""
+
+    def __init__(self, installed: Path, *options: str) -> None:
+        self.cache = installed.parent / "cache"
+        program = installed.parent / "compile.py"
+        program.write_text(self.PROGRAM, encoding="utf-8")
+        model = ROOT / "examples" / "hello_nn_world.mlir"
+        self.binary = installed.parent / "x.vmfb"
+        arguments = ["compile", str(model), *options, "-o", str(self.binary)]
+        done = subprocess.run(
+            [sys.executable, "-P", str(program), *arguments],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(installed),
+                "MLIRULES_CACHE_DIR": str(self.cache),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            cwd=installed.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        self.stderr = done.stderr
+        said = json.loads(done.stdout.splitlines()[-1])
+        assert said["code"] in (0, None), done.stderr
+        #: Which of what reads rule files was loaded.
+        self.read: list[str] = said["read"]
+        #: How often mlir-pdll ran.
+        self.pdll: int = said["pdll"]
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """How many files of each kind the user's cache holds."""
+        folders = sorted(self.cache.iterdir()) if self.cache.exists() else []
+        return {folder.name: len(list(folder.iterdir())) for folder in folders}
+
+
 def test_links_are_relative() -> None:
     for folder in LINKED:
         link = ROOT / "src" / "mlirules" / folder
@@ -72,7 +145,127 @@ def test_links_are_relative() -> None:
 def test_wheel_holds_every_source_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert names == _sources()
+    prebuilt = {name for name in names if name.startswith("mlirules/prebuilt/")}
+    assert names - prebuilt == _sources()
+    kinds = {name.split("/")[2] for name in prebuilt}
+    assert kinds == {"pdl", "pipelines", "rules", "targets"}
+
+
+@pytest.mark.parametrize(
+    "options", [("--pipeline", "cpu"), ("--pipeline", "cpu-fast"), ("--target", "vulkan")]
+)
+def test_the_first_compile_reads_what_was_built_in(
+    installed: Path, options: tuple[str, str]
+) -> None:
+    first = Compiled(installed, *options)
+    assert (first.read, first.pdll, first.kept) == ([], 0, {})
+    assert first.binary.stat().st_size > 0
+
+
+def test_a_pack_that_is_not_whole_is_told_and_made_anew(installed: Path) -> None:
+    packs = sorted((installed / "mlirules" / "prebuilt" / "rules").iterdir())
+    largest = max(packs, key=lambda path: path.stat().st_size)
+    whole = largest.read_bytes()
+    middle = len(whole) // 2
+    largest.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+    first = Compiled(installed, "--pipeline", "cpu")
+    assert f"{largest}: warning[prebuilt]: is not as it was built" in first.stderr
+    assert "pip install --force-reinstall mlirules" in first.stderr
+    assert first.read == ["yaml", "pydantic"]
+    assert first.kept == {"rules": 1}
+    # What was made anew is what was built in.
+    (made,) = (first.cache / "rules").iterdir()
+    assert made.read_bytes() == whole
+    assert Compiled(installed, "--pipeline", "cpu").read == []
+
+
+def test_what_was_edited_where_it_is_installed_takes_effect(installed: Path) -> None:
+    package = installed / "mlirules"
+    rule = next((package / "rules" / "torch" / "to-linalg").rglob("torch-relu-to-linalg.yaml"))
+    state, text = rule.stat(), rule.read_text(encoding="utf-8")
+    rule.write_text(text.replace("max", "min"), encoding="utf-8")
+    # Neither its size nor its time tells.
+    os.utime(rule, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert text != rule.read_text(encoding="utf-8")
+    before = Compiled(installed, "--pipeline", "cpu")
+    assert (before.read, before.kept) == (["yaml", "pydantic"], {"rules": 1})
+    assert Compiled(installed, "--pipeline", "cpu").read == []
+    # The code that reads rules: then nothing holds that was made by it as it was.
+    code = package / "language" / "unify.py"
+    code.write_text(code.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    shutil.rmtree(before.cache)
+    after = Compiled(installed, "--pipeline", "cpu")
+    assert after.kept == {"pipelines": 1, "rules": 2}
+    assert after.stderr == before.stderr
+
+
+def test_without_the_compiler_the_build_says_so(tree: Path, tmp_path: Path) -> None:
+    # A Python with setuptools and nothing else.
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    (tmp_path / "site").mkdir()
+    # Its dist-info names the commands.
+    tool = metadata.distribution("setuptools")
+    for name in {Path(file).parts[0] for file in tool.files or ()} - {"..", "__pycache__"}:
+        (tmp_path / "site" / name).symlink_to(str(tool.locate_file(name)))
+    (tmp_path / "site" / "mlirules_build.py").symlink_to(
+        tree / "build_backend" / "mlirules_build.py"
+    )
+    copy = tmp_path / "tree"
+    shutil.copytree(tree, copy, symlinks=True, ignore=shutil.ignore_patterns("build", "docs"))
+    venv.create(tmp_path / "python", with_pip=False)
+
+    def build(wanted: str) -> subprocess.CompletedProcess[str]:
+        program = "import mlirules_build, sys; mlirules_build.build_wheel(sys.argv[1])"
+        python = str(tmp_path / "python" / "bin" / "python")
+        return subprocess.run(
+            [python, "-P", "-c", program, str(tmp_path / "dist")],
+            env={**environment, "MLIRULES_PREBUILT": wanted},
+            cwd=copy,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    refused = build("require")
+    assert refused.returncode != 0
+    assert "MLIRULES_PREBUILT=require: error[prebuilt]: not installed here: iree" in refused.stderr
+    assert not list((tmp_path / "dist").glob("*.whl"))
+    done = build("")
+    assert done.returncode == 0, done.stderr
+    assert "THE WHEEL IS BUILT WITHOUT COMPILED RULES" in done.stderr
+    (made,) = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(made) as archive:
+        assert not [name for name in archive.namelist() if "/prebuilt/" in name]
+
+
+def test_a_wheel_alone_is_built_with_the_compiler() -> None:
+    program = (
+        "import json, mlirules_build as build\n"
+        "print(json.dumps([build.get_requires_for_build_wheel(),"
+        " build.get_requires_for_build_sdist(), build.get_requires_for_build_editable()]))"
+    )
+
+    def asked(wanted: str) -> list[list[str]]:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT / "build_backend"),
+                "MLIRULES_PREBUILT": wanted,
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return list(json.loads(done.stdout.splitlines()[-1]))
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    of_wheel, of_sdist, of_editable = asked("")
+    assert set(project["dependencies"]) <= set(of_wheel)
+    assert not [name for name in (*of_sdist, *of_editable) if name.startswith("iree")]
+    assert not [name for name in asked("no")[0] if name.startswith("iree")]
 
 
 def test_pytorch_finds_the_backend(wheel: Path) -> None:
@@ -102,6 +295,7 @@ def test_sdist_holds_the_tests_and_no_links(built: Path) -> None:
     assert not [member.name for member in members if member.issym() or member.islnk()]
     names = {member.name.partition("/")[2] for member in members}
     assert {f"src/{name}" for name in _sources()} <= names
+    assert "build_backend/mlirules_build.py" in names
     assert {"lit_tests/lit.cfg.py", "tests/conftest.py", "LICENSE", "CHANGELOG.md"} <= names
 
 

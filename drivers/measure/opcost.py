@@ -15,7 +15,7 @@ import math
 from typing import Any
 
 from mlirules.drivers.match.values import type_info
-from mlirules.drivers.measure.roofline import Class, Parameters
+from mlirules.drivers.measure.parameters import Class, Parameters
 from mlirules.language.values import Tensor
 
 __all__ = ["UNKNOWN_SIZE", "seconds"]

@@ -8,133 +8,55 @@ launch takes
 
 where what fits in a cache moves faster, and memory that is new to the process slower.
 
-Everything about the target comes from ``specs/targets/KIND.yaml``: see :class:`Parameters`.
+Everything about the target comes from ``specs/targets/KIND.yaml``: see
+:class:`~mlirules.drivers.measure.parameters.Parameters`.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
-
-import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
-from mlirules.language.faults import Fault, MlirulesError
-from mlirules.language.reading import load_yaml
-from mlirules.support import package
+from mlirules.drivers.measure.parameters import Class, Parameters
+from mlirules.support import cache, package
 
 PARAMETERS = package.SPECS / "targets"
-
-Class = Literal[
-    "contraction",
-    "strided-contraction",
-    "swapped-contraction",
-    "convolution",
-    "strided-convolution",
-    "depthwise",
-    "scalar-depthwise",
-    "attention",
-    "reduction",
-    "elementwise",
-    "other",
-]
-
-Positive = Annotated[float, Field(gt=0)]
-
-
-class Parameters(BaseModel):
-    """What the model knows of a target."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    target: str = Field(description="The kind: cpu, vulkan, cuda, hip.")
-    summary: str
-    measured: bool = Field(description="Fitted to measurements, or declared from a data sheet.")
-    launch_us: Positive = Field(description="What one more dispatch costs, microseconds.")
-    bandwidth_gbs: Positive = Field(description="Memory traffic, 10^9 bytes a second.")
-    peak_gflops: dict[str, Positive] = Field(
-        description="10^9 operations a second by element type; f32 must be among them."
-    )
-    efficiency: dict[Class, Positive] = Field(
-        description="The share of the peak that the compiler's kernels of a class reach."
-    )
-    row_tile: Annotated[int, Field(ge=1)] = Field(
-        default=1,
-        description="How many places along a row the compiler's kernels of convolutions compute at "
-        "once, at most; it takes a divisor of the row's length, so that no part is left over.",
-    )
-    row_exponent: Annotated[float, Field(ge=0)] = Field(
-        default=0.0,
-        description="Of rows of which it takes d at once (d / row_tile) ** row_exponent of the "
-        "efficiency is left.",
-    )
-    special_flops: Positive = Field(
-        description="How many operations an exponential, a logarithm, an erf ... stands for."
-    )
-    cache_mb: Annotated[float, Field(ge=0)] = Field(
-        description="What a dispatch touches up to this size counts as in a cache, 10^6 bytes."
-    )
-    cache_gbs: Positive = Field(description="Traffic with that cache, 10^9 bytes a second.")
-    fresh_mb: Annotated[float, Field(ge=0)] | None = Field(
-        default=None,
-        description="A result above this size is memory that the process gets anew in each call.",
-    )
-    fresh_gbs: Positive | None = Field(
-        default=None, description="How fast such memory is written the first time."
-    )
-
-    @pydantic.model_validator(mode="after")
-    def _whole(self) -> Parameters:
-        missing = sorted(set(get_args(Class)) - set(self.efficiency))
-        if missing:
-            raise ValueError(f"efficiency of {', '.join(missing)} is missing")
-        if "f32" not in self.peak_gflops:
-            raise ValueError("peak_gflops of f32 is missing")
-        if (self.fresh_mb is None) != (self.fresh_gbs is None):
-            raise ValueError("fresh_mb and fresh_gbs go together")
-        return self
-
-    def memory(self, moved: float, results: Sequence[float]) -> float:
-        """Seconds for ``moved`` bytes, of which results of these sizes are written."""
-        cached = moved <= 1e6 * self.cache_mb
-        seconds = moved / (1e9 * (self.cache_gbs if cached else self.bandwidth_gbs))
-        if self.fresh_mb is not None and self.fresh_gbs is not None:
-            fresh = sum(size for size in results if size > 1e6 * self.fresh_mb)
-            seconds += fresh / (1e9 * self.fresh_gbs)
-        return seconds
-
-    def of_rows(self, length: int) -> float:
-        """The share of a convolution's efficiency that rows of this many places leave."""
-        taken = max(d for d in range(1, self.row_tile + 1) if length % d == 0)
-        return float((taken / self.row_tile) ** self.row_exponent)
-
-    def peak(self, element: str) -> float:
-        """Operations a second for an element type; other types count as f32."""
-        return 1e9 * self.peak_gflops.get(element, self.peak_gflops["f32"])
+#: So many files are kept as they were read.
+_KEPT = 50
 
 
 @functools.lru_cache(maxsize=16)
 def parameters(kind: str, folder: Path = PARAMETERS) -> Parameters:
-    """The parameters of a kind of target. Raises :class:`MlirulesError`, located."""
+    """The parameters of a kind of target. Raises :class:`MlirulesError`, located.
+
+    Kept by the file's content and the code that reads it.
+    """
     path = folder / f"{kind}.yaml"
-    source = load_yaml(path)
     try:
-        return Parameters.model_validate(source.data)
-    except pydantic.ValidationError as error:
-        faults = [
-            Fault(source.span_at(tuple(e["loc"])), "target-parameters", e["msg"])
-            for e in error.errors()
-        ]
-        raise MlirulesError(faults) from None
+        raw = path.read_bytes()
+    except OSError:
+        raw = b""
+    said = f"{package.VERSION}\0{package.content('drivers/measure', '.py')}\0".encode()
+    key = hashlib.sha256(said + raw).hexdigest()[:32]
+    kept = cache.kept("targets", key) if raw else None
+    if kept is not None:
+        return Parameters(**json.loads(kept))
+    from mlirules.drivers.measure import parameters_file
+
+    made = parameters_file.read(path)
+    cache.keep("targets", key, json.dumps(asdict(made)).encode(), limit=_KEPT)
+    return made
 
 
 @dataclass(frozen=True)

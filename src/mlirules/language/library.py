@@ -6,7 +6,9 @@ folder: for every file, by a hash of its content, the ops that its rule is about
 read. Nothing is kept of a file with a fault, and a file that changed is read and checked anew.
 
 What is kept is JSON with a checksum, made for one version of this package, of the compiler and of
-the code that reads rules. Decoding makes nothing but the syntax trees and lines of a rule.
+the code that reads rules. Decoding makes nothing but the syntax trees and lines of a rule. Sets
+that ship are kept so within the package when a wheel is built; what the user's folder has of them
+is newer.
 """
 
 from __future__ import annotations
@@ -25,16 +27,24 @@ from mlirules.language.family import members
 from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.notation import ast
 from mlirules.language.rule import BodyText, Line, OpPattern, Rule
-from mlirules.language.rulefiles import asked_for, duplicate, no_rules, origin_of, rule_files
+from mlirules.language.rulefiles import (
+    LIBRARY,
+    asked_for,
+    duplicate,
+    no_rules,
+    origin_of,
+    rule_files,
+)
 from mlirules.language.source import MAX_BYTES, Path_, SourceFile, Text
 from mlirules.support import cache, package
+from mlirules.support import files as on_disk
 
 # A set that was read before is used without what reads rules, which takes long to load.
 if TYPE_CHECKING:
     from mlirules.language.checks.checker import OpOracle
     from mlirules.language.model import RuleDoc
 
-__all__ = ["Contents", "Entry", "RuleSet", "code", "open_rules", "reachable"]
+__all__ = ["Contents", "Entry", "RuleSet", "code", "open_rules", "reachable", "ship"]
 
 
 @dataclass(frozen=True)
@@ -265,12 +275,33 @@ class _Pack:
         self.bodies: bytes = b""
         self.used: dict[str, list[bytes]] = {}
         self.new = False
-        data = cache.read_checked(self.file)
-        if data is not None:
-            head, _, self.bodies = data.partition(b"\n")
-            found = json.loads(head)
-            if found["stamp"] == self.stamp:
-                self.heads = found["heads"]
+        if not self._take(cache.read_checked(self.file)):
+            name = self.name(path, files[0])
+            if name is not None:
+                self._take(cache.shipped("rules", name))
+
+    def _take(self, data: bytes | None) -> bool:
+        """Use what was kept; False where it is nothing, or made for something else."""
+        if data is None:
+            return False
+        head, _, bodies = data.partition(b"\n")
+        found = json.loads(head)
+        if found["stamp"] != self.stamp:
+            return False
+        self.heads, self.bodies = found["heads"], bodies
+        return True
+
+    def name(self, path: Path, first: Path) -> str | None:
+        """What a set that ships is kept as, wherever the package lies; None for other sets."""
+        said = list(self.stamp)
+        for place in (path, first.resolve()):
+            if place.is_absolute():
+                whole = place.resolve()
+                if not whole.is_relative_to(LIBRARY):
+                    return None
+                place = whole.relative_to(LIBRARY)
+            said.append(place.as_posix())
+        return hashlib.sha256(_json(said)).hexdigest()[:32]
 
     def entries(self, file: Path, order: int, *, alone: bool) -> list[Entry]:
         """The rules in a file; none for a config rule beside others. Raises MlirulesError."""
@@ -341,8 +372,12 @@ class _Pack:
 
     def keep(self) -> None:
         """Write what was read anew."""
-        if not self.new:
-            return
+        if self.new:
+            cache.write_checked(self.file, self.packed())
+            cache.keep_newest(self.file.parent, _PACKS)
+
+    def packed(self) -> bytes:
+        """What is known of the files that were asked for, to be kept."""
         heads: dict[str, list[Any]] = {}
         bodies: list[bytes] = []
         at = 0
@@ -353,19 +388,29 @@ class _Pack:
                 bodies.append(body)
                 at += len(body)
         head = _json({"stamp": self.stamp, "heads": heads})
-        cache.write_checked(self.file, b"\n".join([head, b"".join(bodies)]))
-        cache.keep_newest(self.file.parent, _PACKS)
+        return b"\n".join([head, b"".join(bodies)])
 
 
-@functools.cache
 def code() -> str:
-    """What changes when the code that reads rules does."""
-    folder = Path(__file__).parent
-    listed = [
-        f"{p.relative_to(folder)} {(found := p.stat()).st_size} {found.st_mtime_ns}"
-        for p in sorted(folder.rglob("*.py"))
-    ]
-    return hashlib.sha256("\n".join(listed).encode()).hexdigest()[:16]
+    """What changes when the code that reads rules does, and is the same wherever it lies."""
+    return package.content("language", ".py")
+
+
+def ship(path: str, folder: Path, *, ops: OpOracle, compiler: str) -> list[Entry]:
+    """Read a set that ships, and keep it below ``folder``, from which the package will read it.
+
+    Raises :class:`MlirulesError` for rules with faults and for a set that is not of the library.
+    """
+    files = rule_files(path)
+    pack = _Pack(Path(path), files, ops, compiler, Contents())
+    name = pack.name(Path(path), files[0])
+    if name is None:
+        raise MlirulesError.at(path, "is no rule set that ships", code="no-rules")
+    made: list[Entry] = []
+    for file in files:
+        made += pack.entries(file, len(made), alone=len(files) == 1)
+    on_disk.write(folder / "rules" / name, cache.checked(pack.packed()))
+    return made
 
 
 def _json(value: object) -> bytes:
@@ -547,6 +592,7 @@ class _KeptDoc:
     _PLAIN: ClassVar[dict[str, Any]] = {
         "rule": "",
         "kind": "",
+        "summary": "",
         "benefit": 1,
         "tags": [],
         "targets": [],

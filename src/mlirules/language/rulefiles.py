@@ -87,7 +87,9 @@ def asked_for(path: str | Path, files: list[Path]) -> str | None:
     """The rule that a path asks for where its file holds others, too; None: all that is there."""
     name = Path(path).name
     alone = len(files) == 1 and files[0].name != name and files[0].stem != name
-    return name if alone and not on_disk.is_folder(Path(path)) and _held(files[0], name) else None
+    if not alone or on_disk.is_folder(Path(path)) or on_disk.is_folder(LIBRARY / path):
+        return None
+    return name if _held(files[0], name) else None
 
 
 def _held(file: Path, name: str) -> bool:

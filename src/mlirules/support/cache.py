@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 from pathlib import Path
 
 from mlirules.support import files, package
 
-__all__ = ["directory", "keep", "keep_newest", "kept", "read_checked", "write_checked"]
+__all__ = [
+    "checked",
+    "directory",
+    "keep",
+    "keep_newest",
+    "kept",
+    "read_checked",
+    "shipped",
+    "write_checked",
+]
 
 
 def directory() -> Path:
@@ -25,7 +35,12 @@ def directory() -> Path:
 def write_checked(path: Path, data: bytes) -> None:
     """Write a file for :func:`read_checked`. A folder that cannot be written keeps nothing."""
     with contextlib.suppress(OSError):
-        files.write(path, hashlib.sha256(data).digest() + data)
+        files.write(path, checked(data))
+
+
+def checked(data: bytes) -> bytes:
+    """What is written for ``data``, so that :func:`read_checked` can tell whether it is whole."""
+    return hashlib.sha256(data).digest() + data
 
 
 def read_checked(path: Path) -> bytes | None:
@@ -40,8 +55,29 @@ def read_checked(path: Path) -> bytes | None:
 
 def kept(kind: str, key: str) -> bytes | None:
     """What :func:`keep` kept, here or when the package was built; None: nothing."""
-    found = read_checked(package.PREBUILT / kind / key)
+    found = shipped(kind, key)
     return found if found is not None else read_checked(directory() / kind / key)
+
+
+def shipped(kind: str, key: str) -> bytes | None:
+    """What was kept when the package was built; None: nothing, or a file that was changed since."""
+    path = package.PREBUILT / kind / key
+    found = read_checked(path)
+    if found is None and files.is_file(path):
+        _tell(str(path))
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _tell(path: str) -> None:
+    """Say once that a file of the package is broken: it is not used, and every start pays."""
+    import logging  # on stderr, where the program that imports this says nothing else
+
+    logging.getLogger("mlirules").warning(
+        "%s: warning[prebuilt]: is not as it was built, so what it holds is made anew\n"
+        "      = help: pip install --force-reinstall mlirules",
+        path,
+    )
 
 
 def keep(kind: str, key: str, data: bytes, *, limit: int) -> None:
