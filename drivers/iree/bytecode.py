@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import mmap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from mlirules.drivers.iree.bindings import ir
 
-__all__ = ["MAGIC", "is_aligned", "is_mapped", "parse", "parse_file"]
+__all__ = ["MAGIC", "is_aligned", "is_mapped", "parse", "parse_file", "resource_name", "resources"]
 
 #: How MLIR bytecode begins.
 MAGIC = b"ML\xefR"
@@ -55,6 +57,83 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
         return int.from_bytes(data[at + 1 : at + 9], "little"), at + 9
     more = (first & -first).bit_length()
     return int.from_bytes(data[at : at + more], "little") >> more, at + more
+
+
+#: Sections by their numbers: https://mlir.llvm.org/docs/BytecodeFormat.
+_STRINGS, _RESOURCES, _RESOURCE_PLACES = 0, 5, 6
+#: The kind of a resource that is bytes.
+_BLOB = 0
+
+
+def resources(path: str | Path) -> Mapping[str, memoryview]:
+    """The bytes of a file's resources by their names, mapped; a fault in it leaves them out.
+
+    The bindings give them in no way but printed. The format is that of MLIR's bytecode.
+    """
+    with Path(path).open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    whole = memoryview(mapped)
+    try:
+        return dict(_resources(mapped, whole))
+    except (IndexError, ValueError, KeyError, UnicodeDecodeError):
+        return {}
+
+
+def _resources(data: Any, whole: memoryview) -> Iterator[tuple[str, memoryview]]:
+    sections = dict(_sections(data))
+    if _RESOURCE_PLACES not in sections or _RESOURCES not in sections:
+        return
+    names = _strings(data, *sections[_STRINGS])
+    (at, end), (entry, _) = sections[_RESOURCE_PLACES], sections[_RESOURCES]
+    _external, at = _number(data, at)
+    while at < end:  # groups: of whom (a name, a dialect), how many
+        _owner, at = _number(data, at)
+        count, at = _number(data, at)
+        for _ in range(count):
+            name, at = _number(data, at)
+            size, at = _number(data, at)
+            kind, at = data[at], at + 1
+            if kind == _BLOB and size:
+                alignment, start = _number(data, entry)
+                length, start = _number(data, start)
+                start += -start % alignment
+                yield names[name], whole[start : start + length]
+            entry += size
+
+
+def _sections(data: Any) -> Iterator[tuple[int, tuple[int, int]]]:
+    """The sections' numbers, and where each begins and ends."""
+    at = _number(data, len(MAGIC))[1]
+    at = data.find(b"\0", at) + 1  # who wrote it
+    while at < len(data):
+        number = data[at]
+        length, at = _number(data, at + 1)
+        if number & _ALIGNED:
+            alignment, at = _number(data, at)
+            at += -at % alignment
+        yield number & ~_ALIGNED, (at, at + length)
+        at += length
+
+
+def _strings(data: Any, at: int, end: int) -> list[str]:
+    """The strings of a file: their lengths come last one first, before their bytes."""
+    count, at = _number(data, at)
+    lengths = []
+    for _ in range(count):
+        length, at = _number(data, at)
+        lengths.append(length)
+    found = []
+    start = end - sum(lengths)
+    for length in reversed(lengths):
+        found.append(data[start : start + length - 1].decode())
+        start += length
+    return found
+
+
+def resource_name(printed: str) -> str:
+    """The name in a printed ``dense_resource<name> : type``; an odd one is quoted."""
+    inner = printed[len("dense_resource<") : printed.rindex("> : ")]
+    return inner[1:-1] if inner.startswith('"') else inner
 
 
 def parse(data: bytes, context: Any) -> Any:

@@ -288,17 +288,21 @@ def lower_to(source: Source, job: Job | Target | str, phase: str) -> str:
 
 def lower(source: Program, job: Job, phase: str) -> Program:
     """Like :func:`lower_to`, as a module in the context of the program's."""
-    _check_phase(phase, "--compile-to")
     with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
         output = Path(directory) / "module.mlirbc"
-        extra = [f"--compile-to={phase}", "--emit-mlir-bytecode", "-o", str(output)]
-        _compile(source, job, extra)
+        lower_file(source, job, phase, output)
         try:
             module = program.of_bytecode(output, source.module.context)
         except ir.MLIRError as error:
             after = f"{job.path} after {phase}"
             raise MlirulesError(faults_of(error, "mlir", after, "")) from error
     return Program(module, source.origin)
+
+
+def lower_file(source: Source, job: Job, phase: str, output: Path) -> None:
+    """Like :func:`lower_to`, as bytecode in the file ``output``."""
+    _check_phase(phase, "--compile-to")
+    _compile(source, job, [f"--compile-to={phase}", "--emit-mlir-bytecode", "-o", str(output)])
 
 
 def _compile(source: Source, job: Job, extra: Sequence[str]) -> str:

@@ -188,7 +188,7 @@ def inline_resources(module: ir.Module) -> None:
         if op.name != "torch.vtensor.literal":
             continue
         value = op.attributes["value"]
-        if _unfit(getattr(value, "type", None)) and _is_resource(value):
+        if _unfit(getattr(value, "type", None)) and is_resource(value):
             found.setdefault(value, []).append(op)
     if not found:
         return
@@ -218,7 +218,8 @@ def _unfit(type_: Any) -> bool:
     return bool(math.prod(type_.shape) * element.width <= 8 * _FEW)
 
 
-def _is_resource(value: Any) -> bool:
+def is_resource(value: Any) -> bool:
+    """Whether an attribute is the name of bytes kept beside the program."""
     try:
         ir.DenseResourceElementsAttr(value)
     except ValueError:

@@ -31,6 +31,7 @@ from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.apply.slices import guard_slices
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import Job, Program, ir
+from mlirules.drivers.iree.constants import evaluated, lowered
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines import cost, makeway
 from mlirules.drivers.pipelines.phases import check_dispatched, check_rules
@@ -509,14 +510,14 @@ def _compiled(
         chosen = config_set(sets)[: part.configs]
     if not chosen:
         try:
-            binary = compiler.compile_job(current, job)
+            binary = compiler.compile_job(*evaluated(current, job))
         except compiler.CompileError as error:
             dropped = [flag for flag in flags.own if flag in pipeline.dispensable]
             if not dropped or error.kind == "timeout":
                 raise
             # What the user gives stays.
             kept = (*(flag for flag in flags.own if flag not in dropped), *flags.users)
-            binary = compiler.compile_job(current, replace(job, flags=kept))
+            binary = compiler.compile_job(*evaluated(current, replace(job, flags=kept)))
             done.flags = kept
             why = error.faults[0].message.splitlines()[0]
             done.notes.append(
@@ -574,7 +575,9 @@ def _later_stages(
         wanted = stages or guards
         if not wanted or compiler.PHASES.index(phase) > compiler.PHASES.index(last):
             continue
-        current = compiler.lower(current, replace(job, compile_from=resume), phase)
+        going = replace(job, compile_from=resume)
+        early = phase == "global-optimization"
+        current = lowered(current, going) if early else compiler.lower(current, going, phase)
         resume = phase
         module = current.module
         if phase == before:

@@ -1,0 +1,498 @@
+"""What ops give for constant operands: tensor and linalg ops, evaluated by numpy.
+
+This is for the expressions over weights that the compiler takes out of functions (packing, turning,
+scaling them), so a value is an array of the type that MLIR says, and what is not known here is told
+by :class:`Unknown` rather than guessed. Arithmetic is in the type of the op, as the compiled
+program does it; sums are in numpy's order.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from mlirules.drivers.iree.bindings import ir
+
+__all__ = ["Array", "Unknown", "dtype_of", "results_of"]
+
+Array: TypeAlias = npt.NDArray[Any]
+#: More places of a loop nest than this are left to the compiler: 1 GB of f32.
+_PLACES = 2**28
+
+
+class Unknown(Exception):
+    """An op, type or form that is not evaluated here."""
+
+
+_DTYPES: Mapping[str, np.dtype[Any]] = {
+    "f64": np.dtype(np.float64),
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "i1": np.dtype(np.bool_),
+    "i8": np.dtype(np.int8),
+    "i16": np.dtype(np.int16),
+    "i32": np.dtype(np.int32),
+    "i64": np.dtype(np.int64),
+    "index": np.dtype(np.int64),
+}
+
+
+def dtype_of(element: Any) -> np.dtype[Any]:
+    """The dtype of an element type (signless integers are signed). Raises Unknown."""
+    found = _DTYPES.get(str(element))
+    if found is None:
+        raise Unknown(str(element))
+    return found
+
+
+def _shape_of(type_: Any) -> tuple[int, ...]:
+    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+        raise Unknown(str(type_))
+    return tuple(type_.shape)
+
+
+def _element_of(value: Any) -> np.dtype[Any]:
+    return dtype_of(getattr(value.type, "element_type", value.type))
+
+
+def results_of(
+    op: Any, operands: Sequence[Array], outside: Callable[[Any], Array]
+) -> tuple[Array, ...]:
+    """The results of ``op`` (with constant attributes) for these operands, one array each.
+
+    ``outside`` gives the value of what the op's body reads beside its arguments.
+
+    A scalar is an array of rank 0. Arrays may be views of the operands: they are not to be written
+    to. Raises Unknown.
+    """
+    name = op.name
+    if len(op.results) != 1:
+        raise Unknown(name)
+    try:
+        if name == "linalg.generic":
+            return (_generic(op, operands, outside),)
+        evaluate = _TENSOR_OPS.get(name)
+        if evaluate is not None:
+            return (evaluate(op, operands),)
+        with np.errstate(all="ignore"):
+            return (_scalar(op, operands),)
+    except TypeError as error:  # numpy has no such function of this dtype
+        raise Unknown(f"{name}: {error}") from error
+
+
+# Scalar ops, of arrays of any shape
+def _unsigned(of: Array) -> Array:
+    return of.view(of.dtype.str.replace("i", "u")) if of.dtype.kind == "i" else of
+
+
+def _quotient(a: Array, b: Array) -> Array:
+    if not b.all():
+        raise Unknown("division by zero")
+    return np.asarray(np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)))
+
+
+def _remainder(a: Array, b: Array) -> Array:
+    if not b.all():
+        raise Unknown("division by zero")
+    return np.asarray(np.fmod(a, b))
+
+
+_PLAIN: Mapping[str, Callable[..., Any]] = {
+    "arith.addf": np.add,
+    "arith.addi": np.add,
+    "arith.subf": np.subtract,
+    "arith.subi": np.subtract,
+    "arith.mulf": np.multiply,
+    "arith.muli": np.multiply,
+    "arith.divf": np.divide,
+    "arith.divsi": _quotient,
+    "arith.remsi": _remainder,
+    "arith.negf": np.negative,
+    "arith.maximumf": np.maximum,
+    "arith.minimumf": np.minimum,
+    "arith.maxnumf": np.fmax,
+    "arith.minnumf": np.fmin,
+    "arith.maxsi": np.maximum,
+    "arith.minsi": np.minimum,
+    "arith.andi": np.bitwise_and,
+    "arith.ori": np.bitwise_or,
+    "arith.xori": np.bitwise_xor,
+    "arith.select": np.where,
+    "math.absf": np.abs,
+    "math.absi": np.abs,
+    "math.ceil": np.ceil,
+    "math.cos": np.cos,
+    "math.exp": np.exp,
+    "math.floor": np.floor,
+    "math.log": np.log,
+    "math.powf": np.power,
+    "math.roundeven": np.rint,
+    "math.rsqrt": lambda a: a.dtype.type(1) / np.sqrt(a),
+    "math.sin": np.sin,
+    "math.sqrt": np.sqrt,
+    "math.tanh": np.tanh,
+    "math.trunc": np.trunc,
+}
+#: What means for truth values what it does for numbers.
+_LOGICAL = frozenset(
+    (
+        *("arith.andi", "arith.ori", "arith.xori", "arith.select"),
+        *("arith.extui", "arith.uitofp", "arith.extsi"),
+    )
+)
+#: Ops that are a conversion to the result's type. What does not fit there is nobody's to say.
+_CONVERTING = frozenset(
+    ("arith.extf", "arith.truncf", "arith.sitofp", "arith.extsi", "arith.index_cast")
+)
+#: By the numbers of arith's predicates.
+_COMPARED: Sequence[Callable[[Array, Array], Any]] = (
+    np.equal,
+    np.not_equal,
+    np.less,
+    np.less_equal,
+    np.greater,
+    np.greater_equal,
+    lambda a, b: _unsigned(a) < _unsigned(b),
+    lambda a, b: _unsigned(a) <= _unsigned(b),
+    lambda a, b: _unsigned(a) > _unsigned(b),
+    lambda a, b: _unsigned(a) >= _unsigned(b),
+)
+_ORDERED: Sequence[Callable[[Array, Array], Any]] = (
+    np.equal,
+    np.greater,
+    np.greater_equal,
+    np.less,
+    np.less_equal,
+    np.not_equal,
+)
+_ALWAYS_TRUE, _NOT_A_NUMBER, _ANY_NUMBER, _UNORDERED = 15, 14, 7, 8
+
+
+def _compared_floats(predicate: int, a: Array, b: Array) -> Array:
+    if predicate in (0, _ALWAYS_TRUE):
+        return np.full(np.broadcast_shapes(a.shape, b.shape), predicate != 0)
+    nan = np.isnan(a) | np.isnan(b)
+    if predicate in (_ANY_NUMBER, _NOT_A_NUMBER):
+        return np.asarray(~nan if predicate == _ANY_NUMBER else nan)
+    if predicate < _ANY_NUMBER:
+        return np.asarray(_ORDERED[predicate - 1](a, b) & ~nan)
+    return np.asarray(_ORDERED[predicate - _UNORDERED](a, b) | nan)
+
+
+def _scalar(op: Any, operands: Sequence[Array]) -> Array:
+    name, type_ = op.name, _element_of(op.results[0])
+    if operands and operands[-1].dtype == np.bool_ and name not in _LOGICAL:
+        raise Unknown(f"{name} of truth values")
+    plain = _PLAIN.get(name)
+    if plain is not None:
+        made = np.asarray(plain(*operands))
+    elif name in _CONVERTING:
+        made = operands[0].astype(type_)
+        if name == "arith.extsi" and operands[0].dtype == np.bool_:
+            made = -made
+    elif name == "arith.trunci":
+        low = operands[0]
+        made = (low & 1).astype(np.bool_) if type_ == np.bool_ else low.astype(type_)
+    elif name in ("arith.extui", "arith.uitofp"):
+        made = _unsigned(operands[0]).astype(type_)
+    elif name == "arith.fptosi":
+        made = _whole(operands[0], type_)
+    elif name == "arith.cmpi":
+        made = np.asarray(_COMPARED[op.attributes["predicate"].value](*operands))
+    elif name == "arith.cmpf":
+        made = _compared_floats(op.attributes["predicate"].value, *operands)
+    else:
+        raise Unknown(name)
+    if made.dtype != type_:
+        raise Unknown(f"{name} of {made.dtype}")
+    return made
+
+
+def _whole(of: Array, type_: np.dtype[Any]) -> Array:
+    info = np.iinfo(type_) if type_.kind == "i" else None
+    if info is None or not (np.isfinite(of) & (of > info.min) & (of < info.max)).all():
+        raise Unknown("a number that does not fit")
+    return of.astype(type_)
+
+
+# Tensor ops
+def _of_type(op: Any, made: Array) -> Array:
+    """``made`` in the shape of the result."""
+    shape = _shape_of(op.results[0].type)
+    if made.size != math.prod(shape):
+        raise Unknown(f"{op.name} of {made.shape}")
+    return made.reshape(shape)
+
+
+def _empty(op: Any, _operands: Sequence[Array]) -> Array:
+    return np.zeros(_shape_of(op.results[0].type), _element_of(op.results[0]))
+
+
+def _fill(op: Any, operands: Sequence[Array]) -> Array:
+    return np.broadcast_to(operands[0], _shape_of(op.results[0].type))
+
+
+def _reshaped(op: Any, operands: Sequence[Array]) -> Array:
+    return _of_type(op, operands[0])
+
+
+def _static(op: Any, name: str) -> list[int]:
+    """The numbers in an attribute, none of which stands for an operand."""
+    found = [int(n) for n in op.attributes[name]]
+    if any(n < 0 for n in found):
+        raise Unknown(op.name)
+    return found
+
+
+def _slices(op: Any) -> tuple[slice, ...]:
+    offsets, sizes = _static(op, "static_offsets"), _static(op, "static_sizes")
+    steps = _static(op, "static_strides")
+    return tuple(
+        slice(at, at + step * (size - 1) + 1 if size else at, step)
+        for at, size, step in zip(offsets, sizes, steps, strict=True)
+    )
+
+
+def _part(op: Any, operands: Sequence[Array]) -> Array:
+    if len(operands) != 1:
+        raise Unknown(op.name)
+    return _of_type(op, operands[0][_slices(op)])
+
+
+def _inserted(op: Any, operands: Sequence[Array]) -> Array:
+    if len(operands) != 2:
+        raise Unknown(op.name)
+    made = operands[1].copy()
+    there = made[_slices(op)]
+    there[...] = operands[0].reshape(there.shape)
+    return made
+
+
+def _joined(op: Any, operands: Sequence[Array]) -> Array:
+    return np.concatenate(operands, axis=op.attributes["dim"].value)
+
+
+def _padded(op: Any, operands: Sequence[Array]) -> Array:
+    low, high = _static(op, "static_low"), _static(op, "static_high")
+    last = list(op.regions[0].blocks[0].operations)[-1].operation
+    filler = last.operands[0].owner
+    if len(operands) != 1 or getattr(filler, "name", "") != "arith.constant":
+        raise Unknown(op.name)
+    value = _literal(filler.attributes["value"], _element_of(op.results[0]))
+    widths = list(zip(low, high, strict=True))
+    return np.pad(operands[0], widths, constant_values=value)
+
+
+def _literal(attribute: Any, type_: np.dtype[Any]) -> Any:
+    if not isinstance(attribute, (ir.FloatAttr, ir.IntegerAttr, ir.BoolAttr)):
+        raise Unknown(str(attribute))
+    return np.asarray(attribute.value).astype(type_)
+
+
+def _turned(op: Any, operands: Sequence[Array]) -> Array:
+    return operands[0].transpose(list(op.attributes["permutation"]))
+
+
+def _repeated(op: Any, operands: Sequence[Array]) -> Array:
+    added = tuple(int(d) for d in op.attributes["dimensions"])
+    shape = _shape_of(op.results[0].type)
+    return np.broadcast_to(np.expand_dims(operands[0], added), shape)
+
+
+def _copied(_op: Any, operands: Sequence[Array]) -> Array:
+    return operands[0]
+
+
+def _packed(op: Any, operands: Sequence[Array]) -> Array:
+    """``linalg.pack``: inner blocks of the dimensions at ``inner_dims_pos``, in their order."""
+    source = operands[0]
+    tiles = _static(op, "static_inner_tiles")
+    at = _static(op, "inner_dims_pos")
+    filler = [v for v in operands[1:] if v.ndim == 0]
+    widths: list[tuple[int, int]] = []
+    split: list[int] = []
+    outer: list[int] = []
+    for dim, size in enumerate(source.shape):
+        outer.append(len(split))
+        if dim in at:
+            tile = tiles[at.index(dim)]
+            blocks = -(-size // tile)
+            widths.append((0, blocks * tile - size))
+            split += [blocks, tile]
+        else:
+            widths.append((0, 0))
+            split.append(size)
+    inner = [outer[dim] + 1 for dim in at]
+    if any(high for _, high in widths):
+        if not filler:
+            raise Unknown("a block that is not full")
+        source = np.pad(source, widths, constant_values=filler[0])
+    order = _static(op, "outer_dims_perm") if "outer_dims_perm" in op.attributes else []
+    outer = [outer[dim] for dim in order] or outer
+    return _of_type(op, source.reshape(split).transpose([*outer, *inner]))
+
+
+def _extracted(_op: Any, operands: Sequence[Array]) -> Array:
+    source, *indices = operands
+    for index, size in zip(indices, source.shape, strict=True):
+        if index.size and not (int(index.min()) >= 0 and int(index.max()) < size):
+            raise Unknown("a place outside a tensor")
+    return np.asarray(source[tuple(indices)])
+
+
+# Structured ops
+_ADDING: Mapping[str, Any] = {
+    "arith.addf": np.add,
+    "arith.addi": np.add,
+    "arith.mulf": np.multiply,
+    "arith.muli": np.multiply,
+    "arith.maximumf": np.maximum,
+    "arith.minimumf": np.minimum,
+    "arith.maxsi": np.maximum,
+    "arith.minsi": np.minimum,
+    "arith.andi": np.bitwise_and,
+    "arith.ori": np.bitwise_or,
+}
+
+
+def _place(expression: Any, grid: Sequence[Array]) -> Array:
+    """An affine expression at all places of a loop nest; expressions are a few levels deep."""
+    if isinstance(expression, ir.AffineDimExpr):
+        position: int = ir.AffineDimExpr(expression).position
+        return grid[position]
+    if isinstance(expression, ir.AffineConstantExpr):
+        return np.asarray(ir.AffineConstantExpr(expression).value)
+    for kind, function in (
+        (ir.AffineAddExpr, np.add),
+        (ir.AffineMulExpr, np.multiply),
+        (ir.AffineFloorDivExpr, np.floor_divide),
+        (ir.AffineModExpr, np.mod),
+    ):
+        if isinstance(expression, kind):
+            both = kind(expression)
+            return np.asarray(function(_place(both.lhs, grid), _place(both.rhs, grid)))
+    raise Unknown(str(expression))
+
+
+def _dims(of: Any) -> list[int] | None:
+    """The loops that a map names one after the other; None when it does anything else."""
+    found = []
+    for expression in of.results:
+        if not isinstance(expression, ir.AffineDimExpr):
+            return None
+        found.append(ir.AffineDimExpr(expression).position)
+    return found if len(set(found)) == len(found) else None
+
+
+def _loops(maps: Sequence[Any], operands: Sequence[Array]) -> list[int]:
+    """How often each loop runs."""
+    sizes: list[int | None] = [None] * maps[0].n_dims
+    for map_, operand in zip(maps, operands, strict=True):
+        for expression, size in zip(map_.results, operand.shape, strict=True):
+            if isinstance(expression, ir.AffineDimExpr):
+                sizes[ir.AffineDimExpr(expression).position] = size
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes) or math.prod(known) > _PLACES:
+        raise Unknown("loops")
+    return known
+
+
+def _spread(operand: Array, map_: Any, loops: Sequence[int], grid: Sequence[Array]) -> Array:
+    """An operand, with a dimension for every loop (of size 1, where it does not depend on it)."""
+    dims = _dims(map_)
+    if dims is None:
+        if not map_.results:
+            return operand.reshape([1] * len(loops))
+        return np.asarray(operand[tuple(_place(e, grid) for e in map_.results)])
+    ordered = operand.transpose(sorted(range(len(dims)), key=dims.__getitem__))
+    return ordered.reshape([size if d in dims else 1 for d, size in enumerate(loops)])
+
+
+def _generic(op: Any, operands: Sequence[Array], outside: Callable[[Any], Array]) -> Array:
+    if len(op.results) != 1:
+        raise Unknown("several results")
+    maps = [ir.AffineMapAttr(m).value for m in op.attributes["indexing_maps"]]
+    loops = _loops(maps, operands)
+    axes = np.ogrid[tuple(slice(size) for size in loops)] if loops else ()
+    grid = [np.asarray(axis, dtype=np.int64) for axis in axes]
+    held = [_spread(o, m, loops, grid) for o, m in zip(operands, maps, strict=True)]
+    to = _dims(maps[-1])
+    if to is None:
+        raise Unknown("places of results")
+    block = op.regions[0].blocks[0]
+    values = dict(zip(block.arguments, held, strict=True))
+    value = functools.partial(_value, values=values, outside=outside)
+    summed = tuple(d for d in range(len(loops)) if d not in to)
+    inner = [nested.operation for nested in block.operations]
+    combined = None
+    if summed:
+        combined = _combining(inner, block.arguments[len(held) - 1])
+        inner = [nested for nested in inner if nested != combined]
+    for nested in inner[:-1]:
+        values[nested.results[0]] = _nested(nested, value, grid)
+    if combined is None:
+        made = value(inner[-1].operands[0])
+    else:
+        last = block.arguments[len(held) - 1]
+        other = next(v for v in combined.operands if v != last)
+        function = _ADDING[combined.name]
+        terms = np.broadcast_to(value(other), loops)
+        made = function.reduce(terms, axis=summed, keepdims=True, dtype=held[-1].dtype)
+        made = function(held[-1], made)
+        loops = [1 if d in summed else size for d, size in enumerate(loops)]
+    made = np.broadcast_to(made, loops)
+    kept = made.reshape([size for d, size in enumerate(loops) if d in to])
+    rank = sorted(to)
+    return _of_type(op, kept.transpose([rank.index(d) for d in to]))
+
+
+def _combining(inner: Sequence[Any], running: Any) -> Any:
+    """The op that adds a place's value to the running one, which nothing else reads."""
+    given = inner[-1].operands[0].owner
+    readers = [use.owner for use in running.uses]
+    if len(readers) != 1 or readers[0] != given or given.name not in _ADDING:
+        raise Unknown("a reduction")
+    if given.operands[0] == given.operands[1]:
+        raise Unknown("a reduction")
+    return given
+
+
+def _nested(op: Any, value: Callable[[Any], Array], grid: Sequence[Array]) -> Array:
+    if op.name == "linalg.index":
+        loop: int = op.attributes["dim"].value
+        return grid[loop]
+    if op.name == "arith.constant":
+        return np.asarray(_literal(op.attributes["value"], _element_of(op.results[0])))
+    return results_of(op, [value(v) for v in op.operands], value)[0]
+
+
+def _value(of: Any, values: Mapping[Any, Array], outside: Callable[[Any], Array]) -> Array:
+    """A value of a body, or one beside it, which has no place in the loops."""
+    return values[of] if of in values else outside(of)
+
+
+_TENSOR_OPS: Mapping[str, Callable[[Any, Sequence[Array]], Array]] = {
+    "tensor.cast": _reshaped,
+    "tensor.collapse_shape": _reshaped,
+    "tensor.concat": _joined,
+    "tensor.empty": _empty,
+    "tensor.expand_shape": _reshaped,
+    "tensor.extract": _extracted,
+    "tensor.extract_slice": _part,
+    "tensor.insert_slice": _inserted,
+    "tensor.pad": _padded,
+    "linalg.broadcast": _repeated,
+    "linalg.copy": _copied,
+    "linalg.fill": _fill,
+    "linalg.pack": _packed,
+    "linalg.transpose": _turned,
+    "iree_tensor_ext.compute_barrier.start": _copied,
+    "iree_tensor_ext.compute_barrier.end": _copied,
+}

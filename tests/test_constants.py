@@ -1,0 +1,303 @@
+"""Constant expressions are evaluated here as the compiler's own programs evaluate them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlirules.drivers.iree import bytecode, compiler, constants, program, runtime
+from mlirules.drivers.iree.compiler import Job, Program
+from mlirules.drivers.iree.initializers import evaluate
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines.transform import compile_program
+
+CPU = Target("cpu")
+RNG = np.random.default_rng(5)
+
+
+def _hex(array: np.ndarray) -> str:
+    return array.tobytes().hex().upper()
+
+
+def _weight(name: str, array: np.ndarray, element: str) -> tuple[str, str]:
+    """A constant, and its resource."""
+    type_ = f"tensor<{'x'.join(map(str, array.shape))}x{element}>"
+    return f"%{name} = arith.constant dense_resource<{name}> : {type_}", (
+        f'{name}: "0x40000000{_hex(array)}"'
+    )
+
+
+W, W_BYTES = _weight("w", RNG.standard_normal((9, 10)).astype(np.float32), "f32")
+N, N_BYTES = _weight("n", RNG.integers(-9, 9, (9, 10)), "i64")
+INTO = "tensor<9x10xf32>"
+SAME = "affine_map<(i, j) -> (i, j)>"
+ROW = "affine_map<(i, j) -> (i)>"
+
+
+def _each(body: str, of: str = "%w", type_: str = INTO) -> str:
+    """A program over each element of a weight."""
+    return f"""
+    %c = linalg.generic {{indexing_maps = [{SAME}, {SAME}],
+        iterator_types = ["parallel", "parallel"]}}
+        ins({of} : {type_}) outs(%e : {INTO}) {{
+    ^bb0(%a: {type_.rstrip(">").split("x")[-1]}, %o: f32):
+      {body}
+    }} -> {INTO}"""
+
+
+def _sum(op: str, zero: str) -> str:
+    return f"""
+    %z = arith.constant {zero} : f32
+    %re = tensor.empty() : tensor<9xf32>
+    %f = linalg.fill ins(%z : f32) outs(%re : tensor<9xf32>) -> tensor<9xf32>
+    %r = linalg.generic {{indexing_maps = [{SAME}, {ROW}],
+        iterator_types = ["parallel", "reduction"]}}
+        ins(%w : {INTO}) outs(%f : tensor<9xf32>) {{
+    ^bb0(%a: f32, %o: f32):
+      %m = arith.mulf %a, %a : f32
+      %s = {op} %o, %m : f32
+      linalg.yield %s : f32
+    }} -> tensor<9xf32>
+    %c = linalg.generic {{indexing_maps = [{ROW}, {SAME}],
+        iterator_types = ["parallel", "parallel"]}}
+        ins(%r : tensor<9xf32>) outs(%e : {INTO}) {{
+    ^bb0(%a: f32, %o: f32):
+      linalg.yield %a : f32
+    }} -> {INTO}"""
+
+
+#: Each makes %c of the weights %w (f32) and %n (i64), both of 9 by 10.
+EXPRESSIONS = {
+    "transposed": """
+    %te = tensor.empty() : tensor<10x9xf32>
+    %t = linalg.transpose ins(%w : tensor<9x10xf32>) outs(%te : tensor<10x9xf32>)
+        permutation = [1, 0]
+    %c = tensor.collapse_shape %t [[0, 1]] : tensor<10x9xf32> into tensor<90xf32>
+    %d = tensor.expand_shape %c [[0, 1]] output_shape [9, 10]
+        : tensor<90xf32> into tensor<9x10xf32>""".replace("%c =", "%g =")
+    .replace("%c [[", "%g [[")
+    .replace("%d =", "%c ="),
+    "scaled": _each(
+        "%k = arith.constant 0.5 : f32\n%q = arith.addf %a, %k : f32\n%s = math.absf %q : f32\n"
+        "%r = math.rsqrt %s : f32\nlinalg.yield %r : f32"
+    ),
+    "limited": _each(
+        "%k = arith.constant 0.25 : f32\n%p = arith.cmpf ugt, %a, %k : f32\n"
+        "%s = arith.select %p, %k, %a : f32\nlinalg.yield %s : f32"
+    ),
+    "of whole numbers": _each(
+        "%k = arith.constant 3 : i64\n%d = arith.divsi %a, %k : i64\n"
+        "%m = arith.remsi %a, %k : i64\n%p = arith.muli %d, %m : i64\n"
+        "%u = arith.cmpi ult, %a, %k : i64\n%v = arith.extui %u : i1 to i64\n"
+        "%t = arith.extsi %u : i1 to i64\n%y = arith.addi %p, %v : i64\n"
+        "%h = arith.subi %y, %t : i64\n%s = arith.sitofp %h : i64 to f32\n"
+        "linalg.yield %s : f32",
+        "%n",
+        "tensor<9x10xi64>",
+    ),
+    "summed": _sum("arith.addf", "1.0"),
+    "greatest": _sum("arith.maximumf", "-1.0"),
+    "by place": """
+    %c = linalg.generic {indexing_maps = [affine_map<(i, j) -> (i, j)>],
+        iterator_types = ["parallel", "parallel"]} outs(%e : tensor<9x10xf32>) {
+    ^bb0(%o: f32):
+      %i = linalg.index 0 : index
+      %eight = arith.constant 8 : index
+      %up = arith.subi %eight, %i : index
+      %j = linalg.index 1 : index
+      %g = tensor.extract %w[%up, %j] : tensor<9x10xf32>
+      %q = arith.index_cast %j : index to i64
+      %f = arith.sitofp %q : i64 to f32
+      %s = arith.mulf %g, %f : f32
+      linalg.yield %s : f32
+    } -> tensor<9x10xf32>""",
+    "padded parts": """
+    %zero = arith.constant 2.0 : f32
+    %p = tensor.extract_slice %w[1, 2] [4, 4] [2, 1] : tensor<9x10xf32> to tensor<4x4xf32>
+    %c = tensor.pad %p low[2, 1] high[3, 5] {
+    ^bb0(%i: index, %j: index):
+      tensor.yield %zero : f32
+    } : tensor<4x4xf32> to tensor<9x10xf32>""",
+    "inserted": """
+    %p = tensor.extract_slice %w[0, 0] [3, 10] [1, 1] : tensor<9x10xf32> to tensor<3x10xf32>
+    %q = tensor.concat dim(0) %p, %p, %p
+        : (tensor<3x10xf32>, tensor<3x10xf32>, tensor<3x10xf32>) -> tensor<9x10xf32>
+    %c = tensor.insert_slice %p into %q[2, 0] [3, 10] [1, 1]
+        : tensor<3x10xf32> into tensor<9x10xf32>""",
+}
+
+
+def _program(made: str) -> str:
+    """The expression's result added to an input, among enough that computes."""
+    rest = "\n".join(
+        f"    %x{n + 1} = arith.negf %x{n} : {INTO}\n" for n in range(constants._FEW_OPS)
+    )
+    last = constants._FEW_OPS
+    return f"""
+func.func @main(%x: {INTO}) -> {INTO} {{
+    {W}
+    {N}
+    %e = tensor.empty() : {INTO}
+    {made}
+    %x0 = arith.addf %x, %c : {INTO}
+{rest}
+    return %x{last} : {INTO}
+}}
+{{-# dialect_resources: {{ builtin: {{ {W_BYTES}, {N_BYTES} }} }} #-}}
+"""
+
+
+def _run(binary: bytes) -> np.ndarray:
+    x = np.zeros((9, 10), np.float32)
+    return np.asarray(runtime.run(binary, [x], CPU)[0])
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_an_expression_of_weights_is_what_the_compiler_makes_of_it(name: str) -> None:
+    text = _program(EXPRESSIONS[name])
+    # Nothing is left to its programs, and a flag leaves all to them.
+    source = Program(compiler.parse(text), "test")
+    made, job = constants.evaluated(source, Job(CPU))
+    assert job.compile_from == "global-optimization"
+    assert not [op for op in program.operations(made.module) if op.name == "util.initializer"]
+    ours, _ = compile_program(text, CPU)
+    theirs = compiler.compile_module(text, CPU)
+    found, expected = _run(ours), _run(theirs)
+    assert np.ptp(found) > 0
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_what_is_packed_for_a_product_is_packed_here() -> None:
+    """Blocks of 16 of a matrix of 40 by 90, whose last ones are not full."""
+    text = """
+util.global private @packed : tensor<3x90x16x1xf32>
+util.initializer {
+  %w = arith.constant dense_resource<w> : tensor<40x90xf32>
+  %zero = arith.constant 3.0 : f32
+  %e = tensor.empty() : tensor<3x90x16x1xf32>
+  %p = linalg.pack %w padding_value(%zero : f32) outer_dims_perm = [0, 1] inner_dims_pos = [0, 1]
+      inner_tiles = [16, 1] into %e : tensor<40x90xf32> -> tensor<3x90x16x1xf32>
+  util.global.store %p, @packed : tensor<3x90x16x1xf32>
+  util.return
+}
+"""
+    weights = RNG.standard_normal((40, 90)).astype(np.float32)
+    module = compiler.parse(text)
+    assert evaluate(module, {"w": memoryview(weights.tobytes())})
+    [made] = [op.operation for op in module.body.operations]
+    held = module.operation.get_asm(print_generic_op_form=True)
+    assert "linalg.pack" not in held
+    with module.context:
+        alone = compiler.ir.Module.create(compiler.ir.Location.unknown())
+        made.clone(compiler.ir.InsertionPoint(alone.body))
+    digits = str(alone).rpartition('"0x')[2].partition('"')[0][8:]
+    found = np.frombuffer(bytes.fromhex(digits), np.float32).reshape(3, 90, 16, 1)
+    whole = np.full((48, 90), 3.0, np.float32)
+    whole[:40] = weights
+    assert (found == whole.reshape(3, 16, 90, 1).transpose(0, 2, 1, 3)).all()
+
+
+def test_narrow_floats_are_as_narrow_here() -> None:
+    text = """
+util.global private @sum : tensor<3xf32>
+util.initializer {
+  %w = arith.constant dense_resource<w> : tensor<3xbf16>
+  %s = arith.addf %w, %w : tensor<3xbf16>
+  %k = arith.constant dense<0.00390625> : tensor<3xbf16>
+  %t = arith.addf %s, %k : tensor<3xbf16>
+  %f = arith.extf %t : tensor<3xbf16> to tensor<3xf32>
+  util.global.store %f, @sum : tensor<3xf32>
+  util.return
+}
+"""
+    module = compiler.parse(text)
+    halves = np.array([0x3F80, 0x4000, 0xBF80], np.uint16)  # 1, 2 and -1
+    assert evaluate(module, {"w": memoryview(halves.tobytes())})
+    # Of 2 + 1/256 and 4 + 1/256 bf16 keeps what has eight bits.
+    assert "dense<[2.000000e+00, 4.000000e+00, -2.000000e+00]>" in str(module)
+
+
+UNKNOWN = """
+util.global private @one : tensor<2xf32>
+util.global private @two : tensor<2xf32>
+util.initializer {
+  %w = arith.constant dense<[1.0, 2.0]> : tensor<2xf32>
+  util.global.store %w, @one : tensor<2xf32>
+  util.return
+}
+util.initializer {
+  %w = util.global.load immutable @one : tensor<2xf32>
+  %e = util.optimization_barrier %w : tensor<2xf32>
+  util.global.store %e, @two : tensor<2xf32>
+  util.return
+}
+"""
+
+
+def test_what_is_not_known_leaves_the_module_as_it_was() -> None:
+    module = compiler.parse(UNKNOWN)
+    before = str(module)
+    assert not evaluate(module, {})
+    assert str(module) == before
+
+
+def test_weights_of_an_archive_are_loaded_when_the_program_runs() -> None:
+    text = """
+util.global private @w = #stream.parameter.named<"model"::"w"> : tensor<2xf32>
+util.global private @two : tensor<2xf32>
+util.global private @three : tensor<2xf32>
+util.initializer {
+  %w = util.global.load immutable @w : tensor<2xf32>
+  %d = arith.addf %w, %w : tensor<2xf32>
+  util.global.store %d, @two : tensor<2xf32>
+  util.return
+}
+util.initializer {
+  %w = arith.constant dense<[1.0, 2.0]> : tensor<2xf32>
+  %d = arith.addf %w, %w : tensor<2xf32>
+  util.global.store %d, @three : tensor<2xf32>
+  util.return
+}
+"""
+    module = compiler.parse(text)
+    assert evaluate(module, {})
+    assert str(module).count("util.initializer") == 1
+    assert "@three = dense<[2.000000e+00, 4.000000e+00]>" in str(module)
+
+
+def test_small_programs_do_not_start_the_compiler_twice() -> None:
+    text = f"func.func @f(%x: {INTO}) -> {INTO} {{ {W}\n %y = arith.addf %x, %w : {INTO}\n"
+    text += f"return %y : {INTO} }}\n{{-# dialect_resources: {{ builtin: {{ {W_BYTES} }} }} #-}}"
+    job = Job(CPU)
+    source = Program(compiler.parse(text), "test")
+    assert constants.evaluated(source, job) == (source, job)
+
+
+def test_a_file_s_resources_are_read_by_name(tmp_path: Path) -> None:
+    first, second = np.arange(200, dtype=np.float32), np.arange(7, dtype=np.int64)
+    odd = '"an odd name"'
+    text = f"""
+func.func @f() -> (tensor<200xf32>, tensor<7xi64>) {{
+  %a = arith.constant dense_resource<a> : tensor<200xf32>
+  %b = arith.constant dense_resource<{odd}> : tensor<7xi64>
+  return %a, %b : tensor<200xf32>, tensor<7xi64>
+}}
+{{-# dialect_resources: {{ builtin: {{
+  a: "0x40000000{_hex(first)}", {odd}: "0x40000000{_hex(second)}" }} }} #-}}
+"""
+    module = compiler.parse(text)
+    path = tmp_path / "module.mlirbc"
+    with path.open("wb") as file:
+        module.operation.write_bytecode(file)
+    found = bytecode.resources(path)
+    assert set(found) == {"a", "an odd name"}
+    assert (np.frombuffer(found["a"], np.float32) == first).all()
+    assert (np.frombuffer(found["an odd name"], np.int64) == second).all()
+    names = [
+        str(op.attributes["value"]) for op in program.operations(module) if "value" in op.attributes
+    ]
+    assert [bytecode.resource_name(n) for n in names] == ["a", "an odd name"]
+    path.write_bytes(path.read_bytes()[:60])
+    assert bytecode.resources(path) == {}
