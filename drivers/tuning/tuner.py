@@ -30,10 +30,11 @@ from mlirules.drivers.tuning.results import Winner
 from mlirules.drivers.tuning.space import Candidate, Space
 from mlirules.drivers.tuning.store import Measured, Store
 from mlirules.drivers.tuning.ways import Tried, Way
-from mlirules.drivers.tuning.workers import Workers
+from mlirules.drivers.tuning.workers import evaluate
 from mlirules.drivers.tuning_specs import compile as configs
 from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import CheckFailed, MlirulesError, did_you_mean
+from mlirules.support.pool import Pool
 
 #: A gain must exceed the default's own noise by this factor, and be at least MIN_GAIN.
 NOISE_FACTOR = 2.0
@@ -58,7 +59,7 @@ def tune(
     program: str,
     options: Options,
     store: Store,
-    pool: Workers,
+    pool: Pool,
     *,
     path: str = "<string>",
     spaces: Sequence[Space] | None = None,
@@ -301,7 +302,7 @@ def _one(
     share: float,
     options: Options,
     store: Store,
-    pool: Workers,
+    pool: Pool,
     spaces: Sequence[Space],
     outcome: Outcome,
     watch: Watch,
@@ -349,7 +350,7 @@ def _search(
     candidates: Sequence[Candidate],
     options: Options,
     store: Store,
-    pool: Workers,
+    pool: Pool,
     measured: dict[str, Measured],
     watch: Watch,
     deadline: float | None,
@@ -374,7 +375,7 @@ def _search(
         if not batch:
             break
         fresh = [c for c in batch if c.key not in measured][: total - done]
-        for candidate, result in pool.evaluate(task, fresh, binaries, options.rounds):
+        for candidate, result in evaluate(pool, task, fresh, binaries, options.rounds):
             made = Measured(candidate, result)
             store.add(task.key, candidate, result)
             measured[candidate.key] = made

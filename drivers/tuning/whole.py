@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from mlirules.drivers.iree.compiler import Program
 from mlirules.drivers.pipelines.transform import Recipe
-from mlirules.drivers.tuning import tuner, ways, written
+from mlirules.drivers.tuning import measure, tuner, ways, written
 from mlirules.drivers.tuning.outcome import Options
 from mlirules.drivers.tuning.store import Store
-from mlirules.drivers.tuning.workers import workers
 from mlirules.language.pipeline import Pipeline, default_for
+from mlirules.language.workers import workers
 
 __all__ = ["tuned"]
 
@@ -40,19 +41,18 @@ def tuned(
         parameters=parameters,
     )
     folder.mkdir(parents=True, exist_ok=True)
-    store, pool = Store(folder / "measured.sqlite"), workers("2")
-    try:
-        done = tuner.tune(
-            whole.rewritten(record=False).text,
-            options,
-            store,
-            pool,
-            path=recipe.path,
-            alternatives=ways.load_ways((), recipe.target.kind),
-        )
-    finally:
-        pool.close()
-        store.close()
+    with contextlib.closing(Store(folder / "measured.sqlite")) as store, workers("2") as pool:
+        try:
+            done = tuner.tune(
+                whole.rewritten(record=False).text,
+                options,
+                store,
+                pool,
+                path=recipe.path,
+                alternatives=ways.load_ways((), recipe.target.kind),
+            )
+        finally:
+            measure.close_runner()
     if done.interrupted:
         raise KeyboardInterrupt
     if done.choice is None:
