@@ -160,7 +160,7 @@ def cluster() -> Iterator[Any]:
         "distributed", reason="dask.distributed is not installed"
     )
     made = distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
     )
     with made:
         yield made
@@ -185,6 +185,14 @@ def test_a_cluster_does_jobs(dask: Pool) -> None:
     assert done[5].said == [5]
     assert (done[6].ended.fate, done[6].ended.status) == ("died", 3)
     assert (done[7].said, done[7].ended.fate) == (["began"], "timed out")
+
+
+def test_a_cluster_keeps_no_process_of_a_pool_that_is_closed(cluster: Any) -> None:
+    with workers(cluster.scheduler_address.replace("tcp://", "dask://")) as pool:
+        done = list(outcomes(pool, work(), jobs(*[("pid", 0)] * 4)))
+    for pid in {d.said[0][1] for d in done}:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_a_cluster_raises_what_a_job_raises(dask: Pool) -> None:

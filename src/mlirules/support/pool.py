@@ -532,12 +532,8 @@ class _Dask:
         self._client.close()
 
 
-def _processes() -> dict[int, _Process]:
-    """The processes of the Dask worker that this runs on, by the thread that each belongs to."""
-    import distributed
-
-    typed_in_part: Any = distributed
-    worker = typed_in_part.get_worker()
+def _processes(worker: Any) -> dict[int, _Process]:
+    """The processes of a Dask worker, by the thread that each belongs to."""
     if not hasattr(worker, "mlirules_processes"):
         worker.mlirules_processes = {}
     held: dict[int, _Process] = worker.mlirules_processes
@@ -551,8 +547,11 @@ def _do_there(
 
     Returns what was said of it, packed, and how it ended, or what the child says of an error.
     """
+    import distributed
+
+    typed_in_part: Any = distributed
     work, packed = given
-    held, thread = _processes(), threading.get_ident()
+    held, thread = _processes(typed_in_part.get_worker()), threading.get_ident()
     process = held.get(thread)
     if process is None or process.key != _key(packed) or process.worn or not process.child.alive:
         if process is not None:
@@ -576,8 +575,8 @@ def _do_there(
         return said, Ended(0)
 
 
-def _let_go() -> None:
-    """End the processes of the Dask worker that this runs on."""
-    held = _processes()
+def _let_go(dask_worker: Any) -> None:
+    """End the processes of a Dask worker, which Dask gives by this name."""
+    held = _processes(dask_worker)
     stop(list(held.values()))
     held.clear()
