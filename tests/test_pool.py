@@ -1,6 +1,7 @@
 """The pool: jobs in child processes here, and in those of a Dask cluster's workers."""
 
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 import pool_work
-from mlirules.language.faults import MlirulesError
+from mlirules.drivers.iree.compiler import CompileError
+from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.workers import workers
 from mlirules.support.pool import Ended, Job, Pool, Said, Work, outcomes
 
@@ -95,6 +97,13 @@ def test_what_a_job_raises_is_raised() -> None:
             list(pool.run(work(), jobs(("odd", 0))))
         # Its processes are as good as new.
         assert list(pool.run(work(), jobs(("print", 1)))) == [Said(0, 1), Ended(0)]
+
+
+def test_errors_of_the_compiler_go_through_a_pipe_whole() -> None:
+    fault = Fault(Span("m.mlir", 3, 1), "crash", "it crashed")
+    error = CompileError("crash", "what it said", [fault])
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - made in the line itself
+    assert (type(again), str(again), vars(again)) == (CompileError, str(error), vars(error))
 
 
 def test_workers_that_do_not_start_are_told() -> None:
