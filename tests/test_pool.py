@@ -102,7 +102,7 @@ def test_what_a_job_raises_is_raised() -> None:
 def test_errors_of_the_compiler_go_through_a_pipe_whole() -> None:
     fault = Fault(Span("m.mlir", 3, 1), "crash", "it crashed")
     error = CompileError("crash", "what it said", [fault])
-    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - made in the line itself
+    again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), vars(again)) == (CompileError, str(error), vars(error))
 
 
