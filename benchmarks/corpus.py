@@ -21,9 +21,7 @@ import argparse
 import hashlib
 import json
 import os
-import queue
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -38,14 +36,18 @@ from corpus_report import Done
 from corpus_worker import FORMAT, Row, Setup
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from workers import START_LIMIT, Process, WorkerDied
 
 import mlirules
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
+from mlirules.language.workers import workers
+from mlirules.support.pool import Ended, Work
+from mlirules.support.pool import Job as PoolJob
 
 MODES = ("builtin", "fallback", "rules")
+#: Seconds that an isolated step may take besides its own limit.
+START_LIMIT = 120.0
 JOBS_PER_WORKER = 250  # the compiler's context grows with every program
 SOURCES = ("rules", "specs", "generator", "drivers")
 
@@ -77,7 +79,6 @@ class State:
     def __init__(self, path: Path, timeout: float) -> None:
         self.path = path
         self._rows: dict[str, Row] = {}
-        self._lock = threading.Lock()
         if path.exists():
             for entry in self._entries():
                 row = entry["row"]
@@ -117,10 +118,9 @@ class State:
             "timeout": self._timeout,
             "row": asdict(row),
         }
-        with self._lock:
-            self._rows[key] = row
-            self._file.write(json.dumps(entry) + "\n")
-            self._file.flush()
+        self._rows[key] = row
+        self._file.write(json.dumps(entry) + "\n")
+        self._file.flush()
 
 
 def keys(
@@ -139,144 +139,86 @@ def keys(
     return found
 
 
-class Refused(Exception):
-    """The run as a whole makes no sense: a wrong rule, an unknown pipeline. The text says why."""
-
-
-class WorkerProcess(Process):
-    """A worker that takes programs of the corpus."""
-
-    def __init__(self, setup: Setup, state: Path, timeout: float) -> None:
-        arguments = [json.dumps(asdict(setup)), str(state), str(timeout)]
-        super().__init__("corpus_worker.py", arguments, timeout)
-
-    def do(self, job: Job, modes: Sequence[str], *, isolated: bool) -> Iterator[Row]:
-        """The rows of a job, as they come. Raises WorkerDied and Refused."""
-        order = {
-            "name": job.program.name,
-            "variant": job.variant,
-            "modes": list(modes),
-            "isolated": isolated,
-            "timeout": self.timeout,
-        }
-        at = nowhere = {"stage": "", "mode": "", "artefact": ""}
-        # A step in a process of its own says itself when it reached the limit.
-        limit = self.timeout + (START_LIMIT if isolated else 0)
-        try:
-            for answer in self.ask(order, limit):
-                if "row" in answer:
-                    at = nowhere
-                    yield _row(answer["row"])
-                elif "stage" in answer:
-                    at = answer
-                elif "refused" in answer:
-                    raise Refused(answer["refused"])
-        except WorkerDied as error:
-            error.stage, error.mode, error.artefact = at["stage"], at["mode"], at["artefact"]
-            raise
-
-
 def _row(entry: dict[str, Any]) -> Row:
     return Row(**{**entry, "leftovers": tuple(entry["leftovers"])})
 
 
-class Pool:
-    """Works off jobs with `jobs` worker processes."""
+@dataclass(frozen=True)
+class Part:
+    """Modes of a job that are to be done at once; `isolated`: each step in its own process."""
 
-    def __init__(self, setup: Setup, state: State, jobs: int, timeout: float) -> None:
-        self.setup = setup
-        self.state = state
-        self.timeout = timeout
-        self._jobs = jobs
-        self._todo: queue.SimpleQueue[tuple[Job, list[str]]] = queue.SimpleQueue()
-        self._finished: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-        self._stopped = threading.Event()
-        self._running: set[WorkerProcess] = set()
+    job: Job
+    modes: list[str]
+    isolated: bool = False
 
-    def run(self, todo: Sequence[tuple[Job, list[str]]], progress: Progress) -> None:
-        """Do all jobs; their rows are in the state afterwards. KeyboardInterrupt stops cleanly."""
-        bar = progress.add_task("programs", total=len(todo))
-        for item in todo:
-            self._todo.put(item)
-        threads = [
-            threading.Thread(target=self._serve, daemon=True)
-            for _ in range(min(self._jobs, len(todo)))
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            for _ in todo:
-                failure = self._finished.get()
-                if failure is not None:
-                    raise failure
-                progress.advance(bar)
-        finally:
-            self._stopped.set()
-            for worker in list(self._running):
-                worker.stop()
-            for thread in threads:
-                thread.join(timeout=5)
+    def order(self, timeout: float) -> PoolJob:
+        """What a worker is told."""
+        order = {
+            "name": self.job.program.name,
+            "variant": self.job.variant,
+            "modes": self.modes,
+            "isolated": self.isolated,
+            "timeout": timeout,
+        }
+        # A step in a process of its own says itself when it reached the limit.
+        return PoolJob(order, timeout + (START_LIMIT if self.isolated else 0))
 
-    def _serve(self) -> None:
-        worker: WorkerProcess | None = None
-        try:
-            while not self._stopped.is_set():
-                try:
-                    job, modes = self._todo.get_nowait()
-                except queue.Empty:
-                    return
-                worker = self._do(worker, job, modes)
-                self._finished.put(None)
-        except Exception as error:  # noqa: BLE001 -- handed to the main thread, which raises it
-            if not self._stopped.is_set():
-                self._finished.put(error)
-        finally:
-            if worker is not None:
-                self._discard(worker)
 
-    def _do(self, worker: WorkerProcess | None, job: Job, modes: list[str]) -> WorkerProcess | None:
-        """Do one job, starting a worker where there is none; returns the worker for the next."""
-        waiting: list[tuple[list[str], bool]] = [(modes, False)]
-        while waiting:
-            now, isolated = waiting.pop(0)
-            if worker is not None and worker.done >= JOBS_PER_WORKER:
-                self._discard(worker)
-                worker = None
-            if worker is None:
-                worker = WorkerProcess(self.setup, self.state.path, self.timeout)
-                self._running.add(worker)
-            left = list(now)
-            try:
-                for row in worker.do(job, now, isolated=isolated):
-                    self.state.put(job, row, self.setup.target)
-                    left.remove(row.mode)
-            except WorkerDied as error:
-                self._discard(worker)
-                worker = None
-                if self._stopped.is_set():
-                    return None
-                waiting = self._after_death(job, left, isolated, error) + waiting
-        return worker
+def work_off(
+    setup: Setup,
+    state: State,
+    options: argparse.Namespace,
+    todo: Sequence[tuple[Job, list[str]]],
+    progress: Progress,
+) -> None:
+    """Do all jobs by the workers of `options`; their rows are in the state as they come.
 
-    def _after_death(
-        self, job: Job, left: list[str], isolated: bool, error: WorkerDied
-    ) -> list[tuple[list[str], bool]]:
-        """Settle what killed the worker; returns what is still to be done, and how."""
-        guilty = [error.mode] if error.mode else left
-        rest = [mode for mode in left if mode not in guilty]
-        again = [(rest, False)] if rest else []
-        if error.kind == "crash" and error.stage in ("compile", "run") and not isolated:
-            # Once more in processes of their own: which of them it was, and where it died.
-            return [(guilty, True), *again]
-        why = f"{error.stage}: {error.why}" if error.stage else error.why
-        for mode in guilty:
-            row = Row(mode, error.kind, why, artefact=error.artefact)
-            self.state.put(job, row, self.setup.target)
-        return again
+    Raises MlirulesError when the run as a whole makes no sense: a wrong rule, an unknown pipeline.
+    """
+    bar = progress.add_task("programs", total=len(todo))
+    given = (setup, str(state.path.resolve()), options.timeout)
+    here = str(Path(__file__).resolve().parent)
+    work = Work("corpus_worker:Doer", given, options.timeout, JOBS_PER_WORKER, (here,))
+    parts = [Part(job, modes) for job, modes in todo]
+    first = True
+    with workers(options.workers) as pool:
+        while parts:
+            left = [list(part.modes) for part in parts]
+            at: dict[int, dict[str, str]] = {}
+            again: list[Part] = []
+            for one in pool.run(work, [part.order(options.timeout) for part in parts]):
+                part = parts[one.job]
+                if isinstance(one, Ended):
+                    if one.fate:
+                        lost = at.get(one.job, {"stage": "", "mode": "", "artefact": ""})
+                        again += _after_death(state, setup, part, left[one.job], one, lost)
+                    if first:
+                        progress.advance(bar)
+                elif "row" in one.value:
+                    row = _row(one.value["row"])
+                    at.pop(one.job, None)
+                    state.put(part.job, row, setup.target)
+                    left[one.job].remove(row.mode)
+                else:
+                    at[one.job] = one.value
+            parts, first = again, False
 
-    def _discard(self, worker: WorkerProcess) -> None:
-        worker.stop()
-        self._running.discard(worker)
+
+def _after_death(
+    state: State, setup: Setup, part: Part, left: list[str], ended: Ended, at: dict[str, str]
+) -> list[Part]:
+    """Settle what killed a worker; returns what is still to be done, and how."""
+    kind = "timeout" if ended.fate == "timed out" else "crash"
+    guilty = [at["mode"]] if at["mode"] else left
+    rest = [mode for mode in left if mode not in guilty]
+    again = [Part(part.job, rest)] if rest else []
+    if kind == "crash" and at["stage"] in ("compile", "run") and not part.isolated:
+        # Once more in processes of their own: which of them it was, and where it died.
+        return [Part(part.job, guilty, True), *again]
+    why = f"{at['stage']}: {ended.why}" if at["stage"] else ended.why
+    for mode in guilty:
+        state.put(part.job, Row(mode, kind, why, artefact=at["artefact"]), setup.target)
+    return again
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -300,7 +242,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument(
         "--flag", action="append", default=[], help="for the compiler, in every mode; repeatable"
     )
-    parser.add_argument("--jobs", type=int, default=2, help="worker processes (default: 2)")
+    parser.add_argument(
+        "--workers", default="2", help="processes here, or dask://HOST:PORT (default: %(default)s)"
+    )
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds a stage (default: 60)")
     parser.add_argument("--state", type=Path, help="file of finished work")
     parser.add_argument("--fresh", action="store_true", help="forget the state file first")
@@ -318,8 +262,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         if unknown or not chosen:
             parser.error(f"--{option}: {unknown or 'nothing'} given, known: {', '.join(known)}")
         setattr(parsed, option, [word for word in known if word in chosen])
-    if parsed.jobs < 1 or parsed.timeout <= 0 or (parsed.sample is not None and parsed.sample < 1):
-        parser.error("--jobs, --sample and --timeout want a positive number")
+    if parsed.timeout <= 0 or (parsed.sample is not None and parsed.sample < 1):
+        parser.error("--sample and --timeout want a positive number")
     if parsed.convert_only:
         parsed.mode = ["convert"]
     return parsed
@@ -374,7 +318,7 @@ def _measure(options: argparse.Namespace, console: Console) -> int:
     if todo:
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             try:
-                Pool(setup, state, options.jobs, options.timeout).run(todo, progress)
+                work_off(setup, state, options, todo, progress)
             except KeyboardInterrupt:
                 interrupted = True
     seconds = time.perf_counter() - started
@@ -418,7 +362,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 options.pipeline,
             )
         return _measure(options, console)
-    except (MlirulesError, Refused) as error:
+    except MlirulesError as error:
         print(error, file=sys.stderr)
         return EXIT_INPUT_WRONG
 

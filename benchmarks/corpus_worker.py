@@ -1,23 +1,20 @@
-"""What happens to one program: transform, compile, run, compare. Also the worker process.
+"""What happens to one program: transform, compile, run, compare. Also what a worker does.
 
-A worker imports the compiler once and then takes job after job: a JSON line on stdin, JSON lines
-on stdout (`stage` before each step, `row` after each mode, `done` at the end, or `refused` when the
-run as a whole makes no sense). The compiler runs inside
-it, which saves the start of a process for each program; when it dies, so does the worker, and the
-parent asks another one to do that job `isolated`: each step in a process of its own.
+A worker imports the compiler once and then takes job after job; it tells `stage` before each step
+and `row` after each mode. The compiler runs inside it, which saves the start of a process for each
+program; when it dies, so does the worker, and the parent asks another one to do that job
+`isolated`: each step in a process of its own.
 """
 
 import functools
 import hashlib
 import json
-import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from corpus_data import Program, difference, load
 
@@ -25,6 +22,7 @@ from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.runtime import Array
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import CheckFailed, MlirulesError
+from mlirules.support.pool import Tell
 
 if TYPE_CHECKING:
     from mlirules.drivers.pipelines.transform import Pipeline
@@ -313,29 +311,15 @@ def known_artefacts(state: Path, timeout: float) -> dict[str, tuple[str, str]]:
     return known
 
 
-def main() -> None:
-    """Serve jobs until stdin ends. `argv`: the setup, the state file, the time-out."""
-    # The protocol keeps stdout for itself: what the compiler prints must not get between.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
+class Doer:
+    """What a worker process does: jobs of a run by its setup, with what its state file knows."""
 
-    def tell(**message: object) -> None:
-        answers.write(json.dumps(message) + "\n")
+    def __init__(self, given: tuple[Setup, str, float]) -> None:
+        setup, state, timeout = given
+        self._worker = Worker(setup, known_artefacts(Path(state), timeout))
+        compiler.single_threaded()
 
-    setup = json.loads(sys.argv[1])
-    setup["flags"] = tuple(setup["flags"])
-    worker = Worker(Setup(**setup), known_artefacts(Path(sys.argv[2]), float(sys.argv[3])))
-    compiler.single_threaded()
-    tell(ready=True)
-    for line in sys.stdin:
-        try:
-            for row in worker.do(**json.loads(line), tell=tell):
-                tell(row=asdict(row))
-        except MlirulesError as error:
-            tell(refused=str(error))
-            return
-        tell(done=True)
-
-
-if __name__ == "__main__":
-    main()
+    def __call__(self, order: dict[str, Any], tell: Tell) -> None:
+        """Tell the stage before each step, and a row after each mode."""
+        for row in self._worker.do(**order, tell=lambda **said: tell(said)):
+            tell({"row": asdict(row)})

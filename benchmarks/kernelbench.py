@@ -7,7 +7,7 @@
 
 Sizes are reduced until a problem fits a small machine (kernelbench_sizes.py); each row says how. A
 problem is right when results and buffers are eager's, apart by at most 1e-3 of the largest element.
-Problems run in a worker process with limits of time and memory. Finished work is kept in a file of
+Problems run in worker processes with limits of time and memory. Finished work is kept in a file of
 JSON lines: Ctrl-C loses nothing, and a run goes on where the last one ended.
 """
 
@@ -26,10 +26,11 @@ from typing import Any
 import torch
 from kernelbench_worker import BACKENDS, GIB, Row
 from rich.console import Console
-from workers import Process, WorkerDied
 
 from mlirules.language.faults import EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
+from mlirules.language.workers import workers
 from mlirules.support import files
+from mlirules.support.pool import Job, Said, Work
 
 LEVELS = (1, 2, 3)
 JOBS_PER_WORKER = 20
@@ -96,36 +97,31 @@ def _name(path: Path) -> str:
 def work(
     todo: Sequence[tuple[Path, list[str]]], store: Store, options: Any, console: Console
 ) -> None:
-    """Do what is not finished, one problem after the other."""
-    worker: Process | None = None
-    try:
-        for path, backends in todo:
-            left = list(backends)
-            while left:
-                if worker is not None and worker.done >= JOBS_PER_WORKER:
-                    worker.stop()
-                    worker = None
-                if worker is None:
-                    arguments = [str(int(options.memory * GIB))]
-                    worker = Process("kernelbench_worker.py", arguments, options.timeout)
-                at = {"stage": left[0], "sizes": ""}
-                try:
-                    for answer in worker.ask({"path": str(path), "backends": left}):
-                        if "row" in answer:
-                            row = row_of(answer["row"])
-                            left.remove(row.backend)
-                            _keep(store, row, console)
-                        else:
-                            at = answer
-                except WorkerDied as died:
-                    worker.stop()
-                    worker = None
-                    row = Row(_name(path), at["stage"], died.kind, died.why, at["sizes"])
-                    left.remove(row.backend)
-                    _keep(store, row, console)
-    finally:
-        if worker is not None:
-            worker.stop()
+    """Do what is not finished; rows are kept as they come."""
+    here = str(Path(__file__).resolve().parent)
+    memory = int(options.memory * GIB)
+    work = Work("kernelbench_worker:Doer", memory, options.timeout, JOBS_PER_WORKER, (here,))
+    parts = [(path, list(backends)) for path, backends in todo]
+    with workers(options.workers) as pool:
+        while parts:
+            at: dict[int, dict[str, str]] = {}
+            jobs = [Job((str(path.resolve()), list(left))) for path, left in parts]
+            for one in pool.run(work, jobs):
+                path, left = parts[one.job]
+                if isinstance(one, Said) and "row" in one.value:
+                    row = row_of(one.value["row"])
+                elif isinstance(one, Said):
+                    at[one.job] = one.value
+                    continue
+                elif one.fate and left:
+                    lost = at.get(one.job, {"stage": left[0], "sizes": ""})
+                    kind = "timeout" if one.fate == "timed out" else "crash"
+                    row = Row(_name(path), lost["stage"], kind, one.why, lost["sizes"])
+                else:
+                    continue
+                left.remove(row.backend)
+                _keep(store, row, console)
+            parts = [(path, left) for path, left in parts if left]
 
 
 def _keep(store: Store, row: Row, console: Console) -> None:
@@ -197,6 +193,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     )
     parser.add_argument("--only", action="append", default=[], metavar="GLOB", help="repeatable")
     parser.add_argument("--backend", default=",".join(BACKENDS), help="by commas")
+    parser.add_argument(
+        "--workers", default="1", help="processes here, or dask://HOST:PORT (default: %(default)s)"
+    )
     parser.add_argument("--timeout", type=float, default=240.0, help="seconds a problem")
     parser.add_argument("--memory", type=float, default=12.0, help="GiB a worker (default: 12)")
     parser.add_argument("--state", type=Path, default=Path("kernelbench.jsonl"))

@@ -1,17 +1,13 @@
-"""One problem of KernelBench, eager and by a backend of torch.compile. Also the worker process.
+"""One problem of KernelBench, eager and by a backend of torch.compile. Also what a worker does.
 
 Tells one answer a problem and backend. The model is used as KernelBench uses it: as it is built,
 without gradients. Results and buffers are held against those of an equal model in eager mode.
 """
 
 import copy
-import json
-import os
 import resource
-import sys
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +15,8 @@ from typing import Any
 import torch
 from kernelbench_sizes import Problem, load
 from torch.utils._pytree import tree_leaves, tree_map
+
+from mlirules.support.pool import Tell
 
 BACKENDS = ("mlirules", "inductor")
 TOLERANCE = 1e-3
@@ -141,7 +139,7 @@ def _wide(values: Any) -> Any:
     )
 
 
-def rows(path: Path, backends: list[str], tell: Callable[[dict[str, Any]], None]) -> None:
+def rows(path: Path, backends: list[str], tell: Tell) -> None:
     """Tell a row a backend."""
     name = f"{path.parent.name}/{path.stem}"
     try:
@@ -165,24 +163,14 @@ def rows(path: Path, backends: list[str], tell: Callable[[dict[str, Any]], None]
         tell({"row": asdict(found)})
 
 
-def main() -> None:
-    """Answer orders, a line of JSON each, until there are no more."""
-    memory = int(sys.argv[1])
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    warnings.simplefilter("ignore")
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+class Doer:
+    """What a worker does: a problem with some backends, within so many bytes of memory."""
 
-    def tell(answer: dict[str, Any]) -> None:
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+    def __init__(self, memory: int) -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        warnings.simplefilter("ignore")
 
-    tell({"ready": True})
-    for line in sys.stdin:
-        order = json.loads(line)
-        rows(Path(order["path"]), order["backends"], tell)
-        tell({"done": True})
-
-
-if __name__ == "__main__":
-    main()
+    def __call__(self, job: tuple[str, list[str]], tell: Tell) -> None:
+        """Tell the rows."""
+        path, backends = job
+        rows(Path(path), backends, tell)

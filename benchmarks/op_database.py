@@ -192,7 +192,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--ops", type=int, metavar="N", help="N ops alone, chosen by --seed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pipeline", help="name or path of a pipeline (default: the default)")
-    parser.add_argument("--jobs", type=int, default=2, help="worker processes (default: 2)")
+    parser.add_argument(
+        "--workers", default="2", help="processes here, or dask://HOST:PORT (default: %(default)s)"
+    )
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds a stage (default: 60)")
     parser.add_argument("--cache", type=Path, help="folder of exports and finished work")
     parser.add_argument("--failures", action="store_true", help="list every failure, not the first")
@@ -211,8 +213,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         if unknown or not chosen:
             parser.error(f"--{option}: {unknown or 'nothing'} given, known: {', '.join(known)}")
         setattr(parsed, option, [word for word in known if word in chosen])
-    if parsed.jobs < 1 or parsed.timeout <= 0 or (parsed.sample is not None and parsed.sample < 1):
-        parser.error("--jobs, --sample and --timeout want a positive number")
+    if parsed.timeout <= 0 or (parsed.sample is not None and parsed.sample < 1):
+        parser.error("--sample and --timeout want a positive number")
     if parsed.convert_only:
         parsed.mode = ["convert"]
     return parsed
@@ -240,7 +242,7 @@ class Measured:
 
 
 def measure(dtype: str, options: argparse.Namespace, console: Console) -> Measured:
-    """Export, then compile and run what is not done yet. Raises MlirulesError and Refused."""
+    """Export, then compile and run what is not done yet. Raises MlirulesError."""
     folder = _cache(options.cache) / dtype
     exports = export(folder, dtype, console, options.ops, options.seed)
     target = Target("cpu")
@@ -268,7 +270,7 @@ def measure(dtype: str, options: argparse.Namespace, console: Console) -> Measur
     )
     if todo:
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            corpus.Pool(setup, state, options.jobs, options.timeout).run(todo, progress)
+            corpus.work_off(setup, state, options, todo, progress)
     rows = [
         Done(job.program, "core", row)
         for job in jobs
@@ -353,7 +355,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.show:
             return _show(options, console)
         measured = [measure(dtype, options, console) for dtype in options.dtype]
-    except (MlirulesError, corpus.Refused) as error:
+    except MlirulesError as error:
         print(error, file=sys.stderr)
         return EXIT_INPUT_WRONG
     except KeyboardInterrupt:

@@ -19,6 +19,7 @@ of a Stable Diffusion U-Net; channels of the convolutions are divided by four.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import statistics
@@ -38,9 +39,9 @@ from mlirules.drivers.tuning import ordering, outcome, space, tuner, ways, writt
 from mlirules.drivers.tuning.measure import Result
 from mlirules.drivers.tuning.space import candidate_of
 from mlirules.drivers.tuning.store import Measured, Store, root_of
-from mlirules.drivers.tuning.workers import workers
 from mlirules.language import outputs
 from mlirules.language.pipeline import Pipeline
+from mlirules.language.workers import workers
 
 HERE = Path(__file__).resolve().parent / "results"
 STATE = HERE / "tuning.sqlite"
@@ -125,10 +126,9 @@ def search(
     names: list[str], seconds: float, budget: int, order: str, seed: int, again: bool
 ) -> None:
     """Tune each program in turn until the time is over; write what won."""
-    store, pool = Store(STATE), workers("2")
     others = ways.load_ways(kind="cpu")
     until = time.monotonic() + seconds
-    try:
+    with contextlib.closing(Store(STATE)) as store, workers("2") as pool:
         for name in names:
             done = RULES / f"{name}.searched"
             known = json.loads(done.read_text()) if done.exists() else {}
@@ -167,9 +167,6 @@ def search(
             print(f"{name}: chosen: {chosen}", flush=True)
             if all(len(t.measured) >= min(budget, t.candidates) for t in made.tuned):
                 done.write_text(json.dumps({"budget": budget, "choice": chosen}) + "\n")
-    finally:
-        pool.close()
-        store.close()
 
 
 def export(seed: int, count: int) -> None:

@@ -26,10 +26,8 @@ import fnmatch
 import hashlib
 import json
 import os
-import queue
 import random
 import sys
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
@@ -41,11 +39,12 @@ import zoo_models
 import zoo_report
 from corpus import sources_digest
 from rich.console import Console
-from workers import Process, WorkerDied
 from zoo_worker import MODES, Row, stem
 
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
+from mlirules.language.workers import workers
+from mlirules.support.pool import Ended, Job, Said, Work
 
 FORMAT = 1
 """Of the file of finished work; to be raised when outcomes would be judged otherwise."""
@@ -58,7 +57,6 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self._rows: dict[tuple[str, str, str], tuple[Row, str]] = {}
-        self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
         old = path.read_text(encoding="utf-8") if path.exists() else ""
         for line in old.splitlines():
@@ -81,10 +79,9 @@ class Store:
     def put(self, row: Row, target: str, key: str) -> None:
         """Keep a row, at once on disk."""
         entry = {"format": FORMAT, "target": target, "key": key, "row": asdict(row)}
-        with self._lock:
-            self._rows[row.model, row.mode, target] = (row, key)
-            self._file.write(json.dumps(entry) + "\n")
-            self._file.flush()
+        self._rows[row.model, row.mode, target] = (row, key)
+        self._file.write(json.dumps(entry) + "\n")
+        self._file.flush()
 
 
 def row_of(entry: Mapping[str, Any]) -> Row:
@@ -157,81 +154,43 @@ class Crew:
     ) -> None:
         self._store, self._keys, self._folder = store, keys, folder
         self._options, self._console = options, console
-        self._todo: queue.SimpleQueue[tuple[str, list[str]]] = queue.SimpleQueue()
-        self._finished: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-        self._stopped = threading.Event()
-        self._running: set[Process] = set()
 
     def run(self, jobs: Sequence[tuple[str, list[str]]]) -> None:
-        """Do all jobs; KeyboardInterrupt stops cleanly."""
-        for job in jobs:
-            self._todo.put(job)
-        threads = [
-            threading.Thread(target=self._serve, daemon=True)
-            for _ in range(min(self._options.jobs, len(jobs)))
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            for _ in jobs:
-                failure = self._finished.get()
-                if failure is not None:
-                    raise failure
-        finally:
-            self._stopped.set()
-            for worker in list(self._running):
-                worker.stop()
-            for thread in threads:
-                thread.join(timeout=5)
-
-    def _serve(self) -> None:
-        worker: Process | None = None
-        try:
-            while not self._stopped.is_set():
-                try:
-                    model, modes = self._todo.get_nowait()
-                except queue.Empty:
-                    return
-                if worker is not None and worker.done >= JOBS_PER_WORKER:
-                    self._discard(worker)
-                    worker = None
-                worker = self._do(worker, model, modes)
-                self._finished.put(None)
-        except Exception as error:  # noqa: BLE001 -- handed to the main thread, which raises it
-            if not self._stopped.is_set():
-                self._finished.put(error)
-        finally:
-            if worker is not None:
-                self._discard(worker)
-
-    def _do(self, worker: Process | None, model: str, modes: list[str]) -> Process | None:
+        """Do all jobs; rows are kept as they come. Raises MlirulesError for the workers."""
         options = self._options
-        left = list(modes)
-        while left and not self._stopped.is_set():
-            if worker is None:
-                arguments = [str(self._folder), options.target, str(options.timeout)]
-                arguments.append(str(int(options.memory * GIB)))
-                worker = Process("zoo_worker.py", arguments, options.timeout)
-                self._running.add(worker)
-            at = {"stage": "", "mode": left[0]}
-            try:
-                # The compiler is stopped by the worker itself, which says so.
-                for answer in worker.ask({"model": model, "modes": left}, 2 * options.timeout):
-                    if "row" in answer:
-                        self._keep(row_of(answer["row"]))
-                        left = [mode for mode in left if mode != answer["row"]["mode"]]
-                    else:
-                        at = answer
-            except WorkerDied as error:
-                self._discard(worker)
-                worker = None
-                if self._stopped.is_set():
-                    return None
-                guilty = ["default", "rules"] if at["mode"] == "default" else [at["mode"]]
-                for mode in guilty:
-                    self._keep(Row(model, mode, error.kind, f"{at['stage']}: {error.why}"))
-                left = [mode for mode in left if mode not in guilty]
-        return worker
+        here = str(Path(__file__).resolve().parent)
+        given = (str(self._folder), options.target, options.timeout, int(options.memory * GIB))
+        # The compiler is stopped by the worker itself, which says so.
+        work = Work("zoo_worker:Doer", given, 2 * options.timeout, JOBS_PER_WORKER, (here,))
+        parts = [(model, list(modes)) for model, modes in jobs]
+        if not parts:
+            return
+        with workers(options.workers) as pool:
+            while parts:
+                at: dict[int, dict[str, str]] = {}
+                for one in pool.run(work, [Job((model, list(left))) for model, left in parts]):
+                    model, left = parts[one.job]
+                    done: list[str] = []
+                    if isinstance(one, Said) and "row" in one.value:
+                        self._keep(row_of(one.value["row"]))
+                        done = [one.value["row"]["mode"]]
+                    elif isinstance(one, Said):
+                        at[one.job] = one.value
+                    elif one.fate and left:
+                        done = self._after_death(model, one, at.get(one.job), left[0])
+                    left[:] = [mode for mode in left if mode not in done]
+                parts = [(model, left) for model, left in parts if left]
+
+    def _after_death(
+        self, model: str, ended: Ended, at: dict[str, str] | None, first: str
+    ) -> list[str]:
+        """Keep what killed a worker; returns the modes that this is the outcome of."""
+        lost = at or {"stage": "", "mode": first}
+        kind = "timeout" if ended.fate == "timed out" else "crash"
+        guilty = ["default", "rules"] if lost["mode"] == "default" else [lost["mode"]]
+        for mode in guilty:
+            self._keep(Row(model, mode, kind, f"{lost['stage']}: {ended.why}"))
+        return guilty
 
     def _keep(self, row: Row) -> None:
         self._store.put(row, self._target(row.mode), self._keys.of(row.model, row.mode))
@@ -240,10 +199,6 @@ class Crew:
 
     def _target(self, mode: str) -> str:
         return "" if mode == "export" else str(self._options.target)
-
-    def _discard(self, worker: Process) -> None:
-        worker.stop()
-        self._running.discard(worker)
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -261,7 +216,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         help=f"of {known}, by commas (default: %(default)s)",
     )
     parser.add_argument("--target", default="cpu", help="cpu, vulkan, ... (default: cpu)")
-    parser.add_argument("--jobs", type=int, default=2, help="worker processes (default: 2)")
+    parser.add_argument(
+        "--workers", default="2", help="processes here, or dask://HOST:PORT (default: %(default)s)"
+    )
     parser.add_argument(
         "--timeout", type=float, default=120.0, help="seconds a step (default: 120)"
     )
@@ -290,8 +247,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     unknown = [mode for mode in parsed.mode if mode not in MODES]
     if unknown or not parsed.mode:
         parser.error(f"--mode: {unknown or 'nothing'} given, known: {', '.join(MODES)}")
-    if parsed.jobs < 1 or parsed.timeout <= 0 or parsed.memory <= 0:
-        parser.error("--jobs, --timeout and --memory want a positive number")
+    if parsed.timeout <= 0 or parsed.memory <= 0:
+        parser.error("--timeout and --memory want a positive number")
     return parsed
 
 

@@ -1,4 +1,4 @@
-"""What happens to one model: export; compile in every mode, run, compare. Also the worker process.
+"""What happens to one model: export; compile in every mode, run, compare. Also what a worker does.
 
 Exporting needs PyTorch and the models' packages, compiling does not: the program and its golden
 values lie in files between the two. A mode is `plain` (iree-compile as it is), `default` (what
@@ -6,10 +6,7 @@ values lie in files between the two. A mode is `plain` (iree-compile as it is), 
 pipeline without compiling, which says quickly what the rules leave.
 """
 
-import json
-import os
 import resource
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +19,7 @@ from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.runtime import Array
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import CheckFailed, MlirulesError
+from mlirules.support.pool import Tell
 
 MODES = ("export", "convert", "plain", "default", "rules")
 TOLERANCE = 1e-3
@@ -236,30 +234,32 @@ def _since(start: float) -> float:
     return round(time.perf_counter() - start, 2)
 
 
-def main() -> None:
-    """Serve jobs until stdin ends. `argv`: the folder, the target, time-out, memory in bytes."""
-    # The protocol keeps stdout for itself: what the compiler prints must not get between.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
+class Doer:
+    """What a worker does: a model in some modes, within so many bytes of memory."""
 
-    def tell(**message: object) -> None:
-        answers.write(json.dumps(message) + "\n")
+    def __init__(self, given: tuple[str, str, float, int]) -> None:
+        folder, target, self._timeout, memory = given
+        self._folder, self._target = Path(folder), Target.parse(target)
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
-    folder, target = Path(sys.argv[1]), Target.parse(sys.argv[2])
-    timeout, memory = float(sys.argv[3]), int(sys.argv[4])
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    tell(ready=True)
-    for line in sys.stdin:
-        order = json.loads(line)
-        if "export" in order["modes"]:
+    def __call__(self, job: tuple[str, list[str]], say: Tell) -> None:
+        """Tell the stage before whatever may not come back, and a row after each mode."""
+        model, modes = job
+
+        def tell(**said: object) -> None:
+            say(said)
+
+        if "export" in modes:
             tell(stage="export", mode="export")
-            tell(row=asdict(export(order["model"], folder)))
-        else:
-            judge = Judge(order["model"], folder, target, timeout)
-            for row in judge.rows(order["modes"], tell):
+            tell(row=asdict(export(model, self._folder)))
+            return
+        left = list(modes)
+        try:
+            judge = Judge(model, self._folder, self._target, self._timeout)
+            for row in judge.rows(modes, tell):
                 tell(row=asdict(row))
-        tell(done=True)
-
-
-if __name__ == "__main__":
-    main()
+                left = [mode for mode in left if mode != row.mode]
+        except Exception as error:  # noqa: BLE001 -- of one model, which it is the outcome of
+            why = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+            for mode in left:
+                tell(row=asdict(Row(model, mode, "crash", why)))

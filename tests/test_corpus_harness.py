@@ -272,7 +272,7 @@ def test_regressions_and_gains(corpus: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_interrupted_work_is_kept(corpus: Path, tmp_path: Path) -> None:
     state = tmp_path / "state.jsonl"
-    arguments = ["--mode", "builtin", "--jobs", "1", "--state", str(state)]
+    arguments = ["--mode", "builtin", "--workers", "1", "--state", str(state)]
     # On a loaded machine a run may end before the interrupt reaches it: that shows nothing, so it
     # is tried again; at least one of the tries must be interrupted. What a shell starts in the
     # background ignores interrupts, and so do its children unless told otherwise.

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 import served
+from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import rule_set
+from mlirules.drivers.quality.apart import run_gates
 from mlirules.drivers.quality.isolated import run_apart
 from mlirules.language.rulefiles import rule_files
 
@@ -55,15 +57,62 @@ def rules(folder: Path) -> Path:
     return folder
 
 
-def test_a_crash_costs_one_test_and_is_reported_with_its_rule(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_crash_costs_one_test_and_is_reported_with_its_rule(tmp_path: Path, workers: str) -> None:
     folder = rules(tmp_path)
-    made = list(run_apart([str(folder)], rule_set((str(folder),))))
+    made = list(run_apart([str(folder)], rule_set((str(folder),)), workers=workers))
     assert [(r.rule.name, r.test.name) for r in made] == [
         (f"made-{name}", said) for name in "abc" for said in ("it runs", "it stays")
     ]
     crashed = [r for r in made if not r.passed]
     assert [(r.rule.name, r.test.name) for r in crashed] == [("made-b", "it runs")]
     assert "crashed the compiler or runtime (SIG" in crashed[0].problems[0]
+
+
+def test_a_test_that_takes_too_long_costs_itself_alone(tmp_path: Path) -> None:
+    folder = rules(tmp_path)
+    made = list(run_apart([str(folder)], rule_set((str(folder),)), timeout=0.0, workers="2"))
+    assert len(made) == 6
+    late = [r for r in made if not r.passed]
+    assert late
+    assert all(r.problems == ["did not end within 0 s"] for r in late if r.rule.name != "made-b")
+
+
+def test_a_gate_by_workers_is_that_without(tmp_path: Path) -> None:
+    folder = rules(tmp_path)
+    (folder / "made-b.yaml").unlink()
+    chosen = rule_set((str(folder),))
+    cpu = [Target.parse("cpu")]
+    alone, apart = (
+        [r.as_json() for r in run_gates([str(folder)], chosen, cpu, workers)]
+        for workers in ("1", "2")
+    )
+    assert [r["rule"] for r in alone] == ["made-a", "made-c"]
+    assert alone == apart
+    # Outside of this process, what crashes is told of its rule.
+    made = list(run_gates([str(rules(tmp_path))], rule_set((str(folder),)), cpu, "2"))
+    assert [r.passed for r in made] == [r["passed"] for r in alone[:1]] + [False] + [
+        r["passed"] for r in alone[1:]
+    ]
+    assert "the worker died: SIG" in made[1].problems[0]
+
+
+def test_a_program_is_verified_on_each_target_by_a_worker(tmp_path: Path) -> None:
+    folder = rules(tmp_path)
+    (folder / "made-b.yaml").unlink()
+    program = tmp_path / "program.mlir"
+    program.write_text(
+        "func.func @main(%x: !torch.vtensor<[4],f32>) -> !torch.vtensor<[4],f32> {\n"
+        "  %y = torch.aten.relu %x : !torch.vtensor<[4],f32> -> !torch.vtensor<[4],f32>\n"
+        "  return %y : !torch.vtensor<[4],f32>\n}\n"
+    )
+    words = ["verify", str(program), "--rules", str(folder / "made-a.yaml"), "--json"]
+    words += ["--targets", "cpu,cpu:x86-64-v3", "--save", str(tmp_path / "saved")]
+    alone, apart = (json.loads(run(*words, "--workers", n).stdout) for n in ("1", "2"))
+    assert alone["applied_by_target"] == {"cpu": 1, "cpu:x86-64-v3": 1}
+    assert {c["target"] for c in alone["comparisons"]} == {"cpu", "cpu:x86-64-v3"}
+    assert alone["passed"]
+    assert alone == apart
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:

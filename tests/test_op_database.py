@@ -119,7 +119,7 @@ def test_programs_are_exported_compiled_and_compared(database: Any, tmp_path: Pa
         for name in database.op_database_export.names("f32"):
             log.write(json.dumps({"ended": name}) + "\n")
     figures = tmp_path / "figures.json"
-    arguments = ["--cache", str(tmp_path), "--jobs", "1", "--json", str(figures)]
+    arguments = ["--cache", str(tmp_path), "--workers", "1", "--json", str(figures)]
     assert database.main(arguments) == 0
     rows = json.loads(figures.read_text())["rows"]
     outcomes = {(row["program"], row["mode"]): row["outcome"] for row in rows}

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlirules.support.pool import Work
+
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 RELU = """module {
@@ -20,6 +22,23 @@ RELU = """module {
 """
 UNKNOWN = RELU.replace("torch.aten.relu %a", 'torch.operator "torch.aten.nonexistent_here"(%a)')
 UNKNOWN = UNKNOWN.replace(": !torch.vtensor<[2,3],f32> ->", ": (!torch.vtensor<[2,3],f32>) ->")
+
+HANGING = """import time
+from dataclasses import asdict
+from zoo_worker import Row
+
+class Doer:
+    def __init__(self, given):
+        pass
+
+    def __call__(self, job, tell):
+        model, modes = job
+        if model == "here/relu":
+            tell({"stage": "compile", "mode": "default"})
+            time.sleep(600)
+        for mode in modes:
+            tell({"row": asdict(Row(model, mode, "compile"))})
+"""
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +85,7 @@ def test_modes_are_judged_and_finished_work_is_not_done_again(
     zoo: Any, two: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     modes = "export,convert,plain,default,rules"
-    options = ["--folder", str(two), "--jobs", "1", "--mode", modes]
+    options = ["--folder", str(two), "--workers", "1", "--mode", modes]
     assert zoo.main([*options, "--check"]) == 0
     assert _outcomes(two) == {
         ("here/relu", "export"): "right",
@@ -92,7 +111,7 @@ def test_wrong_numbers_are_told(zoo: Any, two: Path) -> None:
     with np.load(relu) as values:
         a, r = values["a0"], values["r0"]
     np.savez(relu, a0=a, r0=r + 1)
-    options = ["--folder", str(two), "--jobs", "1", "--only", "relu", "--mode", "export,default"]
+    options = ["--folder", str(two), "--workers", "1", "--only", "relu", "--mode", "export,default"]
     assert zoo.main([*options, "--check"]) == 1
     assert _outcomes(two)["here/relu", "default"] == "wrong"
 
@@ -100,25 +119,16 @@ def test_wrong_numbers_are_told(zoo: Any, two: Path) -> None:
 def test_a_worker_that_hangs_costs_one_model(
     zoo: Any, two: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Hangs:
-        done = 0
-        started: list[Any] = []  # noqa: RUF012 -- what the test looks at
+    (two / "hanging.py").write_text(HANGING)
 
-        def __init__(self, *_: Any) -> None:
-            self.started.append(self)
+    def hanging(_: str, given: Any, _limit: float, most: int, path: tuple[str, ...]) -> Work:
+        return Work("hanging:Doer", given, 2.0, most, (*path, str(two)))
 
-        def ask(self, *_: Any) -> Any:
-            yield {"stage": "compile", "mode": "default"}
-            raise zoo.WorkerDied("timeout", "stopped after 1 s")
-
-        def stop(self) -> None:
-            pass
-
-    monkeypatch.setattr(zoo, "Process", Hangs)
-    options = ["--folder", str(two), "--jobs", "1", "--mode", "default,rules"]
+    monkeypatch.setattr(zoo, "Work", hanging)
+    options = ["--folder", str(two), "--workers", "1", "--mode", "default,rules"]
     assert zoo.main(options) == 0
-    assert len(Hangs.started) == 2
-    assert _outcomes(two)["here/unknown", "rules"] == "timeout"
+    assert _outcomes(two)["here/relu", "rules"] == "timeout"
+    assert _outcomes(two)["here/unknown", "rules"] == "compile"
 
 
 def test_the_report_goes_between_its_marks(zoo: Any, two: Path) -> None:
@@ -132,7 +142,7 @@ def test_the_report_goes_between_its_marks(zoo: Any, two: Path) -> None:
             outcome = "left" if left and mode == "rules" else "right"
             row = zoo.Row(model, mode, outcome, left=left)
             store.put(row, "cpu", keys.of(model, mode))
-    options = ["--folder", str(two), "--jobs", "1", "--mode", "export,default,rules"]
+    options = ["--folder", str(two), "--workers", "1", "--mode", "export,default,rules"]
     assert zoo.main([*options, "--report", str(document)]) == 0
     text = document.read_text()
     assert text.startswith(f"before\n{begin}\nOf 2 models 2 have been exported")

@@ -1,23 +1,34 @@
-"""Rules' inline tests in a process of their own: what crashes costs one test, not the run.
+"""Rules' inline tests in processes of their own: what crashes costs one test, not the run.
 
-One child runs all tests and says each result as a line of JSON. Where it dies, the test that it was
-at has failed, and another child goes on behind it.
+A worker of a pool runs the tests of one rule after the other and says each result. Where it dies,
+the test that it was at has failed, and a worker goes on behind it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from mlirules.drivers.quality.config_test import any_rules, run_any_test
 from mlirules.drivers.quality.ruletest import TestResult
 from mlirules.language import consent
 from mlirules.language.config.op import ConfigRule
 from mlirules.language.rule import Rule
-from mlirules.support import children
+from mlirules.language.workers import workers as workers_of
+from mlirules.support.pool import Ended, Job, Said, Tell, Work
 
 #: Seconds that one test may take.
 TIMEOUT = 900.0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What workers need of a run."""
+
+    paths: tuple[str, ...]
+    devices: tuple[str, ...] | None
+    bounds: bool
+    consent: consent.Consent
 
 
 def run_apart(
@@ -28,62 +39,75 @@ def run_apart(
     bounds: bool = True,
     step: Callable[[str], object] = lambda _: None,
     timeout: float = TIMEOUT,
+    workers: str = "1",
 ) -> Iterator[TestResult]:
-    """The results of the inline tests of ``rules``, in order; the rule sets ``paths`` hold them."""
-    tests = [(rule, test) for rule in rules for test in rule.tests]
-    asked = {
-        "paths": list(paths),
-        "rules": [[rule.path, rule.name] for rule in rules],
-        "devices": None if devices is None else list(devices),
-        "bounds": bounds,
-        "native": consent.current().native,
-        "python": consent.current().python,
-    }
-    done = 0
-    while done < len(tests):
-        command = children.python("mlirules.drivers.quality.isolated:_child")
-        with children.Child(command) as child:
-            child.tell({**asked, "start": done})
-            for rule, test in tests[done:]:
+    """The results of the inline tests of ``rules``, in order; the rule sets ``paths`` hold them.
+
+    A result is given as soon as those before it are there. Raises MlirulesError.
+    """
+    asked = None if devices is None else tuple(devices)
+    setup = Setup(tuple(paths), asked, bounds, consent.current())
+    work = Work(f"{__name__}:Tests", setup, timeout)
+    made: dict[tuple[int, int], TestResult] = {}
+    places = [(r, t) for r, rule in enumerate(rules) for t in range(len(rule.tests))]
+    told = 0
+    #: Rules that are left, by their first test that is.
+    left = {r: 0 for r, rule in enumerate(rules) if rule.tests}
+    with workers_of(workers) as pool:
+        while left:
+            numbers = list(left)
+            jobs = [Job((rules[r].path, rules[r].name, left[r])) for r in numbers]
+            for one in pool.run(work, jobs):
+                number = numbers[one.job]
+                rule = rules[number]
+                if isinstance(one, Ended) and not one.fate:
+                    del left[number]
+                    continue
+                test = rule.tests[left[number]]
+                made[number, left[number]] = (
+                    TestResult(rule, test, *one.value)
+                    if isinstance(one, Said)
+                    else TestResult(rule, test, [_fate(one, timeout)])
+                )
+                left[number] += 1
                 step(rule.name)
-                done += 1
-                try:
-                    said = child.answer(timeout)
-                except children.Died as died:
-                    yield TestResult(rule, test, [_fate(died, timeout)])
-                    break
-                yield TestResult(rule, test, said["problems"], said["skipped"], said["output"])
+                if isinstance(one, Ended) and left[number] == len(rule.tests):
+                    del left[number]
+                while told < len(places) and places[told] in made:
+                    yield made.pop(places[told])
+                    told += 1
 
 
-def _fate(died: children.Died, timeout: float) -> str:
-    """How the child ended."""
-    if died.status is None:
+def _fate(ended: Ended, timeout: float) -> str:
+    """How the worker ended."""
+    if ended.fate == "timed out":
         return f"did not end within {timeout:g} s"
-    said = [line for line in died.stderr.splitlines() if line.strip()]
-    if died.status < 0:
+    said = [line for line in ended.stderr.splitlines() if line.strip()]
+    if ended.status is None:
+        return f"was lost: {ended.why}"
+    if ended.status < 0:
         # What a crashing compiler says begins with the cause and goes on with its stack.
         shown = f": {said[0][:200]}" if said else ""
-        return f"crashed the compiler or runtime ({died.why}){shown}"
-    return f"ended its process with exit code {died.status}" + (
+        return f"crashed the compiler or runtime ({ended.why}){shown}"
+    return f"ended its process with exit code {ended.status}" + (
         f": {said[-1][:300]}" if said else ""
     )
 
 
-def _child() -> None:
-    """What the child process does: run the tests that an order asks for, an answer for each."""
-    children.serve(_results)
+class Tests:
+    """What a worker does: run the tests of a rule from one on, and tell each result."""
 
+    def __init__(self, setup: Setup) -> None:
+        consent.grant(native=setup.consent.native, python=setup.consent.python)
+        self._setup = setup
+        self._rules = {(rule.path, rule.name): rule for rule in any_rules(setup.paths)}
 
-def _results(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    consent.grant(native=asked["native"], python=asked["python"])
-    wanted = {(path, name) for path, name in asked["rules"]}
-    rules = {(r.path, r.name): r for r in any_rules(asked["paths"]) if (r.path, r.name) in wanted}
-    ordered = [rules[path, name] for path, name in asked["rules"]]
-    tests = [(rule, test) for rule in ordered for test in rule.tests]
-    for rule, test in tests[asked["start"] :]:
-        result = run_any_test(rule, test, devices=asked["devices"], bounds=asked["bounds"])
-        yield {
-            "problems": result.problems,
-            "skipped": result.skipped,
-            "output": result.output,
-        }
+    def __call__(self, job: tuple[str, str, int], tell: Tell) -> None:
+        """Tell problems, what was skipped, and the output of each test."""
+        path, name, start = job
+        rule = self._rules[path, name]
+        for test in rule.tests[start:]:
+            result = run_any_test(
+                rule, test, devices=self._setup.devices, bounds=self._setup.bounds
+            )
+            tell((result.problems, result.skipped, result.output))

@@ -32,10 +32,11 @@ from mlirules.drivers.tuning.results import Winner
 from mlirules.drivers.tuning.space import Candidate, Space
 from mlirules.drivers.tuning.store import Measured, Store
 from mlirules.drivers.tuning.ways import Tried, Way
-from mlirules.drivers.tuning.workers import Workers
+from mlirules.drivers.tuning.workers import evaluate
 from mlirules.drivers.tuning_specs import compile as configs
 from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import CheckFailed, MlirulesError, did_you_mean
+from mlirules.support.pool import Pool
 
 #: A gain must exceed the default's own noise by this factor, and be at least MIN_GAIN.
 NOISE_FACTOR = 2.0
@@ -63,7 +64,7 @@ class Means:
     #: Has everything measured at once; what is there already is not measured again.
     store: Store
     #: Compile and time candidates.
-    pool: Workers
+    pool: Pool
     #: Told how it goes.
     watch: Watch = _quiet
     #: In which programs are rewritten (default: that of this thread).
@@ -369,7 +370,7 @@ def _search(
         if not batch:
             break
         fresh = [c for c in batch if c.key not in measured][: total - done]
-        for candidate, result in pool.evaluate(task, fresh, binaries, options.rounds):
+        for candidate, result in evaluate(pool, task, fresh, binaries, options.rounds):
             made = Measured(candidate, result)
             store.add(task.key, candidate, result)
             measured[candidate.key] = made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,11 @@ from pathlib import Path
 from mlirules.drivers.apply.session import current
 from mlirules.drivers.iree.compiler import Program
 from mlirules.drivers.pipelines.transform import Recipe
-from mlirules.drivers.tuning import tuner, ways, written
+from mlirules.drivers.tuning import measure, tuner, ways, written
 from mlirules.drivers.tuning.outcome import Options
 from mlirules.drivers.tuning.store import Store
-from mlirules.drivers.tuning.workers import workers
 from mlirules.language.pipeline import Pipeline, default_for
+from mlirules.language.workers import workers
 
 __all__ = ["tuned"]
 
@@ -41,18 +42,17 @@ def tuned(
         parameters=parameters,
     )
     folder.mkdir(parents=True, exist_ok=True)
-    store, pool = Store(folder / "measured.sqlite"), workers("2")
-    try:
-        done = tuner.tune(
-            whole.rewritten(record=False).text,
-            options,
-            tuner.Means(store, pool, session=recipe.session or current()),
-            path=recipe.path,
-            alternatives=ways.load_ways((), recipe.target.kind),
-        )
-    finally:
-        pool.close()
-        store.close()
+    with contextlib.closing(Store(folder / "measured.sqlite")) as store, workers("2") as pool:
+        try:
+            done = tuner.tune(
+                whole.rewritten(record=False).text,
+                options,
+                tuner.Means(store, pool, session=recipe.session or current()),
+                path=recipe.path,
+                alternatives=ways.load_ways((), recipe.target.kind),
+            )
+        finally:
+            measure.close_runner()
     if done.interrupted:
         raise KeyboardInterrupt
     if done.choice is None:

@@ -98,6 +98,9 @@ Own = Annotated[
         "the phase of its kind.",
     ),
 ]
+Workers = Annotated[
+    str, Option("--workers", help="Processes that do the work (2), or dask://HOST:PORT.")
+]
 Only = Annotated[
     list[str] | None,
     Option("--only", help="Only rules that fit: a glob over names, tag:TAG or kind:KIND."),

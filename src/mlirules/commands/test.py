@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from rich.markup import escape
@@ -12,6 +13,7 @@ from mlirules.commands.common import (
     Skip,
     TrustNative,
     TrustPython,
+    Workers,
     note,
     out,
     progress,
@@ -60,21 +62,29 @@ def command(
             "longer hold, into the rule files.",
         ),
     ] = False,
+    workers: Workers = "1",
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     trust_python: TrustPython = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
 ) -> None:
     """Run the inline tests: FileCheck, unchanged because, numbers.
 
-    They run in a process of their own: one that crashes the compiler or the runtime fails alone. A
+    They run in processes of their own: one that crashes the compiler or the runtime fails alone. A
     device that is not here is skipped, and the summary says so. Exits with 1 when a test fails.
     """
+    if workers != "1" and (synthesise or update):
+        raise BadParameter("--workers runs the inline tests, not -u or --synthesise")
     if update:
         _update(paths or [], only, skip)
     if synthesise:
         _synthesise(paths or [""], only, skip, devices, verbose, as_json)
         return
-    results = _run(paths or [""], only, skip, devices, not no_bounds)
+    results: list[Any] = []
+    interrupted = False
+    try:
+        results.extend(_run(paths or [""], only, skip, devices, not no_bounds, workers))
+    except KeyboardInterrupt:  # what is done is told
+        interrupted = True
     failed = [r for r in results if not r.passed]
     if as_json:
         say_json([_as_json(r) for r in results])
@@ -82,6 +92,9 @@ def command(
         for result in results:
             _show(result, verbose)
         _summary(results, len(failed))
+    if interrupted:
+        note(f"interrupted after {len(results)} tests")
+        raise KeyboardInterrupt
     if failed:
         raise Exit(EXIT_CHECK_FAILED)
 
@@ -92,7 +105,8 @@ def _run(
     skip: list[str] | None,
     devices: list[str] | None,
     bounds: bool,
-) -> list[Any]:
+    workers: str,
+) -> Iterator[Any]:
     from mlirules.drivers.apply.engine import select
     from mlirules.drivers.quality.config_test import any_rules
     from mlirules.drivers.quality.isolated import run_apart
@@ -101,7 +115,7 @@ def _run(
     sets = [p or _library() for p in paths]
     rules = select(any_rules(sets), split(only), split(skip))
     with progress("testing", sum(len(rule.tests) for rule in rules)) as step:
-        return list(run_apart(sets, rules, devices=wanted, bounds=bounds, step=step))
+        yield from run_apart(sets, rules, devices=wanted, bounds=bounds, step=step, workers=workers)
 
 
 def _update(paths: list[str], only: list[str] | None, skip: list[str] | None) -> None:

@@ -14,6 +14,7 @@ from mlirules.commands.common import (
     Json,
     Parameters,
     TrustNative,
+    Workers,
     err,
     note,
     out,
@@ -35,7 +36,7 @@ def command(
     budget: Annotated[
         str, Option(help="Candidates for each dispatch (100), or time for all (90s, 10m).")
     ] = "64",
-    workers: Annotated[str, Option(help="Compilations at once (2), or dask://HOST:PORT.")] = "2",
+    workers: Workers = "2",
     seed: Annotated[int, Option(help="For inputs and random choices.")] = 0,
     order: Annotated[
         str, Option(help="random, heuristic, learned or optuna: which come first.")
@@ -78,10 +79,10 @@ def command(
     from mlirules.drivers.apply.programs import read_program
     from mlirules.drivers.iree.targets import Target
     from mlirules.drivers.pipelines.transform import Pipeline, transform
-    from mlirules.drivers.tuning import outcome, report, tuner, ways, written
+    from mlirules.drivers.tuning import measure, outcome, report, tuner, ways, written
     from mlirules.drivers.tuning import space as spaces
     from mlirules.drivers.tuning.store import Store
-    from mlirules.drivers.tuning.workers import workers as workers_of
+    from mlirules.language.workers import workers as workers_of
 
     chosen = Target.parse(target)
     count, seconds = outcome.parse_budget(budget)
@@ -112,10 +113,9 @@ def command(
         return
     kept = state or output / f"{model.stem}.{chosen.name.replace(':', '-')}.tune.sqlite"
     store = Store(kept)
-    pool = workers_of(workers)
     view = _View()
     try:
-        with view:
+        with workers_of(workers) as pool, view:
             done = tuner.tune(
                 text,
                 options,
@@ -125,7 +125,7 @@ def command(
                 alternatives=others,
             )
     finally:
-        pool.close()
+        measure.close_runner()
         store.close()
     paths = written.write_found(done, output, model.stem, before)
     page = output / f"{model.stem}.{chosen.name.replace(':', '-')}.html"

@@ -19,6 +19,7 @@ from mlirules.commands.common import (
     Skip,
     TrustNative,
     TrustPython,
+    Workers,
     note,
     out,
     progress,
@@ -36,6 +37,7 @@ from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 if TYPE_CHECKING:
     from mlirules.drivers.iree.targets import Target
     from mlirules.drivers.pipelines.transform import Recipe
+    from mlirules.drivers.quality.gate import GateResult
     from mlirules.drivers.quality.verify import Report, Settings, Tolerance
 
 EXAMPLE = "mlirules verify model.mlir --rules torch/to-linalg --targets cpu,vulkan"
@@ -76,6 +78,7 @@ def command(
         list[str] | None,
         Option("--rule-gate", help="No program: the tests of these rules, on edge values."),
     ] = None,
+    workers: Workers = "1",
     trust_native: TrustNative = False,  # noqa: ARG001 - said where it is read
     trust_python: TrustPython = False,  # noqa: ARG001 - said where it is read
     as_json: Json = False,
@@ -91,7 +94,7 @@ def command(
 
     chosen = [Target.parse(name) for name in split(targets) or ["cpu"]]
     if rule_gate is not None:
-        _gate(rule_gate, chosen, only, skip, as_json)
+        _gate(rule_gate, chosen, only, skip, as_json, workers)
         return
     if model is None:
         raise MlirulesError.at(
@@ -132,7 +135,7 @@ def command(
     for recipe in recipes.values():
         settings.functions = {**settings.functions, **custom_ops.of_recipe(recipe)}
     options = _options(rules, pipeline or "", driver, only, skip, extra)
-    _verify(recipes, settings, save, as_json, options)
+    _verify(recipes, settings, save, as_json, options, workers)
 
 
 def _settings(
@@ -191,23 +194,15 @@ def _verify(
     save: Path,
     as_json: bool,
     options: list[str],
+    workers: str,
 ) -> None:
     from mlirules.drivers.quality import reduce as reducing
-    from mlirules.drivers.quality.verify import verify
+    from mlirules.drivers.quality.apart import verify_recipes
 
     recipe = next(iter(recipes.values()))
     model = recipe.path
-    applied: dict[str, int] = {}
-    notes: list[str] = []
-
-    def build(target: Target) -> bytes:
-        binary, done = recipes[target].compile()
-        applied[target.name] = done.outcome.total
-        notes.extend(said for said in done.notes if said not in notes)
-        return binary
-
     with working(f"verifying {model}"):
-        report = verify(recipe.source, build, settings)
+        report, applied, notes = verify_recipes(recipes, settings, workers)
     for said in notes:
         warn(said)
     for target, count in applied.items():
@@ -294,17 +289,21 @@ def _gate(
     only: list[str] | None,
     skip: list[str] | None,
     as_json: bool,
+    workers: str,
 ) -> None:
     from mlirules.drivers.apply.engine import select
     from mlirules.drivers.pipelines.transform import rule_set
-    from mlirules.drivers.quality.gate import run_gate
+    from mlirules.drivers.quality.apart import run_gates
 
-    rules = select(list(rule_set(tuple(split(paths)))), split(only), split(skip))
-    results = []
+    sets = split(paths)
+    rules = select(list(rule_set(tuple(sets))), split(only), split(skip))
+    results: list[GateResult] = []
+    interrupted = False
     with progress("verifying", len(rules)) as step:
-        for rule in rules:
-            step(rule.name)
-            results.append(run_gate(rule, targets))
+        try:
+            results.extend(run_gates(sets, rules, targets, workers, step))
+        except KeyboardInterrupt:  # what is done is told
+            interrupted = True
     failed = [r for r in results if not r.passed]
     if as_json:
         say_json([r.as_json() for r in results])
@@ -321,5 +320,8 @@ def _gate(
                 out.print(Text(f"{result.rule.name}: skipped: {line}", style="dim"), soft_wrap=True)
         said = f"{len(results) - len(failed)} rules pass, {len(failed)} fail"
         out.print(Text(said, style="bold red" if failed else "green"))
+    if interrupted:
+        note(f"interrupted after {len(results)} of {len(rules)} rules")
+        raise KeyboardInterrupt
     if failed:
         raise Exit(EXIT_CHECK_FAILED)

@@ -79,6 +79,10 @@ class MlirulesError(Exception):
         self.faults: list[Fault] = [faults] if isinstance(faults, Fault) else list(faults)
         super().__init__("\n".join(f.render() for f in self.faults))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Subclasses take other arguments than the text that exceptions keep.
+        return _again, (type(self), self.args), dict(vars(self))
+
     @classmethod
     def at(
         cls, path: str, message: str, *, code: str = "input", suggestion: str = ""
@@ -94,6 +98,11 @@ class MlirulesError(Exception):
         return cls.at(
             path, message, code=code, suggestion=f"pip install 'mlirules[{extra}]'{besides}"
         )
+
+
+def _again(kind: type[MlirulesError], said: tuple[object, ...]) -> MlirulesError:
+    """An error that comes from another process; its faults follow."""
+    return kind.__new__(kind, *said)
 
 
 class CheckFailed(Exception):

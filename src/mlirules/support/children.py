@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Child", "Died", "Done", "TimedOut", "how", "python", "run", "serve"]
+__all__ = ["Child", "Died", "Done", "TimedOut", "answering", "how", "python", "run", "serve"]
 
 
 class TimedOut(Exception):
@@ -143,6 +143,21 @@ class Child:
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT  # reaping is for `stop`
         return os.waitid(os.P_PID, self._process.pid, flags) is None
 
+    def fileno(self) -> int:
+        """What to wait at for answers of several children."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether a whole answer was read already: there is nothing to wait for."""
+        return b"\n" in self._pending
+
+    @property
+    def said(self) -> str:
+        """What it has said on stderr so far."""
+        return self._said()
+
     def tell(self, order: object) -> None:
         """Give an order. That the child is gone is told where its answer is awaited."""
         stdin = self._process.stdin
@@ -183,8 +198,14 @@ class Child:
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 
+    def ask_to_end(self) -> None:
+        """Let it end what it started in sessions of their own; :meth:`stop` is still to follow."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGTERM)
+
     def stop(self) -> None:
-        """End the child and whatever it started."""
+        """End the child and whatever it started in its session."""
         if self._process.returncode is None:
             _kill(self._process)
             self._process.wait()
@@ -201,14 +222,22 @@ class Child:
         self._log.close()
 
 
-def serve(answers: Callable[[Any], Iterator[Mapping[str, Any]]]) -> None:
-    """What a child does: give the answers to every order that stands on stdin, until it ends.
-
-    Standard output is kept for them: whatever else prints goes to stderr.
-    """
+@contextlib.contextmanager
+def answering() -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """What a child answers by. Standard output is kept for it: what else prints goes to stderr."""
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
+
+        def tell(answer: Mapping[str, Any]) -> None:
+            out.write(json.dumps(answer) + "\n")
+            out.flush()
+
+        yield tell
+
+
+def serve(answers: Callable[[Any], Iterator[Mapping[str, Any]]]) -> None:
+    """What a child does: give the answers to every order that stands on stdin, until it ends."""
+    with answering() as tell:
         for line in sys.stdin:
             for answer in answers(json.loads(line)):
-                out.write(json.dumps(answer) + "\n")
-                out.flush()
+                tell(answer)
