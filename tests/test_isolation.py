@@ -10,7 +10,7 @@ import served
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import rule_set
 from mlirules.drivers.quality.apart import run_gates
-from mlirules.drivers.quality.isolated import run_apart
+from mlirules.drivers.quality.isolated import Setup, run_apart
 from mlirules.language.rulefiles import rule_files
 
 # A read far outside of what the process holds: the program dies when it runs.
@@ -60,7 +60,7 @@ def rules(folder: Path) -> Path:
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_crash_costs_one_test_and_is_reported_with_its_rule(tmp_path: Path, workers: str) -> None:
     folder = rules(tmp_path)
-    made = list(run_apart([str(folder)], rule_set((str(folder),)), workers=workers))
+    made = list(run_apart(Setup((str(folder),)), rule_set((str(folder),)), workers=workers))
     assert [(r.rule.name, r.test.name) for r in made] == [
         (f"made-{name}", said) for name in "abc" for said in ("it runs", "it stays")
     ]
@@ -71,7 +71,9 @@ def test_a_crash_costs_one_test_and_is_reported_with_its_rule(tmp_path: Path, wo
 
 def test_a_test_that_takes_too_long_costs_itself_alone(tmp_path: Path) -> None:
     folder = rules(tmp_path)
-    made = list(run_apart([str(folder)], rule_set((str(folder),)), timeout=0.0, workers="2"))
+    made = list(
+        run_apart(Setup((str(folder),)), rule_set((str(folder),)), timeout=0.0, workers="2")
+    )
     assert len(made) == 6
     late = [r for r in made if not r.passed]
     assert late

@@ -7,7 +7,7 @@ the test that it was at has failed, and a worker goes on behind it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mlirules.drivers.quality.config_test import any_rules, run_any_test
 from mlirules.drivers.quality.ruletest import TestResult
@@ -25,28 +25,26 @@ TIMEOUT = 900.0
 class Setup:
     """What workers need of a run."""
 
+    #: The rule sets that hold the rules.
     paths: tuple[str, ...]
-    devices: tuple[str, ...] | None
-    bounds: bool
-    consent: consent.Consent
+    #: None: all that are here.
+    devices: tuple[str, ...] | None = None
+    bounds: bool = True
+    consent: consent.Consent = field(default_factory=consent.current)
 
 
 def run_apart(
-    paths: Sequence[str],
+    setup: Setup,
     rules: Sequence[Rule | ConfigRule],
     *,
-    devices: Sequence[str] | None = None,
-    bounds: bool = True,
     step: Callable[[str], object] = lambda _: None,
     timeout: float = TIMEOUT,
     workers: str = "1",
 ) -> Iterator[TestResult]:
-    """The results of the inline tests of ``rules``, in order; the rule sets ``paths`` hold them.
+    """The results of the inline tests of ``rules``, in order; the rule sets of ``setup`` hold them.
 
     A result is given as soon as those before it are there. Raises MlirulesError.
     """
-    asked = None if devices is None else tuple(devices)
-    setup = Setup(tuple(paths), asked, bounds, consent.current())
     work = Work(f"{__name__}:Tests", setup, timeout)
     made: dict[tuple[int, int], TestResult] = {}
     places = [(r, t) for r, rule in enumerate(rules) for t in range(len(rule.tests))]

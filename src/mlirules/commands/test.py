@@ -109,13 +109,14 @@ def _run(
 ) -> Iterator[Any]:
     from mlirules.drivers.apply.engine import select
     from mlirules.drivers.quality.config_test import any_rules
-    from mlirules.drivers.quality.isolated import run_apart
+    from mlirules.drivers.quality.isolated import Setup, run_apart
 
     wanted = None if devices is None else _devices(split(devices))
     sets = [p or _library() for p in paths]
     rules = select(any_rules(sets), split(only), split(skip))
     with progress("testing", sum(len(rule.tests) for rule in rules)) as step:
-        yield from run_apart(sets, rules, devices=wanted, bounds=bounds, step=step, workers=workers)
+        setup = Setup(tuple(sets), None if wanted is None else tuple(wanted), bounds)
+        yield from run_apart(setup, rules, step=step, workers=workers)
 
 
 def _update(paths: list[str], only: list[str] | None, skip: list[str] | None) -> None:
