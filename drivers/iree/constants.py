@@ -9,8 +9,10 @@ there. What is not known here is left to it.
 
 from __future__ import annotations
 
+import importlib
 import math
 import tempfile
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ __all__ = ["evaluated", "lowered"]
 #: The phase at whose end the compiler evaluates what it has taken out of functions.
 _PHASE = "global-optimization"
 _FLAG = "--iree-opt-const-eval"
+_EVALUATING = "mlirules.drivers.iree.initializers"
 #: Constants of fewer elements are not worth stopping for.
 _FEW = 64
 #: A program of fewer ops has too few expressions to be worth another start of the compiler.
@@ -64,11 +67,17 @@ def _at_phase(source: Program, job: Job) -> Program | None:
     with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
         written = Path(directory) / "module.mlirbc"
         flags = (*job.flags, f"{_FLAG}=false")
-        compiler.lower_file(source, replace(job, flags=flags), _PHASE, written)
+        # What evaluates brings numpy, which small programs do without; there is time to load it
+        # while the compiler works.
+        loading = threading.Thread(target=importlib.import_module, args=(_EVALUATING,))
+        loading.start()
+        try:
+            compiler.lower_file(source, replace(job, flags=flags), _PHASE, written)
+        finally:
+            loading.join()
         # In a context of its own the file's resources keep their names.
         module = program.of_bytecode(written, compiler.context())
         blobs = bytecode.resources(written)
-    # It brings numpy, which small programs do without.
     from mlirules.drivers.iree.initializers import evaluate
 
     return Program(module, source.origin) if evaluate(module, blobs) else None

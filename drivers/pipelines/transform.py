@@ -300,7 +300,7 @@ def _content(stages: Sequence[Stage], session: Session) -> str:
         if stage.phase == "configuration":
             continue
         rules = library(tuple(stage.rules), session)
-        if any(entry.kind == "kernel" for entry in rules.entries):
+        if not all(entry.head.whole for entry in rules.entries):
             return ""
         said.append(f"{json.dumps(as_data(stage))} {rules.digest}")
     return "\0".join(["stages", *said])

@@ -59,6 +59,8 @@ class Head:
     produced_ops: frozenset[str]
     #: The rewrite makes ops that it does not name: linalg and what stands in its bodies.
     computes: bool
+    #: The file holds all of it: a kernel in C names others.
+    whole: bool
 
 
 @dataclass
@@ -427,6 +429,7 @@ def _head_of(rule: Rule) -> list[Any]:
         sorted(rule.op_names),
         sorted(rule.produced_ops),
         computes,
+        can_be_kept(rule),
         bool(rule.source.family),
     ]
 
@@ -436,7 +439,7 @@ def _same(rule: Rule) -> Rule:
 
 
 def _head(found: list[Any]) -> Head:
-    name, kind, tags, roots, names, produced, computes, _ = found
+    name, kind, tags, roots, names, produced, computes, whole, _ = found
     return Head(
         name,
         kind,
@@ -445,4 +448,5 @@ def _head(found: list[Any]) -> Head:
         frozenset(names),
         frozenset(produced),
         computes,
+        whole,
     )
