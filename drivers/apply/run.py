@@ -103,6 +103,8 @@ class Outcome:
     decisions: list[Any] = field(default_factory=list)
     #: What is to be told besides: rules left out, limits that were hit.
     notes: list[str] = field(default_factory=list)
+    #: A limit was hit: another run may do more.
+    early: bool = False
 
     @property
     def total(self) -> int:
@@ -119,6 +121,7 @@ class Outcome:
         for rule, seconds in other.seconds_by_rule.items():
             self.seconds_by_rule[rule] += seconds
         self.stopped |= other.stopped
+        self.early |= other.early
 
 
 #: Ops that die with what reads them.

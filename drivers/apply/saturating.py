@@ -104,6 +104,7 @@ def _block(run: Run, work: Saturation, replay: Replay) -> None:
     if left is not None and choice is not None:
         outcome.stopped |= len(found.chain) == left
     if early:
+        outcome.early = True
         outcome.notes.append(f"saturate ended early in {where}, {early}: the best so far is taken")
     outcome.notes += [f"saturate: {text}" for text in work.told]
     if choice is None:

@@ -35,6 +35,7 @@ from mlirules.drivers.iree.constants import evaluated, lowered
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines import cost, makeway
 from mlirules.drivers.pipelines.phases import check_dispatched, check_rules
+from mlirules.drivers.pipelines.settled import Verdict
 from mlirules.language.faults import CheckFailed, Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.library import Entry, RuleSet, reachable
 from mlirules.language.pipeline import Pipeline, default_for
@@ -241,7 +242,7 @@ def _run_stage(way: _Way, number: int, module: Any, outcome: Outcome) -> None:
     options.target = way.kind
     if costs is not None and way.kind == "cpu" == costs.target.kind:
         options.cpu = costs.target.architecture
-    engine = _stage_engine(stage, module, run.session)
+    verdict = None
     if stage.driver == "saturate":
         from mlirules.drivers.measure import opcost, roofline
 
@@ -250,11 +251,21 @@ def _run_stage(way: _Way, number: int, module: Any, outcome: Outcome) -> None:
         options.nodes, options.seconds = stage.nodes, stage.seconds
         options.rounds, options.megabytes = stage.rounds, stage.megabytes
         options.margin = stage.margin or 0.0
+        entries = stage_entries(stage, run.session)
+        verdict = Verdict.of(stage, entries, module, options, known)
+        told = None if verdict is None else verdict.left()
+        if told is not None:
+            outcome.merge(Outcome(notes=told))
+            _check_expectations(stage, number, Outcome(), run.session)
+            return
+    engine = _stage_engine(stage, module, run.session)
     if stage.driver == "cost":
         options.accept = judge = _judge(way, number, engine)
     done = engine.run(module, options)
     if stage.driver == "cost":
         done.decisions = judge.decisions
+    if verdict is not None:
+        verdict.keep(done)
     outcome.merge(done)
     if run.max_rewrites is None:
         _check_expectations(stage, number, done, run.session)
