@@ -3,6 +3,7 @@
     python benchmarks/mutation.py                            # the library, to its result file
     python benchmarks/mutation.py --only 'torch/fusions/*'   # files, by their path in the library
     python benchmarks/mutation.py --finished                 # run nothing, show what is finished
+    python benchmarks/mutation.py --report docs/testing.md   # and its table into that page
 
 Every condition of a rule (a `where` line, and the lines of `types`, `match` and index equations
 that a program was made against) is deleted, and each `where` line negated: a mutant. Inline tests
@@ -46,6 +47,7 @@ from mlirules.language.faults import (
 from mlirules.language.rulefiles import LIBRARY, holds_config, rule_files
 from mlirules.support import cache, files, package
 
+BEGIN, END = "<!-- mutation: begin -->", "<!-- mutation: end -->"
 RESULT = Path(__file__).resolve().parent / "results" / "mutation.json"
 #: The code that the figures depend on.
 SOURCES = (
@@ -221,6 +223,24 @@ def as_json(rows: Sequence[Row]) -> str:
     )
 
 
+def section(sets: Mapping[str, Mapping[str, Any]]) -> str:
+    """The table as a piece of a Markdown document, by the sets of a result."""
+    lines = [f"| set | {' | '.join(COLUMNS)} | score |", f"|---|{'---|' * len(COLUMNS)}---|"]
+    for name, counted in sets.items():
+        cells = " | ".join(str(counted[what]) for what in COLUMNS)
+        lines.append(f"| {f'`{name}`' if name != 'all' else name} | {cells} | {score(counted)} |")
+    return "\n".join(lines)
+
+
+def renew(path: Path, table: str) -> None:
+    """Put the table between its marks in a document. Raises MlirulesError without them."""
+    before, found, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, closed, after = rest.partition(END)
+    if not found or not closed:
+        raise MlirulesError.at(str(path), f"has no section between {BEGIN!r} and {END!r}")
+    files.write(path, f"{before}{BEGIN}\n{table}\n{END}{after}")
+
+
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line. Exits with 2, saying why, when it is wrong."""
     parser = argparse.ArgumentParser(
@@ -233,6 +253,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--fresh", action="store_true", help="measure again what is finished")
     parser.add_argument("--finished", action="store_true", help="run nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="renew the table in FILE")
     return parser.parse_args(arguments)
 
 
@@ -269,6 +290,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         written = options.json or (RESULT if whole else None)
         if written is not None:
             files.write(written, as_json(rows) + "\n")
+        if options.report is not None:
+            renew(options.report, section(dict(table(rows))))
     except MlirulesError as error:
         print(error, file=sys.stderr)
         return EXIT_INPUT_WRONG

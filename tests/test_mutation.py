@@ -156,6 +156,26 @@ def test_a_condition_without_a_test_survives(tmp_path: Path) -> None:
     ]
 
 
+def test_what_the_rewrite_refuses_is_equivalent_for_its_own_condition_alone(tmp_path: Path) -> None:
+    text = RULE.replace("REASON", "\n  - numel(x) == 4").replace("S... x T", "M x T")
+    text = text.replace(
+        "  - y[...] = tanh(max(x[...], 0))",
+        "  - z = reshape(x, [4])\n  - y[i] = tanh(max(z[i], 0))",
+    )
+    text += (
+        text[text.index("  - name: what it refuses") :]
+        .replace("f64", "f32")
+        .replace("[4]", "[6]")
+        .replace("T in [f16, f32]", "z = reshape(x, [4])")
+        .replace("refuses", "cannot make")
+    )
+    found = unnoticed(measured(tmp_path / "r.yaml", text))
+    assert ("numel(x) == 4", "deleted", "equivalent") in found
+    assert ("rank(x) >= 0", "deleted", "survivor") in found
+    alone = unnoticed(measured(tmp_path / "r.yaml", text.replace("\n  - numel(x) == 4", "")))
+    assert alone == [("rank(x) >= 0", "deleted", "survivor")]
+
+
 def test_a_reason_explains_a_survivor(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     plain = measured(path, RULE.replace("REASON", ""))
@@ -235,6 +255,19 @@ def test_the_benchmark_keeps_what_is_finished(
     (rules / "b.yaml").write_text(FAMILY.replace("0\nrew", "0  # survives: no rank is\nrew"))
     assert benchmark.main([str(rules)]) == 0
     assert len(again) == 3  # both files say something else
+
+
+def test_the_table_of_the_page_is_that_of_the_result(benchmark: Any, tmp_path: Path) -> None:
+    page = (BENCHMARKS.parent / "docs" / "testing.md").read_text(encoding="utf-8")
+    found = json.loads(benchmark.RESULT.read_text(encoding="utf-8"))
+    copy = tmp_path / "testing.md"
+    copy.write_text(page, encoding="utf-8")
+    benchmark.renew(copy, benchmark.section(found["sets"]))
+    assert copy.read_text(encoding="utf-8") == page
+    assert found["sets"]["all"]["survivor"] == 0
+    parts = [counted for name, counted in found["sets"].items() if name != "all"]
+    for what in benchmark.COLUMNS:
+        assert sum(part[what] for part in parts) == found["sets"]["all"][what]
 
 
 @pytest.mark.slow

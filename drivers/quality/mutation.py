@@ -213,7 +213,11 @@ def measure(rule: Rule, *, numbers: bool = False) -> Report:
         for change in ("deleted", "negated"):
             mutant = _mutated(rule, n, change)
             noticed = _noticed(mutant, cases)
-            same = noticed is None and change == "deleted" and _refused_by_rewrite(mutant, cases)
+            same = (
+                noticed is None
+                and change == "deleted"
+                and _refused_by_rewrite(rule, mutant, line, cases)
+            )
             report.mutants.append(Mutant(line, change, noticed, same))
     seen = {(line.section, line.key) for line, _ in rule.where}
     impossible = {(line.section, line.key) for line, _ in made.missing if line is not None}
@@ -370,18 +374,19 @@ def _noticed(mutant: Rule, cases: list[_Case]) -> str | None:
     return None
 
 
-def _refused_by_rewrite(mutant: Rule, cases: list[_Case]) -> bool:
-    """Whether a program that the mutant lets in is refused by its rewrite."""
+def _refused_by_rewrite(rule: Rule, mutant: Rule, line: Line, cases: list[_Case]) -> bool:
+    """Whether the rewrite refuses a program of those that the condition of the rule refuses."""
     matcher = Matcher(mutant, shared_context())
-    refusals = [
-        matcher.explain(op)
-        for case in cases
-        if not case.fires
-        for op in _roots(mutant, case.module)
-    ]
-    return any(
-        r is not None and r.line is not None and r.line.section == "rewrite" for r in refusals
-    )
+    place = (line.section, line.key)
+    for case in cases:
+        if case.fires:
+            continue
+        for op, refused in zip(_roots(rule, case.module), case.refused, strict=True):
+            if any((said.section, said.key) == place for said in refused):
+                found = matcher.explain(op)
+                if found is not None and found.line is not None and found.line.section == "rewrite":
+                    return True
+    return False
 
 
 def _loosened(line: Line, cases: list[_Case]) -> str | None:
