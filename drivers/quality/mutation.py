@@ -1,14 +1,17 @@
 """How well a rule's tests hold its conditions: coverage, and mutants that no test notices.
 
 Both are taken over the inline tests and the programs made from the rule
-(:mod:`mlirules.drivers.quality.synthesis`), which are run on the way.
+(:mod:`mlirules.drivers.quality.synthesis`), which are run on the way. :func:`of_file` puts together
+what was measured of the rules of one file: there a condition that cannot be missed by any program
+says so, in a comment ``# survives: why`` on its row or on the rows before it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from mlirules.drivers.apply.programs import parsed, shared_context
 from mlirules.drivers.apply.run import Options
@@ -68,6 +71,112 @@ class Report:
         return sum(m.noticed is not None for m in real), len(real)
 
 
+Outcome: TypeAlias = Literal["noticed", "equivalent", "explained", "survivor"]
+
+
+@dataclass(frozen=True)
+class FileMutant:
+    """One condition of a rule file changed, in every rule of the file that has it.
+
+    ``row`` and ``column``, from 1, are its place. ``why``: the test that notices the change, the
+    reason why none can; of a survivor, what came of the search for a program.
+    """
+
+    row: int
+    column: int
+    text: str
+    change: str
+    outcome: Outcome
+    why: str = ""
+
+
+@dataclass
+class FileReport:
+    """What was measured of a rule file. A line of a family counts once for all members."""
+
+    #: Conditions of any kind, and those without a mutant: types and matches that no program was
+    #: found against.
+    conditions: int = 0
+    untried: int = 0
+    mutants: list[FileMutant] = field(default_factory=list)
+    #: Rows whose comment gives a reason although every change of them is noticed, and the reason.
+    needless: list[tuple[int, str]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def of_file(reports: Sequence[Report]) -> FileReport:
+    """What the reports of all rules of one file say together. Raises ValueError without any.
+
+    A change to a line is noticed where the tests of one member of a family notice it: it is a
+    change to them all. It is equivalent where it is so for every member.
+    """
+    if not reports:
+        raise ValueError("no report of the file")
+    out = FileReport(problems=[problem for report in reports for problem in report.problems])
+    places: set[tuple[int, int]] = set()
+    changes: dict[tuple[int, int, str], list[Mutant]] = {}
+    for report in reports:
+        places |= {_place(line) for line in conditions(report.rule)}
+        for mutant in report.mutants:
+            changes.setdefault((*_place(mutant.line), mutant.change), []).append(mutant)
+    out.conditions = len(places)
+    out.untried = len(places - {(row, column) for row, column, _ in changes})
+    missing = {
+        _place(line): why
+        for report in reports
+        for line, why in report.synthesis.missing
+        if line is not None
+    }
+    said = reasons(reports[0].rule.source.text)
+    used: set[int] = set()
+    for (row, column, change), mutants in sorted(changes.items()):
+        noticed = next((m.noticed for m in mutants if m.noticed is not None), None)
+        outcome: Outcome = "survivor"
+        why = missing.get((row, column), "")
+        if noticed is not None:
+            outcome, why = "noticed", noticed
+        elif all(m.equivalent for m in mutants):
+            outcome, why = "equivalent", "the rewrite refuses the same"
+        elif row in said:
+            outcome, why = "explained", said[row]
+            used.add(row)
+        out.mutants.append(FileMutant(row, column, str(mutants[0].line), change, outcome, why))
+    out.needless = [(row, why) for row, why in said.items() if row not in used]
+    return out
+
+
+_REASON = re.compile(r"(?:^|\s)#\s*survives:\s*(.*)$")
+
+
+def reasons(text: str) -> dict[int, str]:
+    """Why changes to conditions are not noticed, by the row (from 1) of the condition.
+
+    A comment ``# survives: why`` is about its own row; where nothing else stands there, about the
+    next row that is no comment, and the comments between go on with it.
+    """
+    out: dict[int, str] = {}
+    waiting: list[str] = []
+    for row, content in enumerate(text.split("\n"), 1):
+        found = _REASON.search(content)
+        alone = content.lstrip().startswith("#")
+        if found is not None and alone:
+            waiting = [found[1]]
+        elif alone and waiting:
+            waiting.append(content.strip().lstrip("# "))
+        elif not alone:
+            if found is not None:
+                out[row] = found[1].strip()
+            elif waiting:
+                out[row] = " ".join(waiting).strip()
+            waiting = []
+    return out
+
+
+def _place(line: Line) -> tuple[int, int]:
+    span = line.span
+    return span.line, span.column
+
+
 @dataclass
 class _Case:
     name: str
@@ -104,7 +213,11 @@ def measure(rule: Rule, *, numbers: bool = False) -> Report:
         for change in ("deleted", "negated"):
             mutant = _mutated(rule, n, change)
             noticed = _noticed(mutant, cases)
-            same = noticed is None and change == "deleted" and _refused_by_rewrite(mutant, cases)
+            same = (
+                noticed is None
+                and change == "deleted"
+                and _refused_by_rewrite(rule, mutant, line, cases)
+            )
             report.mutants.append(Mutant(line, change, noticed, same))
     seen = {(line.section, line.key) for line, _ in rule.where}
     impossible = {(line.section, line.key) for line, _ in made.missing if line is not None}
@@ -261,18 +374,19 @@ def _noticed(mutant: Rule, cases: list[_Case]) -> str | None:
     return None
 
 
-def _refused_by_rewrite(mutant: Rule, cases: list[_Case]) -> bool:
-    """Whether a program that the mutant lets in is refused by its rewrite."""
+def _refused_by_rewrite(rule: Rule, mutant: Rule, line: Line, cases: list[_Case]) -> bool:
+    """Whether the rewrite refuses a program of those that the condition of the rule refuses."""
     matcher = Matcher(mutant, shared_context())
-    refusals = [
-        matcher.explain(op)
-        for case in cases
-        if not case.fires
-        for op in _roots(mutant, case.module)
-    ]
-    return any(
-        r is not None and r.line is not None and r.line.section == "rewrite" for r in refusals
-    )
+    place = (line.section, line.key)
+    for case in cases:
+        if case.fires:
+            continue
+        for op, refused in zip(_roots(rule, case.module), case.refused, strict=True):
+            if any((said.section, said.key) == place for said in refused):
+                found = matcher.explain(op)
+                if found is not None and found.line is not None and found.line.section == "rewrite":
+                    return True
+    return False
 
 
 def _loosened(line: Line, cases: list[_Case]) -> str | None:
