@@ -240,6 +240,7 @@ def _of_model(
 ) -> Imported:
     import torch
 
+    from mlirules.drivers.frontend.quantized import without_zero_points
     from mlirules.drivers.frontend.values import Flat, NotTensorsError, to_numpy
 
     assert subject.model is not None
@@ -260,6 +261,7 @@ def _of_model(
                 model, tuple(model.tensors), dynamic_shapes=shapes, strict=False
             )
             notes = tuple(f"no part of the results: {what}" for what in model.told.dropped)
+            without_zero_points(exported)
             if decompose:
                 exported = decomposed(exported)
     except MlirulesError as fault:
@@ -289,6 +291,7 @@ def _of_exported(
 ) -> Imported:
     import torch
 
+    from mlirules.drivers.frontend.quantized import without_zero_points
     from mlirules.drivers.frontend.values import tensors_in, to_numpy
 
     inputs: tuple[Array, ...] = ()
@@ -305,6 +308,7 @@ def _of_exported(
             answered = copy.deepcopy(exported).module()(*args, **kwargs)
         results = tuple(to_numpy(t) for t in tensors_in(answered, "result")[0])
     with name.blaming("the import of the exported program"):
+        without_zero_points(exported)
         if decompose:
             exported = decomposed(exported)
         changed = len(exported.graph_signature.user_outputs) != len(
