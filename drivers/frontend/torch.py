@@ -244,7 +244,7 @@ def _of_model(
     from mlirules.drivers.frontend.values import Flat, NotTensorsError, to_numpy
 
     assert subject.model is not None
-    subject.model.train(train)
+    _set_mode(name, subject.model, train)
     try:
         model = Flat(subject.model, subject.args, subject.kwargs)
     except NotTensorsError as error:
@@ -279,6 +279,22 @@ def _of_model(
     with name.blaming("the import of the exported program"):
         program = fx.fx_import(exported, function, external, model.PREFIX)
     return Imported(program, inputs, results, notes)
+
+
+def _set_mode(name: Name, model: torch.nn.Module, train: bool) -> None:
+    """Training or not. What was exported refuses to be told: its graph is of the mode it had."""
+    try:
+        model.train(train)
+    except NotImplementedError as error:
+        if train:
+            raise MlirulesError.at(
+                name.place,
+                "was exported already, and keeps the mode that it had then",
+                code="model-arguments",
+                suggestion="export the model in training mode, or leave --train out",
+            ) from error
+        for module in model.modules():
+            module.training = False
 
 
 def _of_exported(
