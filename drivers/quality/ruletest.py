@@ -345,7 +345,7 @@ def _asked(tested: Sequence[str], devices: Sequence[str] | None, result: TestRes
 
 
 def _made_for(test: Test, asked: Sequence[str], result: TestResult) -> list[str]:
-    """The devices on which numbers are compared: of CPUs the one that the test names, if it does."""
+    """The devices to compare numbers on: of CPUs the one that the test names, if it names one."""
     if test.cpu is None:
         return list(asked)
     found = []
