@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from typing import Any
 
@@ -14,8 +15,12 @@ _ZERO_POINTS = 2
 
 
 def register() -> None:
-    """Make the ops ``quantized_decomposed`` known, which a file that was written may hold."""
-    importlib.import_module("torch.ao.quantization.fx._decomposed")
+    """Make the ops ``quantized_decomposed`` known, which a file that was written may hold.
+
+    A PyTorch that keeps them elsewhere says itself which op of a file it does not know.
+    """
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module("torch.ao.quantization.fx._decomposed")
 
 
 def without_zero_points(exported: torch.export.ExportedProgram) -> None:
