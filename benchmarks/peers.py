@@ -5,11 +5,13 @@
     python benchmarks/peers.py --threads 1 --only 'mobilenet*'    # one thread, processor time
     python benchmarks/peers.py --engine max-autotune,tuned --tune 10m
     python benchmarks/peers.py --only '*-bf16'                    # in bf16
+    python benchmarks/peers.py --only bert-int8 --only gpt2-int8  # products of bytes (torchao)
     python benchmarks/peers.py --finished --report docs/peers.md
 
 Engines: PyTorch eager, Inductor with frozen weights (and with max-autotune), ONNX Runtime,
 OpenVINO, stock iree-compile for this CPU, mlirules by default (and after `mlirules tune`). All in
-f32, or in bf16 where the model's name ends so (OpenVINO by its hint; ONNX Runtime has none). Each
+f32, or in bf16 where the model's name ends so (OpenVINO by its hint; ONNX Runtime has none), or
+with linear layers that PT2E quantized (ONNX Runtime quantizes the model itself). Each
 has a process of its own, which is stopped (SIGSTOP) while others run: threads that spin disturb
 nobody. Round by round each takes a sample, every other round backwards, after a call that is not
 timed. Of one thread the least processor time counts, of more the median of the clock.
@@ -37,7 +39,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peers_models import BF16, MODELS, UNLISTED
+from peers_models import BF16, INT8, MODELS, UNLISTED
 
 import mlirules
 from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
@@ -53,6 +55,8 @@ NO_PEERS = ("stock", *OURS)
 TOLERANCE = 1e-3
 #: In bf16, whose numbers are apart by 4e-3.
 BF16_TOLERANCE = 3e-2
+#: In bytes, of which 256 span all that an activation may be.
+INT8_TOLERANCE = 1e-1
 #: A sample is calls that last this long together.
 SAMPLE_S = 0.05
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -237,6 +241,13 @@ def _summary(samples: list[dict[str, Any]], threads: int) -> dict[str, Any]:
     }
 
 
+def _tolerance(model: str) -> float:
+    """The largest error that a model's results may have, over the largest of them."""
+    if model.endswith(INT8):
+        return INT8_TOLERANCE
+    return BF16_TOLERANCE if model.endswith(BF16) else TOLERANCE
+
+
 def _cpu() -> str:
     """The processor's name and the number of cores."""
     name = platform.processor()
@@ -388,7 +399,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     # What is not listed is named whole, or by the end that says so: '*-bf16'.
     names_of = {
         glob: [name for name in (*MODELS, *UNLISTED) if fnmatch.fnmatchcase(name, glob)]
-        if glob in UNLISTED or glob.endswith(BF16)
+        if glob in UNLISTED or glob.endswith((BF16, INT8))
         else [name for name in MODELS if fnmatch.fnmatchcase(name, glob)]
         for glob in parsed.only
     }
@@ -431,7 +442,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             store.put(row)
             print(shown(row), flush=True)
-            most = BF16_TOLERANCE if model.endswith(BF16) else TOLERANCE
+            most = _tolerance(model)
             for name, of in row.engines.items():
                 why = of.get("failed") or ("" if of["error"] <= most else "wrong numbers")
                 if why:

@@ -97,10 +97,14 @@ MODELS: Mapping[str, Recipe] = {
 #: The end of the names of models in bf16, with the same weights as in f32, rounded.
 BF16 = "-bf16"
 
+#: The end of the names of models whose products PT2E quantized to bytes.
+INT8 = "-int8"
+
 #: What runs when it is named.
 UNLISTED: Mapping[str, Recipe] = {
     "tiny": Tiny(),
     **{f"{name}{BF16}": recipe for name, recipe in MODELS.items()},
+    **{f"{name}{INT8}": recipe for name, recipe in MODELS.items()},
 }
 
 
@@ -109,12 +113,13 @@ def made(
 ) -> "tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]":
     """A model ready to run, and its arguments; the same ones whenever it is asked for.
 
-    ``exact``: one in bf16 as it is computed in f32, from the same rounded weights and inputs.
+    ``exact``: one in bf16 as it is computed in f32, from the same rounded weights and inputs; a
+    quantized one as it was before.
     """
     import torch
     from torch.utils._pytree import tree_map
 
-    torch.manual_seed(zlib.crc32(name.removesuffix(BF16).encode()))
+    torch.manual_seed(zlib.crc32(name.removesuffix(BF16).removesuffix(INT8).encode()))
     model, args, kwargs = {**MODELS, **UNLISTED}[name].make()
     model.eval()
     draw(model, args, kwargs)
@@ -127,7 +132,39 @@ def made(
 
         model = model.bfloat16().float() if exact else model.bfloat16()
         args, kwargs = tree_map(turned, args), tree_map(turned, kwargs)
+    if name.endswith(INT8) and not exact:
+        model = _quantized(model, args, kwargs)
     return model, args, kwargs
+
+
+def _quantized(model: "torch.nn.Module", args: Any, kwargs: Any) -> "torch.nn.Module":
+    """The model by PT2E for x86: bytes with scales, those of activations from these inputs."""
+    import torch
+    import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer as x86
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    _linear_layers(model)
+    quantizer = x86.X86InductorQuantizer()
+    quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
+    with torch.no_grad():
+        exported = torch.export.export(model, args, kwargs).module()
+        prepared = prepare_pt2e(exported, quantizer)
+        prepared(*args, **kwargs)
+        made: torch.nn.Module = convert_pt2e(prepared)
+    return made
+
+
+def _linear_layers(model: "torch.nn.Module") -> None:
+    """GPT-2's own kind of linear layer, which no quantizer knows, as PyTorch's."""
+    import torch
+    from transformers.pytorch_utils import Conv1D
+
+    for name, module in list(model.named_modules()):
+        if isinstance(module, Conv1D):
+            layer = torch.nn.Linear(*module.weight.shape)
+            layer.weight = torch.nn.Parameter(module.weight.detach().t().contiguous())
+            layer.bias = module.bias
+            model.set_submodule(name, layer)
 
 
 def make(name: str) -> "torch.nn.Module":

@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from peers_models import BF16
+from peers_models import BF16, INT8
 
 from mlirules.support import children, files
 
 #: The program, the ONNX file, the golden values and the facts of a model end in these.
 PROGRAM, ONNX, GOLDEN, FACTS = ".mlirbc", ".onnx", ".npz", ".json"
+#: A quantized model as ONNX Runtime's own tool quantizes it: it multiplies no bytes of PT2E's.
+DYNAMIC = ".dynamic.onnx"
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class Job:
     def bf16(self) -> bool:
         """Whether the model computes in bf16."""
         return self.model.endswith(BF16)
+
+    @property
+    def int8(self) -> bool:
+        """Whether the model's products are quantized."""
+        return self.model.endswith(INT8)
 
     @property
     def program(self) -> Path:
@@ -112,7 +119,8 @@ def onnxruntime(job: Job) -> Ready:
     options.intra_op_num_threads = job.threads
     options.inter_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    session = ort.InferenceSession(job.path(ONNX), options, providers=["CPUExecutionProvider"])
+    path = job.path(DYNAMIC if job.int8 else ONNX)
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     feeds = dict(zip((i.name for i in session.get_inputs()), _inputs(job), strict=True))
 
     def call() -> Any:
@@ -235,16 +243,17 @@ def export(job: Job) -> dict[str, Any]:
         results = model(*args, **kwargs)
     held = [*model.parameters(), *model.buffers(), *tree_leaves((args, kwargs, results))]
     tensors = [t for t in held if isinstance(t, torch.Tensor)]
-    if job.bf16:  # the errors are those of the type, too
-        model, args, kwargs = peers_models.made(job.model, exact=True)
+    exact = model
+    if job.bf16 or job.int8:  # the errors are those of the type, too
+        exact, args, kwargs = peers_models.made(job.model, exact=True)
         with torch.no_grad():
-            _gild(job, [t for t in tree_leaves(model(*args, **kwargs)) if torch.is_tensor(t)])
+            _gild(job, [t for t in tree_leaves(exact(*args, **kwargs)) if torch.is_tensor(t)])
     why = ""
     try:
-        with torch.no_grad():
-            exported = torch.onnx.export(model, args, kwargs=kwargs, dynamo=True, verbose=False)
-        assert exported is not None
-        exported.save(job.path(ONNX))
+        # OpenVINO turns to bf16 by itself.
+        _write_onnx(model if job.int8 else exact, args, kwargs, job.path(ONNX))
+        if job.int8:
+            _write_dynamic(exact, args, kwargs, job)
     except Exception as error:  # noqa: BLE001 -- of one model; the other engines need none of it
         why = f"no ONNX file: {type(error).__name__}: {error}".splitlines()[0][:200]
     return {
@@ -252,6 +261,32 @@ def export(job: Job) -> dict[str, Any]:
         "bytes": sum(t.numel() * t.element_size() for t in tensors),
         "onnx": why,
     }
+
+
+def _write_onnx(model: Any, args: Any, kwargs: Any, path: Path) -> None:
+    import torch
+
+    with torch.no_grad():
+        exported = torch.onnx.export(model, args, kwargs=kwargs, dynamo=True, verbose=False)
+    assert exported is not None
+    exported.save(path)
+
+
+def _write_dynamic(model: Any, args: Any, kwargs: Any, job: Job) -> None:
+    """The model quantized by ONNX Runtime: weights by channels, activations as they come."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    wide, ready = job.scratch / "wide.onnx", job.scratch / "ready.onnx"
+    _write_onnx(model, args, kwargs, wide)
+    quant_pre_process(wide, ready, skip_symbolic_shape=True)
+    quantize_dynamic(
+        ready,
+        job.path(DYNAMIC),
+        per_channel=True,
+        weight_type=QuantType.QInt8,
+        op_types_to_quantize=["MatMul", "Gemm"],
+    )
 
 
 def _gild(job: Job, results: list[Any]) -> None:

@@ -120,6 +120,17 @@ EXPRESSIONS = {
     ^bb0(%i: index, %j: index):
       tensor.yield %zero : f32
     } : tensor<4x4xf32> to tensor<9x10xf32>""",
+    "all sums": """
+    %n0 = tensor.empty() : tensor<9x10xf32>
+    %k = arith.constant 0.0 : f32
+    %ae = tensor.empty() : tensor<9xf32>
+    %acc = linalg.fill ins(%k : f32) outs(%ae : tensor<9xf32>) -> tensor<9xf32>
+    %c, %last = iree_linalg_ext.scan dimension(1) inclusive(true)
+        ins(%w : tensor<9x10xf32>) outs(%n0, %acc : tensor<9x10xf32>, tensor<9xf32>) {
+    ^bb0(%a: f32, %b: f32):
+      %s = arith.addf %a, %b : f32
+      iree_linalg_ext.yield %s : f32
+    } -> tensor<9x10xf32>, tensor<9xf32>""",
     "inserted": """
     %p = tensor.extract_slice %w[0, 0] [3, 10] [1, 1] : tensor<9x10xf32> to tensor<3x10xf32>
     %q = tensor.concat dim(0) %p, %p, %p
@@ -197,6 +208,34 @@ util.initializer {
     whole = np.full((48, 90), 3.0, np.float32)
     whole[:40] = weights
     assert (found == whole.reshape(3, 16, 90, 1).transpose(0, 2, 1, 3)).all()
+
+
+def test_a_product_in_blocks() -> None:
+    shapes = {"l": (2, 3, 4, 1), "r": (3, 3, 5, 1)}
+    given = {name: RNG.standard_normal(shape) for name, shape in shapes.items()}
+    types = {n: f"tensor<{'x'.join(map(str, shape))}xf32>" for n, shape in shapes.items()}
+    text = f"""
+util.global private @made : tensor<2x3x4x5xf32>
+util.initializer {{
+  %l = arith.constant dense_resource<l> : {types["l"]}
+  %r = arith.constant dense_resource<r> : {types["r"]}
+  %k = arith.constant dense<1.0> : tensor<2x3x4x5xf32>
+  %p = linalg.mmt4d ins(%l, %r : {types["l"]}, {types["r"]}) outs(%k : tensor<2x3x4x5xf32>)
+      -> tensor<2x3x4x5xf32>
+  util.global.store %p, @made : tensor<2x3x4x5xf32>
+  util.return
+}}
+"""
+    module = compiler.parse(text)
+    blobs = {n: memoryview(array.astype(np.float32).tobytes()) for n, array in given.items()}
+    assert evaluate(module, blobs)
+    digits = str(module).rpartition("dense<")[2]
+    left = given["l"].transpose(0, 2, 1, 3).reshape(8, 3)
+    right = given["r"].transpose(0, 2, 1, 3).reshape(15, 3)
+    product = (left @ right.T + 1).reshape(2, 4, 3, 5).transpose(0, 2, 1, 3)
+    literal = digits.partition(">")[0].strip('"').removeprefix("0x")
+    found = np.frombuffer(bytes.fromhex(literal), np.float32).reshape(2, 3, 4, 5)
+    np.testing.assert_allclose(found, product, rtol=1e-5, atol=1e-5)
 
 
 def test_narrow_floats_are_as_narrow_here() -> None:

@@ -79,7 +79,11 @@ def stages(name: str, own: Path, kind: str) -> list[tuple[str | None, list[str]]
 @pytest.mark.parametrize(
     ("name", "before", "after"),
     [
-        ("cpu-fast", ["attention", "algebra", "forms"], ["linalg-forms"]),
+        (
+            "cpu-fast",
+            ["integers", "integer-kernels", "attention", "algebra", "forms"],
+            ["linalg-forms"],
+        ),
         ("vulkan", [], ["linalg-forms"]),
         ("cpu", [], []),
     ],
@@ -90,7 +94,10 @@ def test_each_rule_goes_where_its_ops_are(
     target = "vulkan" if name == "vulkan" else "cpu"
     conversion = (None, ["my-twice-to-linalg"])
     fusions = [("fusions", [])] if name == "vulkan" else []
-    own_stages = ("limited-kernels", "added-kernels", "shifted-kernels", "kernels", "depthwise")
+    own_stages = (
+        *("limited-kernels", "added-kernels", "shifted-kernels", "kernels", "depthwise"),
+        "integer-products",
+    )
     turned = [(stage, []) for stage in own_stages] if name == "cpu-fast" else []
     assert stages(name, own, target) == [
         (None, ["my-twice-thrice-fuse"]),

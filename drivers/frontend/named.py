@@ -123,6 +123,9 @@ def resolved(
                 f"a program that is exported already takes no {option}",
                 code="model-arguments",
             )
+        from mlirules.drivers.frontend.quantized import register
+
+        register()
         with name.blaming("torch.export.load()"):
             yield Subject(exported=torch.export.load(name.text))
         return

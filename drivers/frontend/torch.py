@@ -149,7 +149,7 @@ def import_model(
             if subject.exported is not None:
                 return _of_exported(name, subject.exported, form)
             assert subject.model is not None
-            subject.model.train(train)
+            _set_mode(name, subject.model, train)
             return _of_model(name, subject, form)
 
 
@@ -250,6 +250,7 @@ class _Form:
 def _of_model(name: Name, subject: Subject, form: _Form) -> Imported:
     import torch
 
+    from mlirules.drivers.frontend.quantized import without_zero_points
     from mlirules.drivers.frontend.values import Flat, NotTensorsError, to_numpy
 
     assert subject.model is not None
@@ -269,6 +270,7 @@ def _of_model(name: Name, subject: Subject, form: _Form) -> Imported:
                 model, tuple(model.tensors), dynamic_shapes=shapes, strict=False
             )
             notes = tuple(f"no part of the results: {what}" for what in model.told.dropped)
+            without_zero_points(exported)
             if form.decompose:
                 exported = decomposed(exported)
     except MlirulesError as fault:
@@ -288,9 +290,26 @@ def _of_model(name: Name, subject: Subject, form: _Form) -> Imported:
     return Imported(program, inputs, results, notes)
 
 
+def _set_mode(name: Name, model: torch.nn.Module, train: bool) -> None:
+    """Training or not. What was exported refuses to be told: its graph is of the mode it had."""
+    try:
+        model.train(train)
+    except NotImplementedError as error:
+        if train:
+            raise MlirulesError.at(
+                name.place,
+                "was exported already, and keeps the mode that it had then",
+                code="model-arguments",
+                suggestion="export the model in training mode, or leave --train out",
+            ) from error
+        for module in model.modules():
+            module.training = False
+
+
 def _of_exported(name: Name, exported: torch.export.ExportedProgram, form: _Form) -> Imported:
     import torch
 
+    from mlirules.drivers.frontend.quantized import without_zero_points
     from mlirules.drivers.frontend.values import tensors_in, to_numpy
 
     inputs: tuple[Array, ...] = ()
@@ -307,6 +326,7 @@ def _of_exported(name: Name, exported: torch.export.ExportedProgram, form: _Form
             answered = copy.deepcopy(exported).module()(*args, **kwargs)
         results = tuple(to_numpy(t) for t in tensors_in(answered, "result")[0])
     with name.blaming("the import of the exported program"):
+        without_zero_points(exported)
         if form.decompose:
             exported = decomposed(exported)
         changed = len(exported.graph_signature.user_outputs) != len(

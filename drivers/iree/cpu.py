@@ -75,6 +75,17 @@ def vector_bytes(architecture: str) -> int:
     return 16 if "neon" in has else 0
 
 
+@functools.lru_cache(maxsize=64)
+def dot_bytes(architecture: str) -> int:
+    """The bytes of the vectors of which a CPU adds products of bytes, by fours, in one operation.
+
+    An unsigned byte by a signed one, without saturation: 64 with AVX512-VNNI, else 0.
+    """
+    _, features = _described(architecture or "host")
+    has = {feature[1:] for feature in features if feature.startswith("+")}
+    return 64 if {"avx512f", "avx512vnni"} <= has else 0
+
+
 def _named(name: str, features: str) -> tuple[str, ...]:
     return (
         *_LOCAL,

@@ -73,9 +73,11 @@ def results_of(
     to. Raises Unknown.
     """
     name = op.name
-    if len(op.results) != 1:
-        raise Unknown(name)
     try:
+        if name == "iree_linalg_ext.scan":
+            return _scanned(op, operands)
+        if len(op.results) != 1:
+            raise Unknown(name)
         if name == "linalg.generic":
             return (_generic(op, operands, outside),)
         evaluate = _TENSOR_OPS.get(name)
@@ -464,6 +466,26 @@ def _combining(inner: Sequence[Any], running: Any) -> Any:
     return given
 
 
+def _scanned(op: Any, operands: Sequence[Array]) -> tuple[Array, ...]:
+    """``iree_linalg_ext.scan``: all sums along a dimension, and the last of them."""
+    first, last = (nested.operation for nested in op.regions[0].blocks[0].operations)
+    plain = first.name in _ADDING and list(last.operands) == list(first.results)
+    if not plain or not op.attributes["inclusive"].value or operands[0].dtype == np.bool_:
+        raise Unknown(op.name)
+    axis: int = op.attributes["dimension"].value
+    made = _ADDING[first.name].accumulate(operands[0], axis=axis, dtype=operands[0].dtype)
+    return made, np.take(made, -1, axis=axis)
+
+
+def _tiled_product(_op: Any, operands: Sequence[Array]) -> Array:
+    """``linalg.mmt4d``: the product of a matrix in blocks by a transposed one, and a sum."""
+    left, right, onto = operands
+    if {left.dtype, right.dtype, onto.dtype} - {np.dtype(np.float32), np.dtype(np.float64)}:
+        raise Unknown(f"a product of {left.dtype}")
+    made = np.einsum("ikac,jkbc->ijab", left, right, optimize=True)
+    return np.asarray(onto + made.astype(onto.dtype))
+
+
 def _nested(op: Any, value: Callable[[Any], Array], grid: Sequence[Array]) -> Array:
     if op.name == "linalg.index":
         loop: int = op.attributes["dim"].value
@@ -491,6 +513,7 @@ _TENSOR_OPS: Mapping[str, Callable[[Any, Sequence[Array]], Array]] = {
     "linalg.broadcast": _repeated,
     "linalg.copy": _copied,
     "linalg.fill": _fill,
+    "linalg.mmt4d": _tiled_product,
     "linalg.pack": _packed,
     "linalg.transpose": _turned,
     "iree_tensor_ext.compute_barrier.start": _copied,

@@ -34,6 +34,7 @@ from mlirules.language import consent, words
 from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.faults import Fault, MlirulesError
+from mlirules.language.grid import FACTS
 from mlirules.language.native import native
 from mlirules.language.nomatch import NoMatch
 from mlirules.language.notation import ast
@@ -188,8 +189,9 @@ class Judging:
                 return Verdict(None, unadmitted, env)
             if rule.variants:
                 around = state.around
-                wide = cpu.vector_bytes(around.cpu) if around.target == "cpu" else 0
-                lowered = lower_kernel(rule, {**env, "vector_bytes": wide}, results, around.target)
+                lowered = lower_kernel(
+                    rule, {**env, **_facts(around.target, around.cpu)}, results, around.target
+                )
             else:
                 lowered = lower(rule, env, results, self.inference)
             try:
@@ -335,3 +337,11 @@ def _numbered(text: str) -> str:
 def _listed(value: Any) -> Any:
     """An item of an array attribute as a plain value: keys hold tuples for lists."""
     return [_listed(v) for v in value] if isinstance(value, tuple) else value
+
+
+def _facts(target: str, architecture: str) -> dict[str, int]:
+    """What a kernel may ask of the CPU that it is for (``language.grid.FACTS``); 0 elsewhere."""
+    if target != "cpu":
+        return dict.fromkeys(FACTS, 0)
+    asked = {"vector_bytes": cpu.vector_bytes, "dot_bytes": cpu.dot_bytes}
+    return {name: asked[name](architecture) for name in FACTS}

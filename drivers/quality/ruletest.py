@@ -256,7 +256,8 @@ def _unchanged(rule: Rule, test: Test, result: TestResult, session: Session) -> 
     refusals: list[Refusal] = []
     candidates = 0
 
-    around = Around(_first_kind(rule), Frozen(module.operation).dead)
+    cpu = test.cpu or ""
+    around = Around(_first_kind(rule), Frozen(module.operation).dead, cpu=cpu)
     for op in ops_below(module.operation):
         if rule.looks_at(op.name, test.because):
             candidates += 1
@@ -268,7 +269,7 @@ def _unchanged(rule: Rule, test: Test, result: TestResult, session: Session) -> 
     errors = [refusal.error for refusal in refusals if refusal.error is not None]
     if errors:
         result.problems.append(str(errors[0]))
-    if len(refusals) < candidates or _apply(rule, module, session, _first_kind(rule)):
+    if len(refusals) < candidates or _apply(rule, module, session, _first_kind(rule), cpu):
         result.tell(
             "the rule applied, but should not have",
             "unchanged",
@@ -299,14 +300,15 @@ def _rewritten(
     With the programs what finds accesses of kernels beyond their buffers.
     """
     module = _parse(test.input or "", rule, test, session)
-    count = _apply(rule, module, session, _first_kind(rule))
+    cpu = test.cpu or ""
+    count = _apply(rule, module, session, _first_kind(rule), cpu)
     result.output = str(module)
     if count == 0:
         reasons = []
         engine = session.engine_for([rule])
         for op in ops_below(module.operation):
             if op.name in rule.root_ops:
-                refusal = engine.explain(rule, op)
+                refusal = engine.explain(rule, op, Around(_first_kind(rule), cpu=cpu))
                 if refusal is not None:
                     result.faults.append(refusal.fault(rule))
                     reasons.append(result.faults[-1].render())
@@ -331,7 +333,7 @@ def _rewritten(
             result.tell_unmatched(message, "the rewritten program")
     targets: list[tuple[Target, str, Checked | None]] = []
     if test.run is not None:
-        for device in _asked(test.run.devices, devices, result):
+        for device in _made_for(test, _asked(test.run.devices, devices, result), result):
             target = Target.parse("cuda:sm_80" if device == "cuda" else device)
             reason = target.available()
             if reason:
@@ -358,6 +360,22 @@ def _asked(tested: Sequence[str], devices: Sequence[str] | None, result: TestRes
     kinds = {device.partition(":")[0] for device in asked}
     result.skipped += [f"{device}: not asked for" for device in tested if device not in kinds]
     return asked
+
+
+def _made_for(test: Test, asked: Sequence[str], result: TestResult) -> list[str]:
+    """The devices to compare numbers on: of CPUs the one that the test names, if it names one."""
+    if test.cpu is None:
+        return list(asked)
+    found = []
+    for device in asked:
+        kind, _, architecture = device.partition(":")
+        if kind == "cpu" and architecture in ("", test.cpu):
+            found.append(f"cpu:{test.cpu}")
+        elif kind == "cpu":
+            result.skipped.append(f"{device}: the test is of cpu:{test.cpu}")
+        else:
+            found.append(device)
+    return found
 
 
 def filecheck(checks: str, text: str) -> str:

@@ -94,6 +94,13 @@ class Test(Strict):
         description="How many times the rule must apply to `input`.",
         examples=[1],
     )
+    cpu: str | None = Field(
+        default=None,
+        pattern=r"^[a-z0-9][a-z0-9_-]*$",
+        description="The CPU that a kernel of the test is made for, as `--target cpu:` names it; "
+        "without it this machine's. A machine that cannot run it compares no numbers.",
+        examples=["znver4"],
+    )
 
 
 class Body(Strict):

@@ -1,0 +1,122 @@
+"""Quantized programs: PyTorch's numbers on several CPUs, and bytes that are multiplied as bytes."""
+
+import importlib.util
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlirules.drivers.apply.programs import read_program
+from mlirules.drivers.frontend.torch import import_model
+from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree.compiler import ir, parse
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.iree.traversal import ops_below
+from mlirules.drivers.pipelines import cost
+from mlirules.drivers.pipelines.transform import Pipeline, compile_program, transform
+from mlirules.language.faults import MlirulesError
+
+HERE = Path(__file__).parent / "int8"
+#: PT2E's quantization of a transformer layer (block.py), and what PyTorch computes of it.
+BLOCK, GOLDEN = HERE / "block.mlir", HERE / "block.npz"
+LAYERS = 5
+#: With AVX512-VNNI, with AVX-512 alone, with AVX2.
+CPUS = ("cpu:znver4", "cpu:x86-64-v4", "cpu:x86-64-v3")
+#: One byte that is rounded the other way moves a result by 1e-2.
+RTOL, ATOL = 1e-5, 1e-5
+
+needs_torchao = pytest.mark.skipif(
+    importlib.util.find_spec("torchao") is None, reason="torchao is not installed"
+)
+
+
+def _types(op: Any) -> tuple[str, ...]:
+    """The element types of the tensors that an op reads."""
+    held = [ir.ShapedType(v.type) for v in op.operands if isinstance(v.type, ir.RankedTensorType)]
+    return tuple(str(shaped.element_type) for shaped in held)
+
+
+def _products(text: str) -> Counter[tuple[str, ...]]:
+    """Element types of the products and kernels of a program that was transformed."""
+    module = parse(text)
+    return Counter(
+        (op.name, *_types(op))
+        for op in ops_below(module.operation)
+        if op.name in ("linalg.matmul", "flow.dispatch")
+    )
+
+
+@pytest.mark.parametrize("name", CPUS)
+def test_equals_pytorch(name: str) -> None:
+    target = Target.parse(name)
+    if reason := target.available():
+        pytest.skip(reason)
+    binary, done = compile_program(read_program(BLOCK), target, path=str(BLOCK), fallback=False)
+    taken = done.outcome.counts
+    layers = sum(n for rule, n in taken.items() if rule.startswith("torch-quantized-linear-"))
+    assert layers == LAYERS
+    # The last layer has ten columns, which fill no block of 16: no kernel takes it.
+    kernels = LAYERS - 1 if name == CPUS[0] else 0
+    assert taken.get("kernel-int-mm-unsigned", 0) == kernels
+    assert taken["torch-int-mm-unsigned-to-linalg"] == LAYERS - kernels
+    found = runtime.run(binary, runtime.load_npz(GOLDEN, prefix="a"), target)
+    (wanted,) = runtime.load_npz(GOLDEN, prefix="r")
+    np.testing.assert_allclose(found[0], wanted, rtol=RTOL, atol=ATOL)
+
+
+def _without(*names: str) -> Counter[tuple[str, ...]]:
+    """The products of the layer by cpu-fast without some of its stages."""
+    stages = [stage for stage in Pipeline.load("cpu-fast").stages if stage.name not in names]
+    costs = cost.Settings(Target.parse("cpu"))
+    return _products(transform(read_program(BLOCK), stages=stages, costs=costs).text)
+
+
+def test_bytes_are_multiplied() -> None:
+    """Where no kernel takes a layer it is a product of bytes, and none of floats is left of it."""
+    products = _without("integer-kernels")
+    assert products["linalg.matmul", "i8", "i8", "i32"] == LAYERS
+    assert not any("f32" in types for _, *types in products), products
+    # The same without the rules: what is counted above is theirs.
+    products = _without("integers", "integer-kernels")
+    assert not any("i8" in types for _, *types in products), products
+
+
+@needs_torchao
+def test_import_leaves_out_zero_points_of_zeros() -> None:
+    imported = import_model(f"{HERE / 'block.py'}:make")
+    module = parse(imported.text)
+    layers = [
+        op
+        for op in ops_below(module.operation)
+        if op.name == "torch.quantized_decomposed.dequantize_per_channel"
+    ]
+    assert [str(op.operands[2].type) for op in layers] == ["!torch.none"] * LAYERS
+    (wanted,) = runtime.load_npz(GOLDEN, prefix="r")
+    np.testing.assert_allclose(imported.results[0], wanted, rtol=1e-3, atol=1e-3)
+
+
+@needs_torchao
+def test_import_of_a_file(tmp_path: Path) -> None:
+    """A program that was saved: its ops are known before it is read."""
+    made = tmp_path / "block.pt2"
+    script = (
+        f"import sys, torch; sys.path.insert(0, {str(HERE)!r}); import block\n"
+        f"model, inputs = block.make()\ntorch.export.save(torch.export.export(model, inputs), "
+        f"{str(made)!r})\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    out = tmp_path / "block.mlir"
+    words = ["-m", "mlirules", "import", str(made), "-o", str(out)]
+    subprocess.run([sys.executable, *words], check=True, capture_output=True)
+    counts = Counter(op.name for op in ops_below(parse(out.read_text()).operation))
+    assert counts["torch.quantized_decomposed.dequantize_per_channel"] == LAYERS
+
+
+@needs_torchao
+def test_what_was_exported_cannot_be_trained() -> None:
+    with pytest.raises(MlirulesError, match="keeps the mode"):
+        import_model(f"{HERE / 'block.py'}:make", train=True)
