@@ -72,7 +72,7 @@ def _without(*names: str) -> Counter[tuple[str, ...]]:
     """The products of the layer by cpu-fast without some of its stages."""
     stages = [stage for stage in Pipeline.load("cpu-fast").stages if stage.name not in names]
     costs = cost.Settings(Target.parse("cpu"))
-    return _products(transform(read_program(BLOCK), stages=stages, costs=costs).text)
+    return _products(transform(read_program(BLOCK), stages, costs=costs).text)
 
 
 def test_bytes_are_multiplied() -> None:
