@@ -199,11 +199,23 @@ def _report(report: Any) -> dict[str, object]:
             "mutants": mutants,
             "survivors": [
                 {"line": str(m.line), "place": str(m.line.span), "change": m.change}
-                for m in report.mutants
-                if m.noticed is None and not m.equivalent
+                | ({"reason": reason} if reason else {})
+                for m, reason in _survivors(report)
             ],
         },
     }
+
+
+def _survivors(report: Any) -> list[tuple[Any, str]]:
+    """Changes that no test notices, and why none can; empty where the rule does not say."""
+    from mlirules.drivers.quality.mutation import reasons
+
+    said = reasons(report.rule.source.text)
+    return [
+        (m, said.get(m.line.span.line, ""))
+        for m in report.mutants
+        if m.noticed is None and not m.equivalent
+    ]
 
 
 def _show_report(report: Any, verbose: bool) -> None:
@@ -227,10 +239,15 @@ def _show_report(report: Any, verbose: bool) -> None:
             rows.append(f"{c.line.span}: `{c.line}` was never seen {never}")
     rows += [
         f"{m.line.span}: no test notices `{m.line}` {m.change}"
-        for m in report.mutants
-        if m.noticed is None and not m.equivalent
+        for m, reason in _survivors(report)
+        if not reason
     ]
     if verbose:
+        rows += [
+            f"{m.line.span}: no test notices `{m.line}` {m.change}: {reason}"
+            for m, reason in _survivors(report)
+            if reason
+        ]
         rows += [
             f"{m.line.span}: `{m.line}` {m.change} makes no difference: the rewrite refuses "
             "the same"
