@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -79,9 +80,10 @@ def test_of_other_dialects_and_of_bodies() -> None:
         "body: '%q = math.absf %t : tensor<$(N)x$(M)xf32>'",
         "y[i, j] = q[j, i] + 1.0",
     )
-    assert "stablehlo.transpose %0, dims = [1, 0] : (tensor<4x8xf32>) -> tensor<8x4xf32>" in made
-    assert "math.absf %1 : tensor<8x4xf32>" in made
-    assert "ins(%2 : tensor<8x4xf32>)" in made
+    plain = re.sub(r"%\d+", "%_", made)
+    assert "stablehlo.transpose %_, dims = [1, 0] : (tensor<4x8xf32>) -> tensor<8x4xf32>" in plain
+    assert "math.absf %_ : tensor<8x4xf32>" in plain
+    assert "ins(%_ : tensor<8x4xf32>)" in plain
 
 
 @pytest.mark.parametrize(

@@ -321,8 +321,6 @@ class Engine:
         config.max_iterations = -1
         try:
             if _one_by_one(rules, options):
-                if options.fold:  # what folds is not for rules
-                    rewrite.apply_patterns_and_fold_greedily(module, self.frozen(()), config)
                 conversion.apply(run, module, rules)
                 if run.stop:
                     return
@@ -348,6 +346,8 @@ def _one_by_one(rules: Sequence[Rule], options: Options) -> bool:
     Then a walk, which is quicker, does what there is to do, and the driver finds what is left.
     """
     if options.record or options.accept is not None or options.max_rewrites is not None:
+        return False
+    if options.fold:  # what folds is not for rules
         return False
     return options.order == "top-down" and all(len(rule.match) == 1 for rule in rules)
 

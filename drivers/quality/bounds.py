@@ -19,7 +19,6 @@ from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.language.faults import Fault, Span
 from mlirules.language.grid import TARGET
-from mlirules.language.kernel import KernelDoc
 from mlirules.language.rule import Rule
 
 __all__ = ["Checked", "with_checks"]
@@ -241,10 +240,8 @@ def _checked_kernel(executable: Any, symbol: str, rule: Rule, made: Checked) -> 
 
 def _noted(function: Any, rows: int, rule: Rule) -> Any:
     """Give a kernel's function a buffer for notes, after those that it reads."""
-    doc = rule.doc
-    assert isinstance(doc, KernelDoc)
     block = function.regions[0].blocks[0]
-    inputs = len(doc.kernel.inputs)
+    inputs = len(rule.kernel_inputs)
     place = ir.Location.unknown()
     after = list(block.arguments)[inputs:]
     binding = ir.Type.parse("!stream.binding")
@@ -400,15 +397,13 @@ def _span(op: Any, rule: Rule) -> Span:
 
 def _buffer(value: Any, rule: Rule) -> str:
     """What a buffer is called: the tensor, or its type where it is the kernel's own."""
-    doc = rule.doc
-    assert isinstance(doc, KernelDoc)
     shown = str(value.type)
     while not isinstance(value.owner, ir.Block) and value.owner.name in _THROUGH:
         value = value.owner.operands[0]
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.name != "stream.binding.subspan":
         return shown
-    names = [*doc.kernel.inputs, *(name or "a result" for name in rule.root_results)]
+    names = [*rule.kernel_inputs, *(name or "a result" for name in rule.root_results)]
     number: int = ir.BlockArgument(owner.operands[0]).arg_number
     return names[number]
 
