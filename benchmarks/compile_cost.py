@@ -108,7 +108,8 @@ def shipped(folder: Path) -> list[Path]:
 
 def commands(rounds: int, table: Table) -> None:
     """Rows for what costs nothing but starting."""
-    rule = next((Path(__file__).parent.parent / "rules" / "torch").rglob("*mm*.yaml"))
+    rules = Path(__file__).parent.parent / "rules" / "torch" / "to-linalg"
+    rule = rules / "matmul" / "torch-addbmm-to-linalg.yaml"
     for name, arguments in (("--help", ["--help"]), ("check RULE", ["check", str(rule)])):
         taken = [run([sys.executable, "-m", "mlirules", *arguments]) for _ in range(rounds + 1)]
         wall, used = medians(taken[1:])
