@@ -26,10 +26,10 @@ from typing import Any
 import torch
 from kernelbench_worker import BACKENDS, GIB, Row
 from rich.console import Console
+from sections import renew
 
 from mlirules.language.faults import EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
 from mlirules.language.workers import workers
-from mlirules.support import files
 from mlirules.support.pool import Job, Said, Work
 
 LEVELS = (1, 2, 3)
@@ -173,12 +173,7 @@ def _cell(text: str) -> str:
 
 def write(path: Path, rows: dict[str, dict[str, Row]]) -> None:
     """Put the section between its marks in the document. Raises MlirulesError without them."""
-    text = path.read_text(encoding="utf-8")
-    before, found, rest = text.partition(BEGIN)
-    _, closed, after = rest.partition(END)
-    if not found or not closed:
-        raise MlirulesError.at(str(path), f"has no section between {BEGIN!r} and {END!r}")
-    files.write(path, f"{before}{BEGIN}\n{section(rows)}\n{END}{after}")
+    renew(path, BEGIN, END, section(rows))
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -34,6 +34,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from sections import renew
 
 from mlirules.drivers.apply.session import Session
 from mlirules.drivers.pipelines.transform import rule_set
@@ -232,15 +233,6 @@ def section(sets: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def renew(path: Path, table: str) -> None:
-    """Put the table between its marks in a document. Raises MlirulesError without them."""
-    before, found, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, closed, after = rest.partition(END)
-    if not found or not closed:
-        raise MlirulesError.at(str(path), f"has no section between {BEGIN!r} and {END!r}")
-    files.write(path, f"{before}{BEGIN}\n{table}\n{END}{after}")
-
-
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line. Exits with 2, saying why, when it is wrong."""
     parser = argparse.ArgumentParser(
@@ -291,7 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if written is not None:
             files.write(written, as_json(rows) + "\n")
         if options.report is not None:
-            renew(options.report, section(dict(table(rows))))
+            renew(options.report, BEGIN, END, section(dict(table(rows))))
     except MlirulesError as error:
         print(error, file=sys.stderr)
         return EXIT_INPUT_WRONG

@@ -40,10 +40,10 @@ from pathlib import Path
 from typing import Any
 
 from peers_models import BF16, INT8, MODELS, UNLISTED
+from sections import renew
 
 import mlirules
 from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
-from mlirules.support import files
 from mlirules.support.children import Child, Died
 
 #: In the order of the tables; those after the bar run where they are named alone.
@@ -365,12 +365,7 @@ def _cell(text: str) -> str:
 
 def write(path: Path, rows: Sequence[Row]) -> None:
     """Put the section between its marks in the document. Raises MlirulesError without them."""
-    text = path.read_text(encoding="utf-8")
-    before, found, rest = text.partition(BEGIN)
-    _, closed, after = rest.partition(END)
-    if not found or not closed:
-        raise MlirulesError.at(str(path), f"has no section between {BEGIN!r} and {END!r}")
-    files.write(path, f"{before}{BEGIN}\n{section(rows)}\n{END}{after}")
+    renew(path, BEGIN, END, section(rows))
 
 
 # ---------------------------------------------------------------- command line

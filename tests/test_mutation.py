@@ -262,7 +262,7 @@ def test_the_table_of_the_page_is_that_of_the_result(benchmark: Any, tmp_path: P
     found = json.loads(benchmark.RESULT.read_text(encoding="utf-8"))
     copy = tmp_path / "testing.md"
     copy.write_text(page, encoding="utf-8")
-    benchmark.renew(copy, benchmark.section(found["sets"]))
+    benchmark.renew(copy, benchmark.BEGIN, benchmark.END, benchmark.section(found["sets"]))
     assert copy.read_text(encoding="utf-8") == page
     assert found["sets"]["all"]["survivor"] == 0
     parts = [counted for name, counted in found["sets"].items() if name != "all"]

@@ -116,15 +116,15 @@ class Calls:
         return isinstance(self._session.binaries.get((text, self._target)), _Group)
 
     def _run(self, calls: Sequence[_Call]) -> None:
-        compiled: dict[bytes, list[_Call]] = {}
+        compiled: dict[bytes, list[tuple[_Call, Binary]]] = {}
         programs: dict[str, list[_Call]] = {}
         for call in calls:
             if isinstance(call.program, Binary):
-                compiled.setdefault(call.program.vmfb, []).append(call)
+                compiled.setdefault(call.program.vmfb, []).append((call, call.program))
             else:
                 programs.setdefault(call.program, []).append(call)
         for same in compiled.values():
-            self._run_binary([(call, call.program) for call in same])  # type: ignore[misc]
+            self._run_binary(same)
         known = self._session.binaries
         grouped: dict[int, tuple[_Group, dict[str, list[_Call]]]] = {}
         new: dict[tuple[object, ...], dict[object, dict[str, list[_Call]]]] = {}

@@ -1,0 +1,19 @@
+"""Sections of documents that benchmarks write, between two marks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mlirules.language.faults import MlirulesError
+from mlirules.support import files
+
+__all__ = ["renew"]
+
+
+def renew(path: Path, begin: str, end: str, text: str) -> None:
+    """Put ``text`` between the marks in a document. Raises MlirulesError without them."""
+    before, found, rest = path.read_text(encoding="utf-8").partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise MlirulesError.at(str(path), f"has no section between {begin!r} and {end!r}")
+    files.write(path, f"{before}{begin}\n{text}\n{end}{after}")
