@@ -80,7 +80,10 @@ def test_every_access_of_the_shipped_kernels_is_checked(made: Rule, kind: str) -
     if kind not in {target for variant in made.variants for target in variant.doc.targets}:
         pytest.skip(f"not for {kind}")
     module = parsed(made.tests[0].input or "", made.path)
-    engine_for([made]).run(module, Options(driver="greedy", fold=False, target=kind))
+    # A CPU that has all that a kernel asks for: this machine's may not.
+    named = "znver4" if kind == "cpu" else ""
+    how = Options(driver="greedy", fold=False, target=kind, cpu=named)
+    engine_for([made]).run(module, how)
     checks = with_checks(module, made)
     assert isinstance(checks, Checked)
     assert not checks.unchecked

@@ -40,11 +40,11 @@ def test_all_classes_of_faults_are_there() -> None:
 
 @pytest.mark.parametrize("file", FAULTY, ids=lambda p: p.stem)
 def test_faulty_specs_are_refused_where_they_are_wrong(file: Path) -> None:
-    found = re.match(r"// EXPECT: (\d+):(\d+) ([\w-]+): (.*)", file.read_text())
+    found = re.match(r"// EXPECT: (?:for (\S+), )?(\d+):(\d+) ([\w-]+): (.*)", file.read_text())
     assert found is not None
-    fault = check_spec(str(file)).errors[0]
+    fault = check_spec(str(file), target=found[1]).errors[0]
     place = (str(fault.span.line), str(fault.span.column), fault.code, fault.message)
-    assert place == found.groups()
+    assert place == found.groups()[1:]
     assert fault.span.source_line
 
 

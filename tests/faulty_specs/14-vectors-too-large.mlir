@@ -1,4 +1,4 @@
-// EXPECT: 16:25 vector-size: the vectors of 'a' take 32768 bytes; the compiler refuses 32768 and more
+// EXPECT: for cpu:x86-64-v4, 16:25 vector-size: the vectors of 'a' take 32768 bytes; the compiler refuses 32768 and more
 module @spec attributes { transform.with_named_sequence, iree_codegen.tuning_spec_with_default_entrypoint } {
   transform.named_sequence @apply(%op: !transform.any_op {transform.readonly}, %config: !transform.any_param {transform.readonly}) {
     transform.annotate %op "compilation_info" = %config : !transform.any_op, !transform.any_param

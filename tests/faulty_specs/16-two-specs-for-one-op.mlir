@@ -13,7 +13,7 @@ module @spec attributes { transform.with_named_sequence, iree_codegen.tuning_spe
       : !transform.any_op -> !transform.param<i64>
     transform.iree.match.dims_equal %m, [512] : !transform.param<i64>
     %config = transform.param.constant #iree_codegen.compilation_info<
-      lowering_config = #iree_cpu.lowering_config<distribution = [64, 64, 0], vector_common_parallel = [8, 32, 0], vector_reduction = [0, 0, 16]>,
+      lowering_config = #iree_cpu.lowering_config<distribution = [64, 64, 0], vector_common_parallel = [8, 16, 0], vector_reduction = [0, 0, 8]>,
       translation_info = #iree_codegen.translation_info<pipeline = #iree_cpu.pipeline<DoubleTilingExpert>>> -> !transform.any_param
     transform.yield %op, %config : !transform.any_op, !transform.any_param
   }
@@ -26,7 +26,7 @@ module @spec attributes { transform.with_named_sequence, iree_codegen.tuning_spe
       : !transform.any_op -> !transform.param<i64>
     transform.iree.match.dims_equal %m, [512] : !transform.param<i64>
     %config = transform.param.constant #iree_codegen.compilation_info<
-      lowering_config = #iree_cpu.lowering_config<distribution = [32, 32, 0], vector_common_parallel = [8, 32, 0], vector_reduction = [0, 0, 16]>,
+      lowering_config = #iree_cpu.lowering_config<distribution = [32, 32, 0], vector_common_parallel = [8, 16, 0], vector_reduction = [0, 0, 8]>,
       translation_info = #iree_codegen.translation_info<pipeline = #iree_cpu.pipeline<DoubleTilingExpert>>> -> !transform.any_param
     transform.yield %op, %config : !transform.any_op, !transform.any_param
   }
