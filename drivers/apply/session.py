@@ -71,7 +71,7 @@ class Session:
     BINARIES = 4096
 
     def __init__(self) -> None:
-        self.context: Any = compiler.context()
+        self.context = compiler.context()
         self.binaries: Bounded[Any, Any] = Bounded(self.BINARIES)
         self._contents = Contents()
         self._opened: dict[tuple[str, ...], RuleSet] | None = None

@@ -13,12 +13,18 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
 
 from mlirules.drivers.iree.compiler import context, ir
 from mlirules.drivers.iree.program import constant_results, function_of
 from mlirules.drivers.iree.runtime import SCOPE
 from mlirules.language.faults import MlirulesError
+
+if TYPE_CHECKING:
+    import torch
+    from iree.compiler.extras.fx_importer import FxImporterHooks, GraphNodeImporter, InputInfo
 
 __all__ = ["Program", "fx_import", "import_graph"]
 
@@ -36,7 +42,7 @@ class Program:
     """
 
     module: ir.Module
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     @property
     def ops(self) -> Counter[str]:
@@ -68,10 +74,11 @@ def fx_import(
 
     names = _freeze(exported, prefix)
     _tensors_only(exported)
-    hooks = _external_values(names) if external else None
+    parameters: dict[str, npt.NDArray[Any]] = {}
+    hooks = _external_values(names, parameters) if external else None
     importer = FxImporter(context=context(), hooks=hooks)
     importer.import_graph_module(exported.graph_module, func_name=function)
-    return Program(importer.module, hooks.parameters if hooks is not None else {})
+    return Program(importer.module, parameters)
 
 
 def import_graph(
@@ -93,7 +100,7 @@ def import_graph(
     return module, constant_results(module, function)
 
 
-def _hold(module: ir.Module, function: Any, held: Mapping[int, str]) -> None:
+def _hold(module: ir.Module, function: ir.Operation, held: Mapping[int, str]) -> None:
     """Make weights of some arguments."""
     block = function.regions[0].blocks[0]
     with module.context, ir.Location.unknown(module.context):
@@ -127,7 +134,7 @@ def _hold(module: ir.Module, function: Any, held: Mapping[int, str]) -> None:
         )
 
 
-def _builtin_tensor(type_: Any) -> ir.Type:
+def _builtin_tensor(type_: ir.Type) -> ir.Type:
     """The builtin tensor type of a torch tensor's: that has no signs."""
     found = re.fullmatch(r"!torch\.vtensor<\[(?P<sizes>[\d,]*)\],(?P<element>.+)>", str(type_))
     if found is None:
@@ -192,19 +199,24 @@ def _tensors_only(exported: Any) -> None:
     output.args = (kept,)
 
 
-def _external_values(names: Mapping[int, str]) -> Any:
-    """Importer hooks that load large values by name."""
+def _external_values(
+    names: Mapping[int, str], parameters: dict[str, npt.NDArray[Any]]
+) -> FxImporterHooks:
+    """Importer hooks that load large values by name, and put them into ``parameters``."""
     import ml_dtypes
     import torch
     from iree.compiler.extras.fx_importer import FxImporterHooks, create_mlir_tensor_type
 
-    # The compiler package has no types for its importer, so that the base class is Any.
-    class External(FxImporterHooks):  # type: ignore[misc]
+    class External(FxImporterHooks):
         def __init__(self) -> None:
-            self.parameters: dict[str, Any] = {}
-            self._symbols: dict[int, tuple[str, Any]] = {}
+            self._symbols: dict[int, tuple[str, ir.Type]] = {}
 
-        def resolve_literal(self, gni: Any, literal: Any, info: Any) -> Any:  # noqa: ARG002
+        def resolve_literal(
+            self,
+            gni: GraphNodeImporter,
+            literal: object,
+            info: InputInfo | None,  # noqa: ARG002
+        ) -> ir.Value | None:
             if not isinstance(literal, torch.Tensor) or id(literal) not in names:
                 return None
             if literal.nbytes < _LARGE or not (literal.is_floating_point() or literal.is_complex()):
@@ -223,7 +235,7 @@ def _external_values(names: Mapping[int, str]) -> Any:
                 operands=[load.result],
             ).result
 
-        def _declare(self, gni: Any, tensor: Any) -> tuple[str, Any]:
+        def _declare(self, gni: GraphNodeImporter, tensor: torch.Tensor) -> tuple[str, ir.Type]:
             name, symbol = names[id(tensor)], f"parameter_{len(self._symbols)}"
             type_ = create_mlir_tensor_type(tensor)
             # Written as text: the bindings know nothing of the util and stream dialects.
@@ -237,14 +249,12 @@ def _external_values(names: Mapping[int, str]) -> Any:
             )
             plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
             if plain.dtype == torch.bfloat16:
-                self.parameters[name] = plain.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+                parameters[name] = plain.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
             elif plain.element_size() == 1:
                 kind = str(plain.dtype).removeprefix("torch.")
-                self.parameters[name] = (
-                    plain.view(torch.uint8).numpy().view(getattr(ml_dtypes, kind))
-                )
+                parameters[name] = plain.view(torch.uint8).numpy().view(getattr(ml_dtypes, kind))
             else:
-                self.parameters[name] = plain.numpy()
+                parameters[name] = plain.numpy()
             return symbol, type_
 
     return External()

@@ -6,10 +6,10 @@ import itertools
 from typing import Any
 
 from mlirules.drivers.iree import cpu
-from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.match.attempt import PATTERN_HOLDS, State, Stop, Verdict, progress
 from mlirules.drivers.match.inference import Inference
-from mlirules.drivers.match.results import Match, Refusal
+from mlirules.drivers.match.results import Bound, Match, Refusal
 from mlirules.drivers.match.rewrites import build
 from mlirules.drivers.match.structure import Structure
 from mlirules.drivers.match.values import (
@@ -47,7 +47,7 @@ from mlirules.language.unify import bind
 class Judging:
     """Judges matches of one rule, once for every combination of types and constants."""
 
-    def __init__(self, rule: Rule, structure: Structure, context: Any) -> None:
+    def __init__(self, rule: Rule, structure: Structure, context: ir.Context) -> None:
         self.rule = rule
         self.structure = structure
         self.context = context
@@ -66,7 +66,7 @@ class Judging:
         self.structural = [c for c in rule.where if asks_structure(c[1])]
         self.plain_where = [c for c in rule.where if not asks_structure(c[1])]
 
-    def key(self, op: Any, state: State) -> Any:
+    def key(self, op: Op, state: State) -> Any:
         """What a verdict depends on. Opens the lists among the bound values on the way."""
         key: list[Any] = []
         expanded: dict[str, Any] = {}
@@ -86,7 +86,7 @@ class Judging:
             (state.around.target, state.around.cpu) if self.rule.variants else "",
         )
 
-    def judge(self, op: Any, state: State) -> Match:
+    def judge(self, op: ir.Operation, state: State) -> Match:
         """The match that an attempt has found at ``op``. Raises :class:`Stop`."""
         whole = self.key(op, state)
         verdict = self.cache.get(whole)
@@ -122,8 +122,8 @@ class Judging:
     def _key_of(
         self,
         name: str,
-        value: Any,
-        values: dict[str, Any],
+        value: Bound,
+        values: dict[str, Bound],
         expanded: dict[str, Any],
         state: State,
     ) -> Any:
@@ -176,7 +176,7 @@ class Judging:
             return Refusal(self.rule.made_by, said, depth=99, error=error, consent=True)
         return None
 
-    def _verdict(self, op: Any, state: State) -> Verdict:
+    def _verdict(self, op: Op, state: State) -> Verdict:
         rule = self.rule
         env: dict[str, Any] = {}
         try:
@@ -224,7 +224,7 @@ class Judging:
             return Verdict(None, Refusal(error.line, error.message, depth=99, error=fault), env)
 
     def named_values(
-        self, op: Any, state: State
+        self, op: Op, state: State
     ) -> tuple[dict[str, Any], list[tuple[str | None, Any, str]]]:
         """What the names of the match stand for, and the root's results (name, value, type)."""
         named: dict[str, Any] = {k: _listed(v) for k, v in state.symbols.items()}
@@ -264,7 +264,7 @@ class Judging:
         return typed(path, text, tensor, result=False)
 
     def check_uses(
-        self, line: Line, expr: ast.Expr, env: dict[str, Any], state: State, op: Any
+        self, line: Line, expr: ast.Expr, env: dict[str, Any], state: State, op: Op
     ) -> None:
         """Raise :class:`Stop` unless a condition on uses holds."""
         dead = state.around.dead
@@ -282,7 +282,7 @@ class Judging:
                     results = self.rule.match[n].equation.results
                     if value is None and name in results:
                         value = state.ops[n].results[results.index(name)]
-                if value is None:
+                if not isinstance(value, ir.Value):
                     raise Refused(f"{name} is not a value of the match")
                 if fn == "inside":
                     outside = list(
@@ -334,7 +334,7 @@ def _numbered(text: str) -> str:
     return "\n".join(f"    {n:>3} | {row}" for n, row in enumerate(text.splitlines(), 1))
 
 
-def _listed(value: Any) -> Any:
+def _listed(value: ir.Value) -> Any:
     """An item of an array attribute as a plain value: keys hold tuples for lists."""
     return [_listed(v) for v in value] if isinstance(value, tuple) else value
 

@@ -560,10 +560,10 @@ def _use_lines(rule: Rule, match: Match, dag: _Dag, uses: list[_Uses], op: Any) 
         value = match.values.get(use.name)
         if value is None and use.name in rule.root_results:
             value = op.results[rule.root_results.index(use.name)]
-        owner = None if value is None else value.owner
-        if owner is None or isinstance(owner, ir.Block) or (owner not in dag.steps and owner != op):
+        owner = value.owner if isinstance(value, ir.OpResult) else None
+        if not isinstance(value, ir.OpResult) or (owner not in dag.steps and owner != op):
             raise _refuse(use.line, rule, f"{use.name} is not the result of an op of the match")
-        result = list(owner.results).index(value)
+        result = value.result_number
         held = f"%u{number}"
         if owner == op:
             lines.append(f"{held}_v = transform.get_result %root[{result}] : ({ANY}) -> {VALUE}")

@@ -199,7 +199,7 @@ def lines_for(rule: Rule, text: str, session: Session) -> list[str]:
     label = next((op for op in ops_below(module.operation) if op.name == "func.func"), None)
     telling = [op for op in made if not _SILENT.match(op.name)] or made
     if len(telling) > MAX_LINES:  # what stands in the function says more than bodies do
-        outer = [op for op in telling if op.parent.name == "func.func"]
+        outer = [op for op in telling if op.parent and op.parent.name == "func.func"]
         telling = (outer or telling)[:MAX_LINES]
     for op in ops_below(module.operation):
         if _OLD in op.attributes:

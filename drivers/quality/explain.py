@@ -118,7 +118,9 @@ class WhyNot:
     taken: list[str] = field(default_factory=list)
 
 
-def why_not(matchers: Sequence[Matcher], before: Any, after: Any, outcome: Outcome) -> list[WhyNot]:
+def why_not(
+    matchers: Sequence[Matcher], before: ir.Module, after: ir.Module, outcome: Outcome
+) -> list[WhyNot]:
     """For each rule that left a candidate alone: why; the nearest first, absent roots last.
 
     ``before`` and ``after`` are the program around a run of the rules, ``outcome`` what the run
@@ -147,13 +149,15 @@ def why_not(matchers: Sequence[Matcher], before: Any, after: Any, outcome: Outco
         nearest = min(left, key=lambda d: d.rank)
         taken = []
         if nearest.applies:
+            op = nearest.op
+            assert isinstance(op, ir.Operation)  # not settled yet
             taken = [
                 other.rule.name
                 for other in matchers
                 if other is not matcher
-                and nearest.op.name in other.rule.root_ops
+                and op.name in other.rule.root_ops
                 and outcome.counts[other.rule.name]
-                and other.diagnose(nearest.op, around).applies
+                and other.diagnose(op, around).applies
             ]
         settled = nearest.settled(names[made])
         out.append(WhyNot(rule, len(left), settled, applied, made, taken))

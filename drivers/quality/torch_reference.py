@@ -65,7 +65,7 @@ def evaluate(
         function = op.operation
         if function.name != "func.func" or not list(function.regions[0].blocks):
             continue
-        if name is None or function.attributes["sym_name"].value == name:
+        if name is None or ir.StringAttr(function.attributes["sym_name"]).value == name:
             return _Interpreter(text, functions).run(function.regions[0].blocks[0], inputs)
     raise NotInterpreted.because("no function")
 

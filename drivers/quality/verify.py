@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlirules.drivers.iree import compiler, program, runtime
-from mlirules.drivers.iree.compiler import Program
+from mlirules.drivers.iree.compiler import Program, ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.quality import custom_ops, torch_reference
@@ -526,7 +526,7 @@ def op_names(module: Any) -> str:
     for op in program.operations(module, bodies=True):
         found.add(op.name)
         if op.name == "torch.operator":
-            found.add(op.attributes["name"].value)
+            found.add(ir.StringAttr(op.attributes["name"]).value)
     return " ".join(sorted(found))
 
 

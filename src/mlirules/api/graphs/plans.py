@@ -227,7 +227,8 @@ def _sizes(values: Sequence[Any]) -> str:
 def _range(size: torch.SymInt) -> str:
     """A size's expression with what is known of its symbols, and its order of magnitude now."""
     expression = size.node.expr
-    bounds = size.node.shape_env.var_to_range
+    environment = size.node.shape_env
+    bounds = {} if environment is None else environment.var_to_range
     known = [f"{s}:{bounds[s]}" for s in sorted(expression.free_symbols, key=str) if s in bounds]
     return f"{expression}[{';'.join(known)}]"
 
