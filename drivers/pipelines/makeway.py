@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from mlirules.drivers.iree import compiler, weights
 from mlirules.drivers.iree.compiler import ir
@@ -59,14 +58,14 @@ def multiplied(module: ir.Module) -> float:
         if op.name in _LEFT:
             return math.inf
         if op.name.startswith("linalg.") and compiler.is_contraction(op):
-            sizes = [size for value in op.operands for size in _dims(value.type)]
+            sizes = [size for value in op.operands for size in _dims(ir.ShapedType(value.type))]
             if "?" in sizes:
                 return math.inf
             found += math.sqrt(math.prod(map(int, sizes)))
     return found
 
 
-def open_vectors(module: ir.Module) -> Iterator[Any]:
+def open_vectors(module: ir.Module) -> Iterator[ir.Operation]:
     """The products whose result has one dim that is not 1, known only at run time."""
     for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
         name = op.name
@@ -88,7 +87,7 @@ def _open_vector(sizes: Sequence[str]) -> bool:
     return [size for size in sizes if size != "1"] == ["?"]
 
 
-def _dims(type_: Any) -> list[str]:
+def _dims(type_: ir.ShapedType) -> list[str]:
     return [
         "?" if type_.is_dynamic_dim(dim) else str(type_.get_dim_size(dim))
         for dim in range(type_.rank)
