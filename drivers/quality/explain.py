@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
 
 from mlirules.drivers.apply.run import Outcome
 from mlirules.drivers.iree.compiler import ir
@@ -21,10 +21,10 @@ from mlirules.language.faults import did_you_mean
 from mlirules.language.rule import Line, Rule
 
 # Says whether an op is one that the reader asked about.
-Wanted = Callable[[Any], bool]
+Wanted: TypeAlias = Callable[[ir.Operation], bool]
 
 
-def diagnoses(matcher: Matcher, module: Any, wanted: Wanted | None = None) -> list[Diagnosis]:
+def diagnoses(matcher: Matcher, module: ir.Module, wanted: Wanted | None = None) -> list[Diagnosis]:
     """How near a rule comes to applying at each candidate of a program, the nearest first.
 
     Candidates are the ops that have the name of the rule's root. Where an op asked for by
@@ -51,14 +51,14 @@ def diagnoses(matcher: Matcher, module: Any, wanted: Wanted | None = None) -> li
     return [d.settled(names) for d in sorted(found, key=lambda d: d.rank)]
 
 
-def _parents(op: Any) -> Iterator[Any]:
+def _parents(op: ir.Operation) -> Iterator[ir.Operation]:
     """The ops that ``op`` stands in: a body's line is asked about, its op is meant."""
     while (parent := op.parent) is not None:
-        op = parent.operation
+        op = parent
         yield op
 
 
-def _reached(op: Any, rule: Rule) -> list[Any]:
+def _reached(op: ir.Operation, rule: Rule) -> list[ir.Operation]:
     """The ops of the root's name that ``op`` feeds within the pattern's depth."""
     level, out = [op], []
     for _ in range(len(rule.op_names)):
@@ -69,7 +69,9 @@ def _reached(op: Any, rule: Rule) -> list[Any]:
     return out
 
 
-def _absent(matcher: Matcher, ops: Sequence[Any], names: Counter[str], there: Any) -> Diagnosis:
+def _absent(
+    matcher: Matcher, ops: Sequence[ir.Operation], names: Counter[str], there: ir.Operation | None
+) -> Diagnosis:
     """The answer where no op has the root's name: the nearest that the program has instead."""
     rule = matcher.rule
     if rule.equation is not None:
@@ -164,8 +166,8 @@ def why_not(
     return sorted(out, key=lambda w: (w.nearest is None, w.nearest.rank if w.nearest else (0, 0.0)))
 
 
-def _by_name(module: Any) -> dict[str, list[Any]]:
-    out: dict[str, list[Any]] = {}
+def _by_name(module: ir.Module) -> dict[str, list[ir.Operation]]:
+    out: dict[str, list[ir.Operation]] = {}
     for op in ops_below(module.operation):
         out.setdefault(op.name, []).append(op)
     return out

@@ -17,6 +17,7 @@ from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.apply.run import Options
 from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.liveness import Frozen
@@ -218,7 +219,7 @@ def example(rule: Rule, session: Session | None = None) -> tuple[Test, str] | No
     return None
 
 
-def _parse(text: str, rule: Rule, test: Test, session: Session) -> Any:
+def _parse(text: str, rule: Rule, test: Test, session: Session) -> ir.Module:
     index = rule.tests.index(test)
     key = "unchanged" if test.unchanged is not None else "input"
     mark = rule.source.text_at(("tests", index, key))
@@ -239,7 +240,9 @@ def _parse(text: str, rule: Rule, test: Test, session: Session) -> Any:
         raise MlirulesError(faults) from None
 
 
-def _apply(rule: Rule, module: Any, session: Session, kind: str = "cpu", cpu: str = "") -> int:
+def _apply(
+    rule: Rule, module: ir.Module, session: Session, kind: str = "cpu", cpu: str = ""
+) -> int:
     options = Options(driver="greedy", fold=False, target=kind, cpu=cpu)
     return session.engine_for([rule]).run(module, options).total
 

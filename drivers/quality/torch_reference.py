@@ -94,13 +94,13 @@ class _Interpreter:
             import torch
 
             self.torch = torch
-        self.values: dict[Any, Any] = {}
+        self.values: dict[ir.Value, Any] = {}
         at = text.rfind("{-#")
         section = text[at:] if at >= 0 else ""
         found = re.finditer(r'([\w.\-$]+|"[^"]+"): "0x([0-9A-Fa-f]*)"', section)
         self.blobs = {m[1].strip('"'): bytes.fromhex(m[2])[4:] for m in found}
 
-    def run(self, block: Any, inputs: Sequence[Array]) -> list[Array]:
+    def run(self, block: ir.Block, inputs: Sequence[Array]) -> list[Array]:
         for argument, value in zip(block.arguments, inputs, strict=True):
             self.values[argument] = self._input(str(argument.type), np.asarray(value))
         with self.torch.no_grad() if self.torch else contextlib.nullcontext():
@@ -109,8 +109,8 @@ class _Interpreter:
                 if operation.name.endswith("return"):
                     return [np.asarray(array(self.values[v])) for v in operation.operands]
                 results = self._op(operation)
-                for value, result in zip(operation.results, results, strict=True):
-                    self.values[value] = self._checked(value, result)
+                for made, result in zip(operation.results, results, strict=True):
+                    self.values[made] = self._checked(made, result)
         raise NotInterpreted.because("no return")
 
     def _input(self, type_: str, value: Array) -> Any:
@@ -128,7 +128,7 @@ class _Interpreter:
         value = np.asarray(value, order="C")
         return tensor(value).to(getattr(self.torch, name)) if self.torch else value
 
-    def _checked(self, value: Any, result: Any) -> Any:
+    def _checked(self, value: ir.OpResult, result: Any) -> Any:
         """The result, if it is what the program says that it is: shapes are promises."""
         type_ = str(value.type)
         found = re.match(r"!torch\.vtensor<\[([\d,?]*)\]", type_)
@@ -142,7 +142,7 @@ class _Interpreter:
                 raise NotInterpreted.because(f"{value.owner.name} gives {shape}, not {type_}")
         return result
 
-    def _op(self, op: Any) -> list[Any]:
+    def _op(self, op: ir.Operation) -> list[Any]:
         name = op.name
         if name.startswith("torch.constant."):
             return [self._constant(op)]
@@ -202,7 +202,7 @@ class _Interpreter:
         positional = len(schema.arguments) - len(keyword)
         return arguments[:positional], dict(zip(keyword, arguments[positional:], strict=False))
 
-    def _constant(self, op: Any) -> Any:
+    def _constant(self, op: ir.Operation) -> Any:
         kind = op.name.rpartition(".")[2]
         if kind == "none":
             return None
@@ -219,7 +219,7 @@ class _Interpreter:
             return self.torch.device("cpu") if self.torch else "cpu"
         raise NotInterpreted.because(op.name)
 
-    def _literal(self, op: Any) -> Any:
+    def _literal(self, op: ir.Operation) -> Any:
         attribute, type_ = op.attributes["value"], str(op.results[0].type)
         text = str(attribute)
         shape = [int(d) for d in re.findall(r"(\d+)x", text[text.rfind("tensor<") :])]

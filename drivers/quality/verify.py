@@ -515,12 +515,12 @@ def verify(
     return report
 
 
-def _module(source: Source) -> Any:
+def _module(source: Source) -> ir.Module:
     """The program as a module."""
     return compiler.parse(source) if isinstance(source, str) else source().module
 
 
-def op_names(module: Any) -> str:
+def op_names(module: ir.Module) -> str:
     """The names of a program's ops, those of ``torch.operator`` by the op that each stands for."""
     found = set()
     for op in program.operations(module, bodies=True):
