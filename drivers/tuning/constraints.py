@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning.dispatches import Dispatch
 from mlirules.drivers.tuning.space import Candidate
@@ -68,7 +69,7 @@ def candidates(
 
 
 def _solutions(
-    z3: Any, op: Any, loops: Sequence[str], count: int, seed: int
+    z3: Any, op: ir.Operation, loops: Sequence[str], count: int, seed: int
 ) -> Iterator[Candidate]:
     pipeline = str(op.attributes["pipeline"]).rpartition("<")[2].rstrip(">")
     knobs = op.attributes["knobs"]

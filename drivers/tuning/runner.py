@@ -11,13 +11,13 @@ is. A candidate that takes ``hopeless`` times as long as the reference is timed 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mlirules.drivers.iree.runtime import Program
+from mlirules.drivers.iree.runtime import Array, Program
 from mlirules.drivers.measure import numerics, timing
 from mlirules.language.faults import MlirulesError
 from mlirules.support import children
@@ -41,8 +41,8 @@ NO_GAIN = 0.95
 
 class _State:
     default: Program
-    inputs: list[Any]
-    expected: list[Any]
+    inputs: list[Array]
+    expected: list[Array]
     device: str
     function: str
     parameters: list[str]
@@ -145,7 +145,7 @@ def _contest(state: _State, request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def compare(found: list[Any], expected: list[Any]) -> str:
+def compare(found: Sequence[Array], expected: Sequence[Array]) -> str:
     """How results differ from the default's beyond what another order of summing explains."""
     for index, (have, want) in enumerate(zip(found, expected, strict=True)):
         kind = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}.get(
