@@ -29,7 +29,7 @@ class NotTensorsError(ValueError):
     """A value that is neither a tensor nor a constant, nor holds such values in a known way."""
 
 
-def _parts(value: Any) -> list[tuple[str, Any]] | None:
+def _parts(value: object) -> list[tuple[str, Any]] | None:
     """The parts of a container with how they are reached from it; None: no container."""
     if isinstance(value, Mapping):
         return [(f"[{key!r}]", part) for key, part in value.items()]
@@ -46,7 +46,7 @@ def _parts(value: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, path: str) -> Iterator[tuple[str, Any]]:
     parts = _parts(value)
     if parts is None:
         yield path, value
@@ -55,7 +55,7 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(part, path + step)
 
 
-def tensors_in(value: Any, name: str) -> tuple[list[torch.Tensor], list[str]]:
+def tensors_in(value: object, name: str) -> tuple[list[torch.Tensor], list[str]]:
     """The tensors of a nested value in order, and the places of numbers and strings beside them.
 
     ``name`` is what places begin with. Raises :class:`NotTensorsError` for anything else.
@@ -72,7 +72,7 @@ def tensors_in(value: Any, name: str) -> tuple[list[torch.Tensor], list[str]]:
     return tensors, constants
 
 
-def _with_tensors(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
+def _with_tensors(value: object, tensors: Iterator[torch.Tensor]) -> Any:
     """``value`` with its tensors exchanged, in order."""
     if isinstance(value, torch.Tensor):
         return next(tensors)
@@ -104,7 +104,7 @@ class Flat(torch.nn.Module):
     PREFIX = "program."
 
     def __init__(
-        self, program: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, program: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]
     ) -> None:
         super().__init__()
         self.program = program

@@ -388,7 +388,7 @@ class Structure(Lists):
         state.depth += 1
 
     def _attribute_items(
-        self, line: Line, key: str, pattern: ast.ListExpr, plain: Any, op: Op, state: State
+        self, line: Line, key: str, pattern: ast.ListExpr, plain: object, op: Op, state: State
     ) -> None:
         """An array attribute, item by item: numbers are compared, names bound."""
         items = list(pattern.items)

@@ -223,7 +223,7 @@ def _checked(function: _Function) -> Callable[..., Any]:
     return called
 
 
-def _given(value: Any, *, tensors: bool) -> Any:
+def _given(value: object, *, tensors: bool) -> Any:
     if isinstance(value, list):
         return [_given(item, tensors=tensors) for item in value]
     if tensors and isinstance(value, np.ndarray):
@@ -231,7 +231,7 @@ def _given(value: Any, *, tensors: bool) -> Any:
     return value if tensors else torch_reference.array(value)
 
 
-def _fitted(op: str, value: Any, type_: str) -> Array:
+def _fitted(op: str, value: object, type_: str) -> Array:
     """A result as the program says that it is: other shapes and kinds of numbers are refused."""
     found = np.asarray(torch_reference.array(value))
     shape, element = torch_reference.parts(type_)

@@ -128,7 +128,7 @@ class _Interpreter:
         value = np.asarray(value, order="C")
         return tensor(value).to(getattr(self.torch, name)) if self.torch else value
 
-    def _checked(self, value: ir.OpResult, result: Any) -> Any:
+    def _checked(self, value: ir.OpResult, result: object) -> Any:
         """The result, if it is what the program says that it is: shapes are promises."""
         type_ = str(value.type)
         found = re.match(r"!torch\.vtensor<\[([\d,?]*)\]", type_)
@@ -366,7 +366,7 @@ _SPECIAL: dict[str, Callable[[list[Any]], list[Any]]] = {
 }
 
 
-def _as_tensor(value: Any) -> Any:
+def _as_tensor(value: object) -> Any:
     import torch
 
     return torch.tensor(value)

@@ -68,7 +68,7 @@ class Tolerance:
     atol: float | None = None
     of_largest: float = 0.0
 
-    def of(self, dtype: Any) -> tuple[float, float]:
+    def of(self, dtype: object) -> tuple[float, float]:
         """Both for results of ``dtype``: a few units in the last place for narrow floats."""
         narrow = {"float16": 2e-3, "bfloat16": 1.6e-2}.get(str(dtype), 0.0)
         rtol = self.rtol if self.rtol is not None else 1e-5

@@ -61,7 +61,7 @@ class Body(Part, ABC):
         """The SSA value of a loop index."""
 
     @abstractmethod
-    def read(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Val:
+    def read(self, node: ast.Access, base: object, items: Sequence[ast.Expr]) -> Val:
         """An element of a tensor that the equation names."""
 
     @abstractmethod
@@ -92,7 +92,7 @@ class Infer(Protocol):
         """The types of what the op in a row (from 0) of ``lines`` makes, or why not."""
 
 
-def _as_bound(bound: Any, result: Any) -> Any:
+def _as_bound(bound: object, result: object) -> Any:
     if isinstance(bound, Tensor) and isinstance(result, Tensor) and not result.torch:
         return replace(result, dtype=bound.dtype)
     return result
@@ -231,7 +231,7 @@ class Builder(Evaluator):
         self.emit(f"{out} = torch_c.to_builtin_tensor {ssa} : {type_} -> {builtin.builtin_type()}")
         return Local(builtin, out)
 
-    def local(self, value: Any, what: str = "") -> Local:
+    def local(self, value: object, what: str = "") -> Local:
         """A tensor value in builtin form."""
         if isinstance(value, Local):
             return value
@@ -245,7 +245,7 @@ class Builder(Evaluator):
             return Local(builtin, self.argument(value.name, form, builtin.builtin_type()))
         raise Refused(f"{what or describe(value)} is not a tensor")
 
-    def index(self, value: Any) -> str:
+    def index(self, value: object) -> str:
         """An int or run-time integer as an SSA value of index type, at function level."""
         if isinstance(value, bool):
             value = int(value)
@@ -305,7 +305,7 @@ class Builder(Evaluator):
             return sequence(self.env[base])[int(at)]
         raise Refused(f"{path} has no value")
 
-    def raw(self, value: Any) -> Raw:
+    def raw(self, value: object) -> Raw:
         """A bound value as it stands in the IR."""
         if isinstance(value, Tensor):
             type_ = value.torch_type() if value.torch else value.builtin_type()

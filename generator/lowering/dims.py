@@ -11,7 +11,7 @@ from mlirules.language.sizes import size
 from mlirules.language.values import Dyn
 
 
-def declared_dims(rule: Rule, env: Mapping[str, Any], name: str, rank: int) -> list[Any]:
+def declared_dims(rule: Rule, env: Mapping[str, object], name: str, rank: int) -> list[Any]:
     """What the declared type of ``name`` says of each of its ``rank`` dims; None: nothing."""
     declared = rule.types.get(name)
     if declared is None or declared[1].dims is None:
@@ -29,7 +29,7 @@ def declared_dims(rule: Rule, env: Mapping[str, Any], name: str, rank: int) -> l
     return spread if len(spread) == rank else [None] * rank
 
 
-def same_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
+def same_dims(a: Sequence[object], b: Sequence[object]) -> bool:
     """Whether two shapes are one, as far as can be told."""
     return len(a) == len(b) and all(
         x == y or (isinstance(x, Dyn) != isinstance(y, Dyn) and len(a) == 1)
@@ -37,7 +37,7 @@ def same_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
     )
 
 
-def one_product(dims: Sequence[Any]) -> Any:
+def one_product(dims: Sequence[object]) -> Any:
     """The product of dims."""
     out: Any = 1
     for d in dims:

@@ -171,7 +171,7 @@ class Functions(Shapes):
             out.append(self.spread(self.reshape(part, shape, "part"), sizes))
         return out
 
-    def einsum(self, text: Any, items: list[Any], target: str) -> Any:
+    def einsum(self, text: object, items: list[Any], target: str) -> Any:
         """PyTorch's einsum as the index equation that it is."""
         if not isinstance(text, str):
             raise Refused(f"{describe(text)} is not an equation")
@@ -206,7 +206,7 @@ class Functions(Shapes):
                 if sizes.get(label, 1) == 1:
                     sizes[label] = dim
 
-        def index(label: str, dim: Any = None) -> ast.Expr:
+        def index(label: str, dim: object = None) -> ast.Expr:
             if label == "...":
                 return ast.Pack(0, 0, None)
             if dim == 1 and sizes[label] != 1:

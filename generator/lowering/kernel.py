@@ -51,7 +51,7 @@ def lower_kernel(
     return kernel.lowered([type_ for _, _, type_ in results], env)
 
 
-def _known(rule: Rule, name: str, value: Any) -> Tensor:
+def _known(rule: Rule, name: str, value: object) -> Tensor:
     line = rule.types[name][0] if name in rule.types else rule.made_by
     if not isinstance(value, Tensor) or value.dims is None or value.dtype is None:
         raise NoMatch(line, f"{name} is {describe(value)}, not a tensor of known type")

@@ -149,7 +149,7 @@ class Loops(Body):
         self.constants, self.index_values = part.constants, part.index_values
 
     @staticmethod
-    def is_tensor(value: Any) -> bool:
+    def is_tensor(value: object) -> bool:
         """Whether a name's value can be read at indices."""
         return isinstance(value, (Tensor, Local, Raw))
 
@@ -340,7 +340,7 @@ class Loops(Body):
             for name, ssa in self.index_values.items()
         ] + self.head
 
-    def read(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Val:
+    def read(self, node: ast.Access, base: object, items: Sequence[ast.Expr]) -> Val:
         """An element of a tensor that the equation names."""
         low = self.low
         low.body = None

@@ -98,7 +98,7 @@ class Shapes(Arith):
         )
         return Local(result, out)
 
-    def not_a_dim(self, value: Any) -> Any:
+    def not_a_dim(self, value: object) -> Any:
         """Refuse what cannot be a dim."""
         raise Refused(f"{describe(value)} is not a dim")
 
@@ -151,7 +151,7 @@ class Shapes(Arith):
         )
         return out
 
-    def pad(self, source: Local, low: Any, high: Any, value: Any, *, target: str) -> Local:
+    def pad(self, source: Local, low: object, high: object, value: object, *, target: str) -> Local:
         """A tensor with a border; amounts below 0 cut."""
         assert source.tensor.dims is not None and source.tensor.dtype is not None
         rank = len(source.tensor.dims)

@@ -39,7 +39,7 @@ class Structured(Loops):
         items: list[Affine] = []
         changed = False
 
-        def take(offset: Any, size: Any, stride: int) -> None:
+        def take(offset: object, size: object, stride: int) -> None:
             offsets.append(offset)
             sizes.append(size)
             strides.append(stride)

@@ -92,7 +92,7 @@ def compile_model(
     return ModelProgram(exported, binary, by.target, name)
 
 
-def _inputs(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _inputs(given: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Example inputs as positional and named arguments; arrays as tensors."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -106,7 +106,7 @@ def _inputs(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return turned
 
 
-def _tensor(value: Any) -> Any:
+def _tensor(value: object) -> Any:
     if isinstance(value, np.ndarray):
         from mlirules.drivers.frontend.values import to_torch
 
@@ -282,7 +282,7 @@ class ModelProgram(CompiledProgram):
             out[index] = value
         return out
 
-    def profile(self, *args: Any, seconds: float = 1.0) -> Profile:
+    def profile(self, *args: object, seconds: float = 1.0) -> Profile:
         """Where the time of a call with these arguments goes, dispatch by dispatch."""
         import tempfile
         from pathlib import Path
@@ -351,7 +351,7 @@ def _type(value: torch.Tensor) -> tuple[list[int | None], str]:
 
 
 def _check(
-    name: str, index: int, value: Any, wanted: tuple[torch.dtype, tuple[int | None, ...]] | None
+    name: str, index: int, value: object, wanted: tuple[torch.dtype, tuple[int | None, ...]] | None
 ) -> None:
     """Refuse a tensor of another type or rank than the program's."""
     if not isinstance(value, torch.Tensor):
@@ -375,7 +375,7 @@ def _check(
         )
 
 
-def _array(value: Any) -> Any:
+def _array(value: object) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     try:

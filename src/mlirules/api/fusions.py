@@ -99,7 +99,7 @@ class _Sizes:
         return [f"{symbol} in [{element}]" for element, symbol in self._elements.items()]
 
 
-def _element(dtype: Any) -> str:
+def _element(dtype: object) -> str:
     name = str(dtype).removeprefix("torch.")
     plain = {"bool": "i1", "bfloat16": "bf16"}.get(name)
     word = name.rstrip("0123456789")
@@ -138,7 +138,7 @@ def _lines(
     called, sizes = example.called, example.sizes
 
     class Traced(torch.nn.Module):
-        def forward(self, *values: Any) -> Any:
+        def forward(self, *values: object) -> Any:
             return function(*values)
 
     try:

@@ -115,7 +115,7 @@ class Session:
 
     # ------------------------------------------------------------ rewriting
 
-    def apply(self, module: Any, *, record: bool = True) -> Applied:
+    def apply(self, module: object, *, record: bool = True) -> Applied:
         """Rewrite a program by the rules and the pipeline's stages that come before the compiler.
 
         ``module`` is an ``ir.Module``, which is not changed, MLIR text or bytecode, or a path.
@@ -166,10 +166,10 @@ class Session:
 
     def compile(
         self,
-        model: Any,
-        example_inputs: Any = (),
+        model: object,
+        example_inputs: object = (),
         *,
-        dynamic_shapes: Any = None,
+        dynamic_shapes: object = None,
         fallback: bool = True,
         function: str | None = None,
         parameters: Sequence[str] = (),
@@ -213,7 +213,7 @@ class Session:
                 parameters=parameters,
             )
 
-    def _program(self, source: Any) -> tuple[Program, str]:
+    def _program(self, source: object) -> tuple[Program, str]:
         """A program in whatever form, as stages take it: one of its own."""
         path = _path_of(source)
         if path is not None:
@@ -259,7 +259,7 @@ class Session:
         self._folder.cleanup()
 
 
-def _of_torch(model: Any) -> bool:
+def _of_torch(model: object) -> bool:
     """Whether a model is PyTorch's; without importing it: nobody has one who did not."""
     torch = sys.modules.get("torch")
     if torch is None:
@@ -268,7 +268,7 @@ def _of_torch(model: Any) -> bool:
     return isinstance(model, kinds)
 
 
-def _path_of(source: Any) -> Path | None:
+def _path_of(source: object) -> Path | None:
     """The path that is meant; None for a program itself. Raises MlirulesError."""
     if isinstance(source, os.PathLike):
         return Path(source)

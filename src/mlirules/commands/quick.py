@@ -89,7 +89,7 @@ def _parameters(function: Callable[..., None]) -> list[_Parameter]:
 _ONE = frozenset([bool, str, int, float, Path])
 
 
-def _is_words(kind: Any) -> bool:
+def _is_words(kind: object) -> bool:
     """Whether it is an enumeration of words."""
     return (
         isinstance(kind, type)

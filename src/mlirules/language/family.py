@@ -379,7 +379,7 @@ class _Member:
             self._entry(out, key, item, (*old, key), (*new, key))
         return out
 
-    def _entry(self, out: dict[str, Any], key: str, item: Any, old: Path_, new: Path_) -> None:
+    def _entry(self, out: dict[str, Any], key: str, item: object, old: Path_, new: Path_) -> None:
         if key in out:
             self.family.refuse(
                 old,
@@ -393,7 +393,7 @@ class _Member:
             out[key] = found
             self._key(old, new)
 
-    def _list(self, value: Sequence[Any], old: Path_, new: Path_) -> list[Any]:
+    def _list(self, value: Sequence[object], old: Path_, new: Path_) -> list[Any]:
         out: list[Any] = []
         for item, place in self._items(value, old):
             at = (*new, len(out))
@@ -406,7 +406,7 @@ class _Member:
                 out.append(found)
         return out
 
-    def _items(self, value: Sequence[Any], old: Path_) -> Iterator[tuple[Any, Path_]]:
+    def _items(self, value: Sequence[object], old: Path_) -> Iterator[tuple[Any, Path_]]:
         """The items of a list, the chosen alternatives' lines among them."""
         for i, item in enumerate(value):
             place = (*old, i)
@@ -420,7 +420,7 @@ class _Member:
             else:
                 yield found, taken
 
-    def _for(self, names: Any, path: Path_) -> bool:
+    def _for(self, names: object, path: Path_) -> bool:
         """Whether a test is for this member."""
         listed = names if isinstance(names, list) else [names]
         asked: dict[int, list[str]] = {}
@@ -438,7 +438,7 @@ class _Member:
             asked.setdefault(axis, []).append(name)
         return all(self.chosen[axis] in taken for axis, taken in asked.items())
 
-    def _joined(self, parts: Sequence[Any], old: Path_, new: Path_) -> Any:
+    def _joined(self, parts: Sequence[object], old: Path_, new: Path_) -> Any:
         """A text that is written in parts."""
         texts: list[Text] = []
         for item, place in self._items(parts, old):

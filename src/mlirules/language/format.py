@@ -176,7 +176,7 @@ def _written(text: str, parse: Callable[[str], Any]) -> str:
     return text
 
 
-def _meaning(node: Any) -> Any:
+def _meaning(node: object) -> Any:
     """A syntax tree without its places."""
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         fields = {

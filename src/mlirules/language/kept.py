@@ -56,7 +56,7 @@ def _coded(value: Any) -> Any:
     return [number, *(_coded(getattr(value, name)) for name in _FIELDS[type(value)])]
 
 
-def _made(value: Any) -> Any:
+def _made(value: object) -> Any:
     if not isinstance(value, list):
         return value
     inside = [_made(item) for item in value[1:]]

@@ -154,7 +154,7 @@ def _without_null(field: dict[str, Any]) -> None:
         field["allOf"] = [{"$ref": field.pop("$ref")}]
 
 
-def _close_all(node: Any) -> None:
+def _close_all(node: object) -> None:
     """Close every mapping with free keys in a field, however deep it stands."""
     if isinstance(node, dict):
         for value in node.values():

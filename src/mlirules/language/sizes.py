@@ -40,7 +40,7 @@ def names(expr: ast.Expr) -> list[str]:
     return list(dict.fromkeys(n.id for n in ast.walk_expression(expr) if isinstance(n, ast.Name)))
 
 
-def size(expr: ast.Expr, env: Mapping[str, Any]) -> Any:
+def size(expr: ast.Expr, env: Mapping[str, object]) -> Any:
     """A computed dim: a whole number, or one known at run time. Raises :class:`Refused`."""
     value = Evaluator(env).eval(expr)
     if isinstance(value, bool) or not isinstance(value, (int, Dyn)):
@@ -115,7 +115,7 @@ def _unsolved(line: Line, expr: ast.Expr) -> str:
     return f"{shown(line, expr)} does not say what {' and '.join(names(expr))} are"
 
 
-def _compare(one: Computed, value: Any) -> None:
+def _compare(one: Computed, value: object) -> None:
     # As for a symbol that stands twice: a dim known at run time unifies with any.
     if isinstance(value, int) and isinstance(one.dim, int) and value != one.dim:
         raise one.refusal(
@@ -123,7 +123,7 @@ def _compare(one: Computed, value: Any) -> None:
         )
 
 
-def _solution(one: Computed, unknown: str, env: Mapping[str, Any]) -> int:
+def _solution(one: Computed, unknown: str, env: Mapping[str, object]) -> int:
     text = shown(one.line, one.expr)
     if not isinstance(one.dim, int):
         raise one.refusal(
@@ -139,7 +139,7 @@ def _solution(one: Computed, unknown: str, env: Mapping[str, Any]) -> int:
     return found
 
 
-def size_at(expr: ast.Expr, unknown: str, value: int, env: Mapping[str, Any]) -> Any:
+def size_at(expr: ast.Expr, unknown: str, value: int, env: Mapping[str, object]) -> Any:
     """What a linear expression is where its symbol is ``value``; the line may be below 0."""
     if not solvable(expr, unknown):
         raise Refused(f"{unknown} cannot be told: the dim is not linear in it", expr)

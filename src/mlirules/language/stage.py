@@ -37,7 +37,7 @@ DISPATCHED: frozenset[Phase] = frozenset(["dispatch-creation", "flow"])
 _NAME = r"^[a-z0-9]+(-[a-z0-9]+)*$"
 
 
-def _said(description: str, default: Any = MISSING, **limits: Any) -> Any:
+def _said(description: str, default: object = MISSING, **limits: object) -> Any:
     """A field of a file: what it means and, for :mod:`pipeline_file`, its limits."""
     said = {"description": description, **limits}
     if isinstance(default, (list, dict)):

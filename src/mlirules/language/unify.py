@@ -62,7 +62,7 @@ def _unify(
     line: Line,
     decl: ast.TypeDecl,
     name: str,
-    value: Any,
+    value: object,
     env: dict[str, Any],
     computed: list[Computed],
 ) -> None:
@@ -113,7 +113,7 @@ def _unify(
         raise refuse(f"{name} is {describe(value)}, not {decl.kind}")
 
 
-def _scalar_is(kind: str, value: Any) -> bool:
+def _scalar_is(kind: str, value: object) -> bool:
     if isinstance(value, Scalar):
         return value.kind == kind or (kind == "number" and value.kind in ("int", "float"))
     match kind:
@@ -232,7 +232,7 @@ def _dims(
         env[decl.value] = dim if known is None else _one_dim(line, decl.value, name, known, dim)
 
 
-def _one_dim(line: Line, symbol: str, name: str, a: Any, b: Any) -> Any:
+def _one_dim(line: Line, symbol: str, name: str, a: object, b: object) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         if a != b:
             raise NoMatch(

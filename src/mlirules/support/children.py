@@ -228,7 +228,7 @@ def answering() -> Iterator[Callable[[Mapping[str, Any]], None]]:
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
 
-        def tell(answer: Mapping[str, Any]) -> None:
+        def tell(answer: Mapping[str, object]) -> None:
             out.write(json.dumps(answer) + "\n")
             out.flush()
 

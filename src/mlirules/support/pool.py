@@ -161,7 +161,7 @@ def outcomes(workers: Pool, work: Work, jobs: Sequence[Job]) -> Iterator[Done]:
 # ---- what goes through a pipe ---------------------------------------------------------------
 
 
-def _packed(value: Any) -> str:
+def _packed(value: object) -> str:
     return base64.b64encode(pickle.dumps(value)).decode("ascii")
 
 
@@ -575,7 +575,7 @@ def _do_there(
         return said, Ended(0)
 
 
-def _let_go(dask_worker: Any) -> None:
+def _let_go(dask_worker: object) -> None:
     """End the processes of a Dask worker, which Dask gives by this name."""
     held = _processes(dask_worker)
     stop(list(held.values()))

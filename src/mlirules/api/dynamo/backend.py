@@ -113,14 +113,14 @@ class Backend:
         return found
 
     def compile(
-        self, module: GraphModule, inputs: Sequence[Any], options: Options
+        self, module: GraphModule, inputs: Sequence[object], options: Options
     ) -> Callable[..., Any]:
         """What TorchDynamo asks for: a graph as a function."""
         session = self.session(options)
         number = next(self._numbers)
 
         def compiler(part: str) -> Callable[[GraphModule, Sequence[Any]], Any]:
-            def compile_part(graph: GraphModule, _inputs: Sequence[Any]) -> Any:
+            def compile_part(graph: GraphModule, _inputs: Sequence[object]) -> Any:
                 held = _weights() if part == "inference" and options.freeze else ()
                 name = f"graph {number} {part}"
                 asked = Asked(session, name, self.reports, options.strict, options.check)
@@ -196,7 +196,7 @@ def backend() -> Backend:
 
 def mlirules_backend(
     gm: GraphModule,
-    example_inputs: Sequence[Any],
+    example_inputs: Sequence[object],
     *,
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,

@@ -192,7 +192,7 @@ class _Part(torch.nn.Module):
         super().__init__()
         self._program = program
 
-    def forward(self, *arguments: Any) -> tuple[Any, ...]:
+    def forward(self, *arguments: object) -> tuple[Any, ...]:
         """The part's results."""
         return tuple(self._program(arguments))
 

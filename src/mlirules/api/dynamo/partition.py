@@ -117,7 +117,7 @@ def _unfit(value: torch.Tensor) -> str | None:
     return None
 
 
-def _unbacked(values: Sequence[Any]) -> bool:
+def _unbacked(values: Sequence[object]) -> bool:
     for value in values:
         sizes = value.shape if isinstance(value, torch.Tensor) else [value]
         for size in sizes:

@@ -116,7 +116,7 @@ def _model_at(loc: Path_) -> Any:
     return RuleDoc
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     match value:
         case None:
             return "nothing"
