@@ -71,7 +71,7 @@ class _Match:
             return False
         return all(self.arg(p, t) for p, t in zip(ps, ts, strict=True))
 
-    def arg(self, p: Any, t: Any) -> bool:
+    def arg(self, p: object, t: object) -> bool:
         if isinstance(p, Ref):
             return isinstance(t, Ref) and self.one(p.term, t.term)
         if isinstance(p, tuple):

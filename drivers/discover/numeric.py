@@ -95,7 +95,7 @@ class Kernel:
 def kernel(
     meanings: Meanings,
     op: str,
-    args: Sequence[Any],
+    args: Sequence[object],
     element: str | None = None,
     seconds: float = 5.0,
 ) -> Kernel:
@@ -130,21 +130,21 @@ def kernel(
     raise NotComputed(why)
 
 
-def _guesses(args: Sequence[Any]) -> list[str | None]:
+def _guesses(args: Sequence[object]) -> list[str | None]:
     """Element types that a result may have where the rule does not say it."""
     found = [a.element for a in _tensors(args)]
     return list(dict.fromkeys([*found, "i1", "f32"]))
 
 
-def _tensors(args: Sequence[Any]) -> list[Operand]:
+def _tensors(args: Sequence[object]) -> list[Operand]:
     return [a for a in _flat(args) if isinstance(a, Operand)]
 
 
-def _flat(args: Sequence[Any]) -> list[Any]:
+def _flat(args: Sequence[object]) -> list[Any]:
     return [x for a in args for x in (_flat(a) if isinstance(a, (list, tuple)) else [a])]
 
 
-def _given(value: Any) -> Any:
+def _given(value: object) -> Any:
     if isinstance(value, Operand):
         return operand(value.name, list(value.shape), DType(value.element))
     if isinstance(value, Number):
@@ -179,7 +179,7 @@ class _Writer:
         self.steps.append((kind, what, sources))
         return len(self.steps) - 1
 
-    def fixed(self, value: Any) -> int:
+    def fixed(self, value: object) -> int:
         held = np.asarray(value)
         return self.add(lambda: held)
 

@@ -80,7 +80,7 @@ class OpSet:
 
 
 def result_element(
-    op: str, args: Sequence[Any], elements: Mapping[int, str], results: Mapping[str, int]
+    op: str, args: Sequence[object], elements: Mapping[int, str], results: Mapping[str, int]
 ) -> str | None:
     """The element type that an op's result is told to have; None: its conversion rule says it."""
     for a in flat(args):
@@ -91,7 +91,7 @@ def result_element(
     return None
 
 
-def flat(args: Iterable[Any]) -> list[Any]:
+def flat(args: Iterable[object]) -> list[Any]:
     """Operands with those that stand in lists."""
     out: list[Any] = []
     for a in args:

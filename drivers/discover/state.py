@@ -48,7 +48,7 @@ class State:
         self.recalled += found is not None
         return found
 
-    def put(self, kind: str, of: str, found: Any) -> None:
+    def put(self, kind: str, of: str, found: object) -> None:
         """Keep what was worked out."""
         self.data.setdefault(kind, {})[_hash(of)] = found
         self._changed = True

@@ -75,7 +75,7 @@ def spelt(terms: Sequence[Term], root: int, names: Mapping[int, str] | None = No
     if not term.op:
         return str((names or {}).get(root, term.args[0]))
 
-    def one(a: Any) -> str:
+    def one(a: object) -> str:
         if isinstance(a, Ref):
             return spelt(terms, a.term, names)
         if isinstance(a, tuple):
@@ -97,7 +97,7 @@ def spelt(terms: Sequence[Term], root: int, names: Mapping[int, str] | None = No
     return f"{short}({', '.join(args)})"
 
 
-def _literal(a: Any) -> str:
+def _literal(a: object) -> str:
     if a is None:
         return "none"
     if isinstance(a, bool):
@@ -181,7 +181,7 @@ class _Lines:
                 self.where.append(f"{divisor} != 0")
         return out
 
-    def operand(self, a: Any, term: Term, *, matched: bool) -> str:
+    def operand(self, a: object, term: Term, *, matched: bool) -> str:
         if isinstance(a, Ref):
             return self.names[a.term]
         if isinstance(a, tuple):

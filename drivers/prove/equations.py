@@ -55,7 +55,7 @@ class Bodies(Symbols):
         key = Node("operands", node.fn, *(normal.of(a) for a in args))
         return E("applied", (key, 0, ()), self.world.chosen[known])
 
-    def access(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Any:
+    def access(self, node: ast.Access, base: object, items: Sequence[ast.Expr]) -> Any:
         """An element, or an item of a list."""
         if isinstance(base, Array):
             return self.equation.read(self, base, items)
@@ -491,7 +491,7 @@ class Equation:
             return  # of the elements that are read it may still hold
         self.checked = False
 
-    def typed(self, value: Any, t: DType | None) -> E:
+    def typed(self, value: object, t: DType | None) -> E:
         """What the equation computes, in the target's type."""
         if isinstance(value, E) and value.dtype is not scalars.NUMBER:
             if t is not None and not (value.dtype is t or value.dtype == t):

@@ -412,7 +412,7 @@ class Meanings:
             out.append(array(op, shape, t, elem))
         return out
 
-    def as_argument(self, world: World, value: Any) -> Any:
+    def as_argument(self, world: World, value: object) -> Any:
         """An operand by what it holds: equal tensors are equal operands."""
         for key, held in world.chosen.items():
             # The rule's own operand, perhaps named before anything was asked of it.
@@ -480,7 +480,7 @@ def _not_yet(_index: Sequence[Int]) -> E:
     raise Undecided("a result is read before it is made")
 
 
-def _flat(values: Iterable[Any]) -> Iterable[Any]:
+def _flat(values: Iterable[object]) -> Iterable[Any]:
     for v in values:
         if isinstance(v, (list, tuple)):
             yield from _flat(v)

@@ -24,7 +24,7 @@ class Replacement:
         """Whether any of them occurs."""
         return bool(value.vars & self.keys or value.symbols & self.keys)
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: object) -> Any:
         """A value with them replaced."""
         if isinstance(value, tuple):
             return tuple(self.value(v) for v in value)
@@ -127,7 +127,7 @@ class Replacement:
         return atom(Node(node.op, *args))
 
 
-def variables_of(value: Any) -> frozenset[Node]:
+def variables_of(value: object) -> frozenset[Node]:
     """The free loop indices of a value."""
     return value.vars if isinstance(value, (Node, Poly)) else frozenset()
 

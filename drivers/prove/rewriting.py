@@ -129,7 +129,7 @@ class Rewrite:
         """A function that gives a tensor."""
         args = symbols.items(call.args)
 
-        def tensor(value: Any) -> Array:
+        def tensor(value: object) -> Array:
             if isinstance(value, Array):
                 return value
             if isinstance(value, E):

@@ -81,7 +81,7 @@ def ops_of(rule: Rule) -> set[str]:
     return found
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -133,7 +133,7 @@ def badge(rule: Rule, known: Mapping[str, dict[str, Any]] | None = None) -> str 
     return sentence(entry)
 
 
-def sentence(entry: Mapping[str, Any]) -> str:
+def sentence(entry: Mapping[str, object]) -> str:
     """A verdict in words."""
     if entry["verdict"] in ("proven", "bounded"):
         how = "bit for bit" if entry["arithmetic"] == "bit for bit" else "over the reals"
