@@ -217,7 +217,7 @@ def _choices(arg: ast.Expr, found: OpSet, rank: int) -> list[Any]:
 
 def _from_rules(
     ops: Sequence[str], meanings: Meanings, rank: int, known: Iterable[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """A set of ops, their operands written as the conversion rules type them."""
     lines: list[str] = []
     for op in ops:

@@ -79,7 +79,7 @@ def root_of(module: ir.Module) -> ir.Operation | None:
     return found
 
 
-def environments(rule: Rule) -> Iterator[dict[str, Any]]:
+def environments(rule: Rule) -> Iterator[dict[str, object]]:
     """Every element type and pack rank that the rule's types leave open, with dynamic dims."""
     elements = list(
         dict.fromkeys(

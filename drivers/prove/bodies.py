@@ -37,7 +37,7 @@ class Body:
         self.world, self.names, self.hint = world, names, hint
         self.made: dict[str, Any] = {}
 
-    def run(self, text: str) -> dict[str, Any]:
+    def run(self, text: str) -> dict[str, object]:
         """Every line; the tensors that each name was given."""
         for line in text.splitlines():
             if line.strip():

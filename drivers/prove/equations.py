@@ -224,7 +224,7 @@ class Equation:
 
     # -- reading
 
-    def names_at(self, at: dict[str, Int]) -> dict[str, Any]:
+    def names_at(self, at: dict[str, Int]) -> dict[str, object]:
         """The environment with loop indices at these values."""
         names = dict(self.env)
         for name, members in self.indices.items():

@@ -56,7 +56,7 @@ class Verdict:
     #: What NaN, infinities and signed zeros do: "equal", "not decided" or what differs.
     special: str = ""
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, object]:
         """The verdict for ``--json``."""
         out: dict[str, Any] = {
             "rule": self.rule,

@@ -60,11 +60,11 @@ class Rewrite:
         #: The line that is at work: where a verdict stands.
         self.line: Line | None = None
 
-    def names(self) -> dict[str, Any]:
+    def names(self) -> dict[str, object]:
         """What names stand for at this line."""
         return {**self.env, **self.locals}
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> dict[str, object]:
         """Every line; what each name was given."""
         for line, statement in self.rule.rewrite:
             self.line = line

@@ -60,7 +60,7 @@ def main() -> None:
     """Answer requests until the input ends."""
     state = _State()
 
-    def answered(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def answered(request: dict[str, Any]) -> Iterator[dict[str, object]]:
         try:
             yield _HANDLERS[request["do"]](state, request)
         except MlirulesError as error:
@@ -75,7 +75,7 @@ def _once(program: Program) -> float:
     return time.perf_counter() - began
 
 
-def _load(state: _State, request: dict[str, Any]) -> dict[str, Any]:
+def _load(state: _State, request: dict[str, Any]) -> dict[str, object]:
     arguments = [(shape, element) for shape, element in request["inputs"]]
     state.inputs = numerics.random_inputs(arguments, seed=request["seed"], low=-1.0, high=1.0)
     state.device, state.function = request["device"], request["function"]
@@ -87,12 +87,12 @@ def _load(state: _State, request: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": state.seconds}
 
 
-def _baseline(state: _State, request: dict[str, Any]) -> dict[str, Any]:
+def _baseline(state: _State, request: dict[str, Any]) -> dict[str, object]:
     made = timing.paired({"default": state.default}, rounds=request["rounds"], seconds=20)
     return {"samples": list(made["default"].samples)}
 
 
-def _time(state: _State, request: dict[str, Any]) -> dict[str, Any]:
+def _time(state: _State, request: dict[str, Any]) -> dict[str, object]:
     program = state.program(request["binary"])
     began = time.perf_counter()
     found = program.results()
@@ -131,7 +131,7 @@ def _time(state: _State, request: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "tuned": list(made["tuned"].samples), "default": scaled}
 
 
-def _contest(state: _State, request: dict[str, Any]) -> dict[str, Any]:
+def _contest(state: _State, request: dict[str, Any]) -> dict[str, object]:
     programs = {"default": state.default}
     differences = {}
     for name, path in request["binaries"].items():

@@ -197,7 +197,7 @@ class Store:
                 (program, device, json.dumps(described), _now()),
             )
 
-    def ways(self, program: str, device: str) -> list[dict[str, Any]]:
+    def ways(self, program: str, device: str) -> list[dict[str, object]]:
         """What is known of ways to compile a program on a device, in the order it was made."""
         with self._lock:
             rows = self._db.execute(

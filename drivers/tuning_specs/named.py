@@ -51,7 +51,7 @@ func.func @beside(%a: tensor<77xi32>, %b: tensor<77xi32>) -> tensor<77xi32> {
 """
 
 
-def named_tests(match: Mapping[str, Any]) -> list[dict[str, Any]]:
+def named_tests(match: Mapping[str, Any]) -> list[dict[str, object]]:
     """A positive and a negative test; empty where no program is known."""
     program = match.get("program") or _program(match)
     if program is None:

@@ -40,7 +40,7 @@ class Limits:
             )
         self.maker.mark(("match", "dims", loop), at)
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, object]:
         """The sizes as a rule's `dims:`."""
         out: dict[str, Any] = {}
         for loop in sorted(self.order, key=self.maker.loops.index):

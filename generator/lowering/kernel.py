@@ -81,7 +81,7 @@ def _chosen(rule: Rule, env: dict[str, Any], target: str) -> tuple[Variant, dict
     )
 
 
-def _sizes(variant: Variant, env: dict[str, Any]) -> dict[str, Any]:
+def _sizes(variant: Variant, env: dict[str, Any]) -> dict[str, object]:
     known = dict(env)
     for name, line, expr, value in variant.let:
         known[name] = value if expr is None else _value(line, expr, known)

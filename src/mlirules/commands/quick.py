@@ -98,7 +98,7 @@ def _is_words(kind: object) -> bool:
     )
 
 
-def _read(parameters: Sequence[_Parameter], words: list[str]) -> dict[str, Any]:
+def _read(parameters: Sequence[_Parameter], words: list[str]) -> dict[str, object]:
     named: dict[str, tuple[_Parameter, bool]] = {}
     places: list[_Parameter] = []
     for parameter in parameters:

@@ -360,7 +360,7 @@ class _Member:
             return True, text.value
         return True, value
 
-    def _mapping(self, value: dict[str, Any], old: Path_, new: Path_) -> dict[str, Any]:
+    def _mapping(self, value: dict[str, Any], old: Path_, new: Path_) -> dict[str, object]:
         out: dict[str, Any] = {}
         for key, item in value.items():
             if key == "any" and old in self.family.choices:

@@ -239,7 +239,7 @@ def can_be_kept(rule: Rule) -> bool:
     return all(variant.doc.object is None for variant in rule.variants)
 
 
-def encoded(rule: Rule) -> dict[str, Any]:
+def encoded(rule: Rule) -> dict[str, object]:
     """A rule as values of JSON; one that :func:`can_be_kept`."""
     return {
         "data": rule.source.data,
@@ -262,7 +262,7 @@ def encoded(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _encoded_variant(number: int, variant: Variant) -> dict[str, Any]:
+def _encoded_variant(number: int, variant: Variant) -> dict[str, object]:
     """A kernel's variant; its text is in the rule's data."""
     at = (number,)
     assert variant.body is not None

@@ -27,7 +27,7 @@ PUBLISHED = PACKAGED.parents[2] / "docs" / "schema" / "rule.json"
 DIALECT = "http://json-schema.org/draft-07/schema#"
 
 
-def schema() -> dict[str, Any]:
+def schema() -> dict[str, object]:
     """The schema as plain data (draft 7: the newest that YAML language servers all read)."""
     _, together = models_json_schema(
         [(RuleDoc, "validation"), (KernelDoc, "validation"), (ConfigDoc, "validation")],

@@ -197,13 +197,13 @@ class Stages:
 OF_FLAGS = ("dispensable", "copying_weights", "padding_vectors", "large_products")
 
 
-def as_data(said: Stages | Extension | Stage, *, defaults: bool = True) -> dict[str, Any]:
+def as_data(said: Stages | Extension | Stage, *, defaults: bool = True) -> dict[str, object]:
     """What a file says as plain data; without ``defaults`` only what differs from them."""
     data = asdict(said)
     return data if defaults else _without_defaults(data, type(said))
 
 
-def _without_defaults(data: dict[str, Any], what: type[Any]) -> dict[str, Any]:
+def _without_defaults(data: dict[str, Any], what: type[Any]) -> dict[str, object]:
     known: tuple[Field[Any], ...] = fields(what)
     out = {}
     for found in known:

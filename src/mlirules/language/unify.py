@@ -16,7 +16,9 @@ from mlirules.language.sizes import Computed, solve
 from mlirules.language.values import Dyn, Opaque, Scalar, Tensor, dtype_named
 
 
-def bind(rule: Rule, values: dict[str, Any], misses: list[NoMatch] | None = None) -> dict[str, Any]:
+def bind(
+    rule: Rule, values: dict[str, Any], misses: list[NoMatch] | None = None
+) -> dict[str, object]:
     """All symbols of a match: values, dims, element types and `let` names.
 
     ``values`` holds what each name of the match is bound to (operands before results). Raises
