@@ -27,7 +27,7 @@ from mlirules.language.notation import ast
 from mlirules.language.operands import Refused, describe, sequence
 from mlirules.language.rule import Line, Rule
 from mlirules.language.sizes import size
-from mlirules.language.values import DType, Dyn, Opaque, Scalar, Tensor, dtype_named
+from mlirules.language.values import Dim, DType, Dyn, Opaque, Scalar, Tensor, dtype_named
 
 
 @dataclass
@@ -151,7 +151,7 @@ class Builder(Evaluator):
             self.arguments[key] = Argument(path, form, f"%arg_{stem}{suffix}", type_)
         return self.arguments[key].ssa
 
-    def cast_shape(self, local: Local, dims: Sequence[Any]) -> str:
+    def cast_shape(self, local: Local, dims: Sequence[Dim]) -> str:
         """``local`` with its type's static and dynamic dims as in ``dims``."""
         have = local.tensor
         assert have.dims is not None
@@ -340,7 +340,7 @@ class Builder(Evaluator):
             return f"!torch.list<{decl.of.kind}>"
         if decl.dims is None or decl.element is None:
             raise LoweringError(declared[0], f"the type of {name!r} must be written out")
-        dims: list[Any] = []
+        dims: list[Dim] = []
         for dim in decl.dims:
             if isinstance(dim.value, int):
                 dims.append(dim.value)
@@ -359,7 +359,7 @@ class Builder(Evaluator):
             return Tensor(name, tuple(dims), element).torch_type()
         return Tensor(name, tuple(dims), element, False).builtin_type()
 
-    def target_dims(self, target: str) -> list[Any]:
+    def target_dims(self, target: str) -> list[Dim]:
         """The dims of a result, from the matched program."""
         if target in self.result_names and isinstance(self.result_names[target][0], Tensor):
             dims = self.result_names[target][0].dims
@@ -367,7 +367,7 @@ class Builder(Evaluator):
                 return self.unified_dims(target, list(dims))
         raise Refused(f"the shape of {target} is not known: write it out")
 
-    def unified_dims(self, target: str, dims: list[Any]) -> list[Any]:
+    def unified_dims(self, target: str, dims: list[Dim]) -> list[Dim]:
         """A result's dims with the sources that unification found for its dynamic ones."""
         spread = declared_dims(self.rule, self.env, target, len(dims))
         return [

@@ -8,7 +8,7 @@ from typing import Any
 from mlirules.language.operands import arith
 from mlirules.language.rule import Rule
 from mlirules.language.sizes import size
-from mlirules.language.values import Dyn
+from mlirules.language.values import Dim, Dyn
 
 
 def declared_dims(rule: Rule, env: Mapping[str, object], name: str, rank: int) -> list[Any]:
@@ -37,15 +37,15 @@ def same_dims(a: Sequence[object], b: Sequence[object]) -> bool:
     )
 
 
-def one_product(dims: Sequence[object]) -> Any:
+def one_product(dims: Sequence[object]) -> Dim:
     """The product of dims."""
-    out: Any = 1
+    out: Dim = 1
     for d in dims:
         out = arith("*", out, d)
     return out
 
 
-def cancel(have: list[Any], used: list[Any]) -> Any:
+def cancel(have: list[Dim], used: list[Dim]) -> Any:
     """The product of ``have`` over ``used`` where factors cancel exactly, else None."""
     rest = list(have)
     for v in used:
