@@ -228,7 +228,7 @@ class _Writer:
                 return self.reduction(*e.args)
         raise NotComputed(f"{e.op} in an element")
 
-    def read(self, name: str, at: tuple[Any, ...]) -> int:
+    def read(self, name: str, at: tuple[object, ...]) -> int:
         # What a condition does not choose may lie outside: any element stands for it.
         found = [
             np.clip(self.index(i), 0, n - 1) for i, n in zip(at, self.shapes[name], strict=True)

@@ -93,7 +93,7 @@ def result_element(
 
 def flat(args: Iterable[object]) -> list[Any]:
     """Operands with those that stand in lists."""
-    out: list[Any] = []
+    out: list[object] = []
     for a in args:
         out.extend(flat(a) if isinstance(a, tuple) else [a])
     return out
@@ -181,7 +181,7 @@ def _templates(line: str, found: OpSet, rank: int) -> list[Template]:
     return [Template(call.fn, args) for args in itertools.product(*choices) if _sensible(args)]
 
 
-def _sensible(args: tuple[Any, ...]) -> bool:
+def _sensible(args: tuple[object, ...]) -> bool:
     """Two axes of one op are written in one order."""
     axes = [a.value for a in args if isinstance(a, Axis)]
     return axes == sorted(set(axes))

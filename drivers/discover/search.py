@@ -278,7 +278,7 @@ class Search:
         terms = self.space.terms
 
         def given(root: int) -> set[Any]:
-            out: set[Any] = set()
+            out: set[object] = set()
             for t in in_order(terms, root):
                 if not terms[t].op:
                     out.add(t)

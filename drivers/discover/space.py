@@ -364,7 +364,7 @@ def _kernel_key(
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """What tells an op's kernel from others, its operands, and the numbers it is given."""
     order: dict[int, str] = {}
-    numbers: dict[str, Any] = {}
+    numbers: dict[str, object] = {}
 
     def one(a: object) -> Any:
         if isinstance(a, Ref):

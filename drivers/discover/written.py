@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import yaml
 
@@ -282,7 +281,7 @@ def rule_text(pair: Pair, name: str, negatives: Sequence[tuple[str, str]] = ()) 
     used = {terms[t].op for t in in_order(terms, pair.left) if terms[t].op}
     commutative = sorted(used & pair.commuting)
     short = spelt(terms, pair.left, lines.names), spelt(terms, pair.right, lines.names)
-    data: dict[str, Any] = {
+    data: dict[str, object] = {
         "rule": name,
         "kind": "fusion",
         "summary": pair.said.get("summary", f"Compute `{short[0]}` as `{short[1]}`."),

@@ -350,7 +350,7 @@ def _dynamic_shapes(
         return None
     import torch
 
-    dims: dict[str, Any] = {}
+    dims: dict[str, object] = {}
     bounds: dict[str, tuple[int | None, int | None]] = {}
     per_leaf: list[dict[int, Any]] = [{} for _ in leaves]
     for one in dynamic:

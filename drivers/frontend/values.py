@@ -151,8 +151,8 @@ def from_command_line(texts: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, 
     floats from the normal distribution, integers and bools from 0 and 1, by torch's seed. Numbers,
     ``true``, ``false`` and ``null`` are Python's. Raises MlirulesError.
     """
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
+    args: list[object] = []
+    kwargs: dict[str, object] = {}
     for text in texts:
         named = _NAMED.fullmatch(text)
         if named is None or named[1] in runtime.DTYPES:

@@ -147,7 +147,7 @@ class Diagnosing:
                 found.depth,
             )
             return Diagnosis(op, [refusal], found.depth, self.parts, lines)
-        symbols: dict[str, Any] = {**found.symbols, "op": op.name}
+        symbols: dict[str, object] = {**found.symbols, "op": op.name}
         state = State(around, values=dict(found.inputs), symbols=symbols, depth=10, refusals=[])
         return self._judge_all(op, state)
 

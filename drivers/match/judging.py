@@ -68,8 +68,8 @@ class Judging:
 
     def key(self, op: Op, state: State) -> Any:
         """What a verdict depends on. Opens the lists among the bound values on the way."""
-        key: list[Any] = []
-        expanded: dict[str, Any] = {}
+        key: list[object] = []
+        expanded: dict[str, object] = {}
         values = state.values
         for name in list(values):
             value = values[name]
@@ -124,7 +124,7 @@ class Judging:
         name: str,
         value: Bound,
         values: dict[str, Bound],
-        expanded: dict[str, Any],
+        expanded: dict[str, object],
         state: State,
     ) -> Any:
         """The part of the key that one bound value gives; lists are opened on the way."""
@@ -155,7 +155,7 @@ class Judging:
         return value.type
 
     @staticmethod
-    def condition(line: Line, expr: ast.Expr, env: dict[str, Any]) -> None:
+    def condition(line: Line, expr: ast.Expr, env: dict[str, object]) -> None:
         """Raise NoMatch unless a condition on types and constants holds."""
         try:
             if truth(Evaluator(env).eval(expr)):
@@ -178,7 +178,7 @@ class Judging:
 
     def _verdict(self, op: Op, state: State) -> Verdict:
         rule = self.rule
-        env: dict[str, Any] = {}
+        env: dict[str, object] = {}
         try:
             named, results = self.named_values(op, state)
             env = bind(rule, named)
@@ -264,7 +264,7 @@ class Judging:
         return typed(path, text, tensor, result=False)
 
     def check_uses(
-        self, line: Line, expr: ast.Expr, env: dict[str, Any], state: State, op: Op
+        self, line: Line, expr: ast.Expr, env: dict[str, object], state: State, op: Op
     ) -> None:
         """Raise :class:`Stop` unless a condition on uses holds."""
         dead = state.around.dead

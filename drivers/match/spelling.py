@@ -99,7 +99,7 @@ def environments(rule: Rule) -> Iterator[dict[str, object]]:
     for chosen in itertools.product(_ELEMENTS, repeat=len(elements)):
         types = {e: dtype_named(c) for e, c in zip(elements, chosen, strict=True)}
         for ranks in itertools.product(PACK_RANKS, repeat=len(packs)):
-            env: dict[str, Any] = dict(types)
+            env: dict[str, object] = dict(types)
             for pack, rank in zip(packs, ranks, strict=True):
                 env[f"{pack}..."] = rank
             yield env
@@ -130,7 +130,7 @@ def _tensor(rule: Rule, name: str, env: dict[str, Any]) -> Tensor | None:
 
 
 def spellings(
-    rule: Rule, line: Line, equation: ast.IndexEquation, env: dict[str, Any], context: ir.Context
+    rule: Rule, line: Line, equation: ast.IndexEquation, env: dict[str, object], context: ir.Context
 ) -> Iterator[ir.Module]:
     """Modules whose last structured op may compute the equation: candidates, to be judged."""
     reads = list(

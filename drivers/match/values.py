@@ -110,7 +110,7 @@ def elements_of(attribute: ir.Attribute) -> Any:
     shaped = ir.ShapedType(attribute.type)
     if isinstance(shaped.element_type, ir.IntegerType) and shaped.element_type.width == 1:
         return None
-    items: list[Any] = [int(attribute[n]) for n in range(len(attribute))]
+    items: list[object] = [int(attribute[n]) for n in range(len(attribute))]
     for size in reversed([int(d) for d in shaped.shape][1:]):
         items = [items[n : n + size] for n in range(0, len(items), size)] if size else []
     return items if shaped.rank else items[0]

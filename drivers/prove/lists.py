@@ -89,7 +89,7 @@ class Lists(Evaluator):
 
     def pack(self, node: ast.Pack) -> list[Any]:
         """The values that a pack stands for, in an order."""
-        found: list[Any] = in_order(super().pack(node))
+        found: list[object] = in_order(super().pack(node))
         return found
 
     def access(self, node: ast.Access, base: object, items: Sequence[ast.Expr]) -> Any:

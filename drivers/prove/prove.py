@@ -58,7 +58,7 @@ class Verdict:
 
     def data(self) -> dict[str, object]:
         """The verdict for ``--json``."""
-        out: dict[str, Any] = {
+        out: dict[str, object] = {
             "rule": self.rule,
             "verdict": self.verdict,
             "reason": self.reason,
@@ -551,7 +551,7 @@ def _places(world: World, of: Array) -> list[Any]:
     ]
 
 
-def elements(world: World, before: Array, after: Array, index: list[Any]) -> tuple[E, E]:
+def elements(world: World, before: Array, after: Array, index: list[object]) -> tuple[E, E]:
     """One element of both sides, under the names of types that are left when both are known."""
     while True:
         stage = world.stage()

@@ -43,7 +43,7 @@ class Rewrite:
         self,
         world: World,
         rule: Rule,
-        env: dict[str, Any],
+        env: dict[str, object],
         hints: dict[str, Hint],
         reading: Reading,
         unused: frozenset[str] = frozenset(),

@@ -63,7 +63,7 @@ class LazyType(DType):
         return self.root().possible
 
     def _ask(self, what: str, answer: Any) -> Any:
-        options: list[Any] = []
+        options: list[object] = []
         for t in self.among:
             if answer(t) not in options:
                 options.append(answer(t))
@@ -183,7 +183,7 @@ class E(Node):
 
     __slots__ = ("dtype",)
 
-    def __init__(self, op: str, args: tuple[Any, ...], dtype: DType) -> None:
+    def __init__(self, op: str, args: tuple[object, ...], dtype: DType) -> None:
         super().__init__(op, *args)
         self.dtype = dtype
 

@@ -350,7 +350,7 @@ class Case:
         }
         return out + [r for r in self.rule.root_results if r and r not in unused]
 
-    def rewritten(self, before: dict[str, Any]) -> dict[str, object]:
+    def rewritten(self, before: dict[str, object]) -> dict[str, object]:
         """The rewrite's results, held against the types of what they replace."""
         hints: dict[str, Hint] = {}
         for name, value in before.items():

@@ -501,7 +501,7 @@ class Symbols(Lists):
         dims, wanted = list(tensor(x).dims or ()), sequence(sizes)
         if len(wanted) < len(dims):
             raise Refused(f"{len(wanted)} sizes for a tensor of rank {len(dims)}")
-        out: list[Any] = [*wanted[: len(wanted) - len(dims)]]
+        out: list[object] = [*wanted[: len(wanted) - len(dims)]]
         for have, want in zip(dims, wanted[len(out) :], strict=True):
             # PyTorch takes -1 and the dim's own size where the dim is not 1.
             if self.equal(want, -1) or self.world.same(have, want):
@@ -597,7 +597,7 @@ class Symbols(Lists):
 
     def do_promoted(self, *values: object) -> DType:
         """The element type in which PyTorch combines values."""
-        plain: list[Any] = []
+        plain: list[object] = []
         for v in values:
             if isinstance(v, Poly):
                 plain.append(1)

@@ -154,7 +154,7 @@ def recalled(key: str, timeout: float) -> dict[str, Any] | None:
     return found if final or found["timeout"] >= timeout else None
 
 
-def keep(key: str, verdict: dict[str, Any], timeout: float) -> None:
+def keep(key: str, verdict: dict[str, object], timeout: float) -> None:
     """Keep a verdict under a hash."""
     data = json.dumps({**verdict, "timeout": timeout}).encode()
     cache.write_checked(_place(key), data)

@@ -207,7 +207,7 @@ def _raised(error: BaseException, file: Path) -> str:
 def _checked(function: _Function) -> Callable[..., Any]:
     """The function as the interpreter calls it: its exceptions carry the op."""
 
-    def called(arguments: list[Any], results: Sequence[str]) -> list[Array]:
+    def called(arguments: list[object], results: Sequence[str]) -> list[Array]:
         given = [_given(a, tensors=function.tensors) for a in arguments]
         try:
             made = function.call(*given)

@@ -195,7 +195,7 @@ class _Interpreter:
         return found
 
     @staticmethod
-    def _fitted(overload: Any, arguments: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+    def _fitted(overload: Any, arguments: list[object]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments as the schema wants them: the dialect has all of them by position."""
         schema = overload._schema  # the only way to it
         keyword = [a.name for a in schema.arguments if a.kwarg_only]
@@ -308,7 +308,7 @@ def _number(word: str, name: str) -> Any:
     return float(word) if "." in word or "e" in word else int(word)
 
 
-def _truth(arguments: list[Any]) -> list[Any]:
+def _truth(arguments: list[object]) -> list[Any]:
     return [bool(arguments[0])]
 
 

@@ -151,7 +151,7 @@ def _settings(pipeline: str, plain: Mapping[str, Any], loops: Sequence[str]) -> 
         for level in _LEVELS
         if level in plain
     }
-    data: dict[str, Any] = {"pipeline": pipeline, "tiles": tiles}
+    data: dict[str, object] = {"pipeline": pipeline, "tiles": tiles}
     if "mma_kind" in plain:
         data["mma_kind"] = str(plain["mma_kind"]).partition("<")[2].rstrip(">")
     for key in ("promote_operands", "workgroup_size", "subgroup_size"):

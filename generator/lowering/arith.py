@@ -77,7 +77,7 @@ class Arith(Builder):
                 return self.special(fn, args) if fn in SPECIAL else self.simple(fn, args)
         return super().call(node)
 
-    def arithmetic(self, function: Arithmetic, args: list[Any], node: ast.Call) -> Val:
+    def arithmetic(self, function: Arithmetic, args: list[object], node: ast.Call) -> Val:
         """A function that was found in the body of an op, of other values."""
         if len(args) != len(function.inputs):
             raise Refused(f"{node.fn} takes {len(function.inputs)} values", node)
@@ -93,7 +93,7 @@ class Arith(Builder):
             raise Refused(f"{node.fn} gives {function.result}", node)
         return Val(values[-1], made)
 
-    def itemwise(self, fn: str, args: list[Any]) -> list[Any]:
+    def itemwise(self, fn: str, args: list[object]) -> list[Any]:
         """``max`` or ``min`` of lists, item by item; what is not a list goes with every item."""
         lengths = {len(a) for a in args if isinstance(a, list)}
         if len(lengths) > 1:
@@ -132,7 +132,7 @@ class Arith(Builder):
         at, rank = advanced([t.tensor if t is not None else None for t in tensors], len(dims))
         items = sequence(loops)
         own, rest = items[at : at + rank], items[:at] + items[at + rank :]
-        out: list[Any] = []
+        out: list[object] = []
         for axis, dim in enumerate(dims):
             index = tensors[axis] if axis < len(tensors) else None
             if index is None:
@@ -155,7 +155,7 @@ class Arith(Builder):
             return self.body.read(node, base, items)
         return super().access(node, base, items)
 
-    def extract(self, source: Local, where: list[Any]) -> Val:
+    def extract(self, source: Local, where: list[object]) -> Val:
         """An element of a tensor, read by `tensor.extract`."""
         assert source.tensor.dtype is not None and source.tensor.dims is not None
         if len(where) != len(source.tensor.dims):
@@ -472,7 +472,7 @@ class Arith(Builder):
         self.scalar_emit(f"{out} = arith.cmpf {op}, {magnitude.ssa}, {inf} : {x.dtype.mlir}")
         return Val(out, DType("i1"))
 
-    def special(self, fn: str, args: list[Any]) -> Val:
+    def special(self, fn: str, args: list[object]) -> Val:
         """A function of scalars that needs more than one op or has rules of its own."""
         low, high, _ = SPECIAL[fn]
         if not low <= len(args) <= high:

@@ -16,7 +16,7 @@ def declared_dims(rule: Rule, env: Mapping[str, object], name: str, rank: int) -
     declared = rule.types.get(name)
     if declared is None or declared[1].dims is None:
         return [None] * rank
-    spread: list[Any] = []
+    spread: list[object] = []
     for d in declared[1].dims:
         value = env.get(d.value) if isinstance(d.value, str) else d.value
         if d.expr is not None:

@@ -125,7 +125,7 @@ class Loops(Body):
         self.order_loops()
         self.value = low.eval(eq.value)
 
-    def scatters(self, items: list[Any]) -> bool:
+    def scatters(self, items: list[object]) -> bool:
         """Whether the equation writes at chosen places of what the target already holds."""
         if self.equation.target not in self.low.locals:
             return False
@@ -153,7 +153,7 @@ class Loops(Body):
         """Whether a name's value can be read at indices."""
         return isinstance(value, (Tensor, Local, Raw))
 
-    def tensor_rank(self, name: str, known: dict[str, Any]) -> int | None:
+    def tensor_rank(self, name: str, known: dict[str, object]) -> int | None:
         """The rank of a tensor that the equation names, if it is known."""
         if name == self.equation.target:
             return self.target_rank()
@@ -188,11 +188,11 @@ class Loops(Body):
         return found.rank if found is not None and found.dims is not None else None
 
     def static_length(
-        self, item: ast.Expr, known: dict[str, Any], packs: dict[str, int]
+        self, item: ast.Expr, known: dict[str, object], packs: dict[str, int]
     ) -> int | None:
         """How many indices an item stands for, tried with placeholder indices."""
         names = {n.id for n in walk(item) if isinstance(n, (ast.Name, ast.Pack)) and n.id}
-        trial: dict[str, Any] = dict(self.low.env)
+        trial: dict[str, object] = dict(self.low.env)
         for name in names:
             if name in packs:
                 trial[name] = [0] * packs[name]
@@ -224,7 +224,7 @@ class Loops(Body):
         self.indices[name] = [Affine(((m, 1),)) for m in members]
 
     def add_broadcast(
-        self, tensors: list[tuple[str, tuple[ast.Expr, ...]]], known: dict[str, Any]
+        self, tensors: list[tuple[str, tuple[ast.Expr, ...]]], known: dict[str, object]
     ) -> None:
         """The loops that `...` stands for."""
         if self.broadcast or "..." in self.indices:
@@ -352,7 +352,7 @@ class Loops(Body):
             raise Refused(f"{name} has rank {source.tensor.rank}, but {len(values)} indices", node)
         return self.read_at(source, values)
 
-    def read_at(self, source: Local, values: list[Any]) -> Val:
+    def read_at(self, source: Local, values: list[object]) -> Val:
         """An element of a tensor: through an operand where the indices are linear."""
         low, dims = self.low, source.tensor.dims
         assert dims is not None and source.tensor.dtype is not None
@@ -405,7 +405,7 @@ class Loops(Body):
         for name in self.loops:
             if name in self.ranges:
                 continue
-            found: list[Any] = []
+            found: list[object] = []
             for read in self.reads:
                 assert read.source.tensor.dims is not None
                 for item, dim in zip(read.items, read.source.tensor.dims, strict=True):

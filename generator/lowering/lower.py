@@ -31,7 +31,7 @@ from mlirules.language.values import DType, Dyn, Opaque, Scalar, Tensor
 
 def lower(
     rule: Rule,
-    env: dict[str, Any],
+    env: dict[str, object],
     results: Sequence[tuple[str | None, Any, str]],
     infer: Infer | None = None,
 ) -> Lowered:

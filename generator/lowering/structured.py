@@ -32,8 +32,8 @@ class Structured(Loops):
         for item in read.items:
             for n, _ in item.terms:
                 counts[n] = counts.get(n, 0) + 1
-        offsets: list[Any] = []
-        sizes: list[Any] = []
+        offsets: list[object] = []
+        sizes: list[object] = []
         strides: list[int] = []
         drop: list[int] = []
         items: list[Affine] = []

@@ -137,7 +137,7 @@ class MlirProgram(CompiledProgram):
         wanted_torch = torch is not None and any(isinstance(a, torch.Tensor) for a in args)
         if wanted_torch:
             from mlirules.api.graphs.programs import given, tensor_of
-        values: list[Any] = []
+        values: list[object] = []
         for kind, argument in zip(kinds, args, strict=True):
             if kind != "r":
                 values.append(float(argument) if kind in "fF" else int(argument))
@@ -146,7 +146,7 @@ class MlirProgram(CompiledProgram):
             else:
                 values.append(loaded.of_array(np.asarray(argument)))
         made = loaded(values)
-        out: list[Any] = []
+        out: list[object] = []
         for number, (kind, value) in enumerate(zip(loaded.entry.results, made, strict=True)):
             if kind != "r":
                 out.append(value)

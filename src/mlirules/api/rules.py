@@ -63,7 +63,7 @@ class RuleText:
                 code="no-test",
                 suggestion="give tests=[...] with a program of your own",
             )
-        tests: list[dict[str, Any]] = [
+        tests: list[dict[str, object]] = [
             {
                 "name": "a program made from the rule",
                 "input": found.positive.text,
@@ -157,7 +157,7 @@ def rule(
         )
     matched = [match] if isinstance(match, str) else list(match)
     made = [rewrite] if isinstance(rewrite, str) else list(rewrite)
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "rule": name or _named(matched),
         "kind": kind or _kind(made),
         "summary": further.pop("summary", "")

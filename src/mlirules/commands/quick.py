@@ -109,7 +109,7 @@ def _read(parameters: Sequence[_Parameter], words: list[str]) -> dict[str, objec
             named[spelling] = (parameter, value)
     if any(place.many for place in places[:-1]):
         raise _Unusual
-    given: dict[str, Any] = {}
+    given: dict[str, object] = {}
     free: list[str] = []
     waiting = iter(words)
     for word in waiting:

@@ -80,7 +80,7 @@ def _checked(source: SourceFile, raw: object, part: str, at: Path_) -> dict[str,
         raise MlirulesError([_fault(source, e, model, at) for e in error.errors()]) from None
 
 
-def _one_place(source: SourceFile, insertions: list[dict[str, Any]]) -> None:
+def _one_place(source: SourceFile, insertions: list[dict[str, object]]) -> None:
     for number, said in enumerate(insertions):
         if (said["before"] is None) == (said["after"] is None):
             message = "say either `before:` or `after:`, with the name of a stage"

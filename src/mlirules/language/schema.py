@@ -132,7 +132,7 @@ def _or_alternatives(field: dict[str, Any], *, text: bool = False) -> None:
     field["anyOf"] = [*branches, other, *([parts] if text else [])]
 
 
-def _or_single(field: dict[str, Any]) -> None:
+def _or_single(field: dict[str, object]) -> None:
     """Let a list of one item be written as that item, as the loader does."""
     whole = {
         key: field.pop(key) for key in ("type", "items", "minItems", "maxItems") if key in field

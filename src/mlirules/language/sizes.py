@@ -80,7 +80,9 @@ def order(exprs: Iterable[ast.Expr], known: Collection[str]) -> Iterator[ast.Exp
         pending = left
 
 
-def solve(computed: list[Computed], env: dict[str, Any], values: Collection[str]) -> list[NoMatch]:
+def solve(
+    computed: list[Computed], env: dict[str, object], values: Collection[str]
+) -> list[NoMatch]:
     """Bind what computed dims say of symbols in ``env``; why those that do not fit do not.
 
     ``values`` are the names of the match's own values: none of them is solved for.

@@ -17,7 +17,7 @@ from mlirules.language.values import Dyn, Opaque, Scalar, Tensor, dtype_named
 
 
 def bind(
-    rule: Rule, values: dict[str, Any], misses: list[NoMatch] | None = None
+    rule: Rule, values: dict[str, object], misses: list[NoMatch] | None = None
 ) -> dict[str, object]:
     """All symbols of a match: values, dims, element types and `let` names.
 
@@ -25,7 +25,7 @@ def bind(
     :class:`NoMatch` naming the line that does not hold; with ``misses`` every such line is noted
     there instead, and `let` lines that ask for what has no value are left out.
     """
-    env: dict[str, Any] = dict(values)
+    env: dict[str, object] = dict(values)
     unfit: set[str] = set()
     order = [n for n in values if n in rule.types]
     computed: list[Computed] = []
@@ -65,7 +65,7 @@ def _unify(
     decl: ast.TypeDecl,
     name: str,
     value: object,
-    env: dict[str, Any],
+    env: dict[str, object],
     computed: list[Computed],
 ) -> None:
     def refuse(message: str, expected: str = "") -> NoMatch:
@@ -139,7 +139,7 @@ def _symbols(decl: ast.TypeDecl) -> list[str]:
     return plain + [n.id for d in decl.dims or () for n in d.asked()]
 
 
-def _element(line: Line, element: str, name: str, value: Tensor, env: dict[str, Any]) -> Tensor:
+def _element(line: Line, element: str, name: str, value: Tensor, env: dict[str, object]) -> Tensor:
     """Unify an element type; the tensor, its integers unsigned where the declared type says so."""
     found = value.dtype
     assert found is not None

@@ -153,7 +153,7 @@ class _Settling:
         self._calls = 0
         self._settled = False
 
-    def __call__(self, arguments: list[Any]) -> Any:
+    def __call__(self, arguments: list[object]) -> Any:
         if not self._settled:
             self._calls += 1
             loads = sum(program.loads for program in self.built.programs)

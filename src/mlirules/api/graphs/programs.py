@@ -124,7 +124,7 @@ class GraphProgram:
                         own.append(tensor)
                 values.append(value)
             made = loaded(values)
-        out: list[Any] = []
+        out: list[object] = []
         seen: list[int] = []
         for result, give in self._giving:
             if result.kind == "program":

@@ -211,7 +211,7 @@ def _at_least(items: object, value: object) -> bool:
     return all(number(v) >= number(value) for v in sequence(items))
 
 
-def _axes(items: list[Any], where: object, what: str = "the axis") -> list[int]:
+def _axes(items: list[object], where: object, what: str = "the axis") -> list[int]:
     values = where if isinstance(where, (list, tuple)) else [where]
     out = []
     for v in values:
@@ -298,7 +298,7 @@ def _swap(items: object, a: object, b: object) -> list[Any]:
 
 @table.function("concat", 1, 8, "Lists joined end to end.", "concat(shape(x), [1])")
 def _concat(*lists: object) -> list[Any]:
-    out: list[Any] = []
+    out: list[object] = []
     for items in lists:
         out.extend(sequence(items))
     return out

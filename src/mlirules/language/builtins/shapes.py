@@ -284,7 +284,7 @@ def advanced(indices: Sequence[object], rank: int) -> tuple[int, int]:
 def _indexed_shape(indices: object, x: object) -> list[Any]:
     items, dims = sequence(indices), list(tensor(x).dims or ())
     at, rank = advanced(items, len(dims))
-    own: list[Any] = [1] * rank
+    own: list[object] = [1] * rank
     for v in items:
         if v is not None:
             for i, d in enumerate(reversed(list(tensor(v).dims or ()))):
