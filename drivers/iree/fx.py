@@ -9,7 +9,6 @@ stands.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,9 @@ import numpy.typing as npt
 from mlirules.drivers.iree.compiler import context, ir
 from mlirules.drivers.iree.program import constant_results, function_of
 from mlirules.drivers.iree.runtime import SCOPE
+from mlirules.generator.lowering.values import tensor_of_type
 from mlirules.language.faults import MlirulesError
+from mlirules.language.values import Dyn
 
 if TYPE_CHECKING:
     import torch
@@ -136,17 +137,15 @@ def _hold(module: ir.Module, function: ir.Operation, held: Mapping[int, str]) ->
 
 def _builtin_tensor(type_: ir.Type) -> ir.Type:
     """The builtin tensor type of a torch tensor's: that has no signs."""
-    found = re.fullmatch(r"!torch\.vtensor<\[(?P<sizes>[\d,]*)\],(?P<element>.+)>", str(type_))
-    if found is None:
+    found = tensor_of_type("", str(type_))
+    if found is None or not found.torch or any(isinstance(d, Dyn) for d in found.dims or ()):
         raise MlirulesError.at(
             "<program>",
             f"a weight of type {type_} cannot be kept outside the program",
             code="weight-type",
             suggestion="import without --externalize",
         )
-    sizes = "".join(f"{size}x" for size in found["sizes"].split(",") if size)
-    element = re.sub(r"^[su]i(\d+)$", r"i\1", found["element"])
-    return ir.Type.parse(f"tensor<{sizes}{element}>")
+    return ir.Type.parse(found.builtin_type())
 
 
 def _freeze(exported: Any, prefix: str) -> dict[int, str]:

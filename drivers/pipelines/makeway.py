@@ -9,6 +9,7 @@ from dataclasses import replace
 from mlirules.drivers.iree import compiler, weights
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.drivers.match.values import type_info
 from mlirules.language.pipeline import Pipeline
 
 __all__ = ["SMALL", "for_products", "for_weights", "multiplied", "open_vectors"]
@@ -70,7 +71,7 @@ def open_vectors(module: ir.Module) -> Iterator[ir.Operation]:
     for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
         name = op.name
         if name in _LEFT:
-            if any(_open_vector(_sizes(str(result.type))) for result in op.results):
+            if any(_open_vector(_sizes(result.type)) for result in op.results):
                 yield op
         elif (
             name.startswith("linalg.")
@@ -94,11 +95,11 @@ def _dims(type_: ir.ShapedType) -> list[str]:
     ]
 
 
-def _sizes(text: str) -> list[str]:
-    """Of a type of another dialect, which the bindings cannot look into: what it is written as."""
-    if "<[" in text:  # !torch.vtensor<[1,?],f32>
-        return text.partition("<[")[2].partition("]")[0].split(",")
-    return text.partition("<")[2].split("x")[:-1]
+def _sizes(type_: ir.Type) -> list[str]:
+    """The sizes of a tensor of torch's or a builtin one; none of another type."""
+    _, tensor = type_info(type_)
+    dims = () if tensor is None else tensor.dims or ()
+    return [str(dim) if isinstance(dim, int) else "?" for dim in dims]
 
 
 def _without(pipeline: Pipeline, flags: Sequence[str], why: str) -> tuple[Pipeline, list[str]]:

@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mlirules.drivers.iree.compiler import ir
+from mlirules.generator.lowering.values import tensor_of_type
 from mlirules.language.faults import Fault, MlirulesError, Span
+from mlirules.language.values import Dyn
 
 Array = npt.NDArray[Any]
 
@@ -121,8 +123,8 @@ class _Interpreter:
         return self._tensor(value, type_)
 
     def _tensor(self, value: Array, type_: str) -> Any:
-        found = re.search(r"\],([^>]+(?:<f\d+>)?)>$", type_)
-        name = _DTYPES.get(found[1] if found else "")
+        found = tensor_of_type("", type_)
+        name = _DTYPES.get(found.dtype.torch) if found is not None and found.dtype else None
         if name is None:
             raise NotInterpreted.because(f"a tensor of type {type_}")
         value = np.asarray(value, order="C")
@@ -131,12 +133,12 @@ class _Interpreter:
     def _checked(self, value: ir.OpResult, result: object) -> Any:
         """The result, if it is what the program says that it is: shapes are promises."""
         type_ = str(value.type)
-        found = re.match(r"!torch\.vtensor<\[([\d,?]*)\]", type_)
-        if found and self.torch and isinstance(result, self.torch.Tensor):
-            dims = [d for d in found[1].split(",") if d]
+        found = tensor_of_type("", type_)
+        if found and found.torch and self.torch and isinstance(result, self.torch.Tensor):
+            dims = found.dims or ()
             shape = list(result.shape)
             fits = len(dims) == len(shape) and all(
-                d in ("?", str(s)) for d, s in zip(dims, shape, strict=True)
+                d == s or isinstance(d, Dyn) for d, s in zip(dims, shape, strict=True)
             )
             if not fits:
                 raise NotInterpreted.because(f"{value.owner.name} gives {shape}, not {type_}")
@@ -287,10 +289,11 @@ def parts(type_: str) -> tuple[list[int | None], str]:
     number = {"int": "i64", "float": "f64", "bool": "i1"}.get(type_.removeprefix("!torch."))
     if number is not None:
         return [], number
-    found = re.match(r"!torch\.vtensor<\[([\d,?]*)\],(.+)>$", type_)
-    if not found:
+    found = tensor_of_type("", type_)
+    if found is None or not found.torch or found.dtype is None:
         raise NotInterpreted.because(f"a value of type {type_}")
-    return [None if d == "?" else int(d) for d in found[1].split(",") if d], found[2]
+    sizes = [d if isinstance(d, int) else None for d in found.dims or ()]
+    return sizes, found.dtype.torch
 
 
 def _number(word: str, name: str) -> Any:

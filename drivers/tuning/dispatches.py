@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.affine import loops_of
 from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.iree.program import entry_points
 from mlirules.drivers.iree.targets import Target
@@ -320,7 +321,7 @@ def _dims_in(text: str) -> set[int]:
 def _reductions(op: ir.Operation) -> set[int]:
     maps = _maps(op)
     results = len(op.results)
-    written = set().union(*(_dims_in(str(m).partition("->")[2]) for m in maps[-results:]))
+    written = set[int]().union(*(loops_of(e) for m in maps[-results:] for e in m.results))
     return set(range(maps[0].n_dims)) - written
 
 

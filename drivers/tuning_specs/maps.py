@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Sequence
 
+from mlirules.drivers.iree.affine import loops_of
 from mlirules.drivers.iree.compiler import ir
 
 
@@ -28,12 +29,7 @@ def indices(affine: ir.AffineMap, names: Sequence[str]) -> list[str]:
 
 def used(affine: ir.AffineMap) -> list[set[int]]:
     """The loops that each result of a map goes over."""
-    return [set(loops) for loops in _used(str(affine))]
-
-
-@functools.lru_cache(maxsize=1024)
-def _used(affine: str) -> tuple[frozenset[int], ...]:
-    return tuple(frozenset(map(int, re.findall(r"\bd(\d+)\b", e))) for e in _exprs(affine))
+    return [loops_of(e) for e in affine.results]
 
 
 def groups_by_number(op_class: str, maps: Sequence[ir.AffineMap]) -> list[list[int]]:
