@@ -334,7 +334,7 @@ def _numbered(text: str) -> str:
     return "\n".join(f"    {n:>3} | {row}" for n, row in enumerate(text.splitlines(), 1))
 
 
-def _listed(value: ir.Value) -> Any:
+def _listed(value: object) -> object:
     """An item of an array attribute as a plain value: keys hold tuples for lists."""
     return [_listed(v) for v in value] if isinstance(value, tuple) else value
 

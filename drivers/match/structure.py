@@ -431,7 +431,7 @@ def _written(op: Op) -> str:
     return ", ".join(f'"{name}" = {op.attributes[name]}' for name in op.attributes)
 
 
-def _frozen(value: ir.Value) -> Any:
+def _frozen(value: object) -> object:
     """A plain value as one that can be part of a key."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
