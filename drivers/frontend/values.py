@@ -120,18 +120,18 @@ class Flat(torch.nn.Module):
         return tuple(results)
 
 
-def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+def to_numpy(tensor: torch.Tensor) -> runtime.Array:
     """A copy; bfloat16 as uint16 and 8-bit floats as uint8: their bits."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if plain.dtype == torch.bfloat16:
         plain = plain.view(torch.uint16)
     elif plain.is_floating_point() and plain.element_size() == 1:
         plain = plain.view(torch.uint8)
-    array: np.ndarray[Any, Any] = plain.numpy().copy()
+    array: runtime.Array = plain.numpy().copy()
     return array
 
 
-def to_torch(array: np.ndarray[Any, Any]) -> torch.Tensor:
+def to_torch(array: runtime.Array) -> torch.Tensor:
     """An array, also of ml_dtypes, as a tensor."""
     name = array.dtype.name
     if name.startswith(("bfloat16", "float8")):

@@ -17,16 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from iree.runtime import _binding, get_device
 from iree.runtime.array_interop import map_dtype_to_element_type
 
 from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree.runtime import Array
 from mlirules.language.faults import MlirulesError
 
 __all__ = ["ALIGNMENT", "HOST", "Loaded", "Value"]
 
-Array = npt.NDArray[Any]
 #: A buffer on a device.
 Value: TypeAlias = _binding.HalBufferView
 

@@ -19,9 +19,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree.runtime import Array
 from mlirules.drivers.pipelines.transform import Recipe, default_for, stage_entries
 from mlirules.drivers.quality import torch_reference
 from mlirules.language import consent
@@ -33,7 +33,6 @@ from mlirules.support.limits import Limits, limited
 
 __all__ = ["ReferenceFailed", "evaluate", "named", "of_recipe", "of_rules"]
 
-Array = npt.NDArray[Any]
 Functions = Mapping[str, Reference]
 
 #: Of the child: processor time in seconds, and seconds in all.

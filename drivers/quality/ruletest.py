@@ -6,7 +6,6 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from filecheck.finput import FInput
 from filecheck.matcher import Matcher
@@ -175,12 +174,12 @@ def _within_bounds(
 
 def _expected(
     runs: Sequence[tuple[TestResult, Target, str]],
-) -> dict[int, list[list[Any]] | None]:
+) -> dict[int, list[list[runtime.Array]] | None]:
     """What the functions that rules name compute, by the id of the test's result.
 
     None where that is a problem, which the result tells then.
     """
-    out: dict[int, list[list[Any]] | None] = {}
+    out: dict[int, list[list[runtime.Array]] | None] = {}
     for result, _, _ in runs:
         rule, test = result.rule, result.test
         if id(result) in out or not isinstance(rule, Rule) or rule.doc.reference is None:
@@ -192,7 +191,7 @@ def _expected(
         calls = [(name, inputs) for _, inputs in numerics.inputs_of(test.run, arguments)]
         out[id(result)] = None
         wrong = [str(MlirulesError(fault)) for fault in reference.faults(rule)]
-        made: list[list[Any] | MlirulesError] = []
+        made: list[list[runtime.Array] | MlirulesError] = []
         if not wrong:
             try:
                 made = custom_ops.evaluate(test.input, calls, custom_ops.of_rules([rule]))

@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mlirules.drivers.iree import compiler, program, runtime
 from mlirules.drivers.iree.compiler import Program, ir
+from mlirules.drivers.iree.runtime import Array
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.quality import custom_ops, torch_reference
 from mlirules.language.faults import MlirulesError
 
-Array = npt.NDArray[Any]
 Arguments = Sequence[tuple[Sequence[int | None], str]]
 #: A program: its text, or what reads it.
 Source = str | Callable[[], Program]

@@ -15,7 +15,7 @@ from mlirules.api.compiled import CompiledProgram, Facts
 from mlirules.api.graphs.plans import Binary, compiled
 from mlirules.api.graphs.programs import GraphProgram, array_of
 from mlirules.drivers.frontend.torch import check_inputs_survived, decomposed
-from mlirules.drivers.iree.runtime import Executable
+from mlirules.drivers.iree.runtime import Array, Executable
 from mlirules.drivers.pipelines.transform import Recipe
 from mlirules.language.faults import MlirulesError
 
@@ -114,7 +114,7 @@ def _tensor(value: object) -> Any:
     return value
 
 
-def _view(array: np.ndarray[Any, Any]) -> torch.Tensor:
+def _view(array: Array) -> torch.Tensor:
     """An array as a tensor over its memory, where PyTorch has its type."""
     from mlirules.drivers.frontend.values import to_torch
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mlirules.api.binaries import Terms
 from mlirules.api.results import Applied, Explanation
@@ -100,7 +100,9 @@ class Session:
         with self._lock, self._kept as kept:
             yield kept
 
-    def recipe(self, source: str | Callable[[], Program], path: str = "<program>") -> Any:
+    def recipe(
+        self, source: str | Callable[[], Program], path: str = "<program>"
+    ) -> transform.Recipe:
         """How this session compiles a program: what all commands work with."""
         return transform.Recipe(
             source,
