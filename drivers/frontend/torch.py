@@ -352,7 +352,7 @@ def _dynamic_shapes(
 
     dims: dict[str, object] = {}
     bounds: dict[str, tuple[int | None, int | None]] = {}
-    per_leaf: list[dict[int, Any]] = [{} for _ in leaves]
+    per_leaf: list[dict[int, object]] = [{} for _ in leaves]
     for one in dynamic:
         if one.argument >= len(leaves) or one.dim >= leaves[one.argument].dim():
             known = ", ".join(f"a{i}: {list(leaf.shape)}" for i, leaf in enumerate(leaves))
@@ -401,7 +401,7 @@ def decomposed(exported: torch.export.ExportedProgram) -> torch.export.ExportedP
 
 
 def check_inputs_survived(
-    spec: str, exported: torch.export.ExportedProgram, leaves: Sequence[Any]
+    spec: str, exported: torch.export.ExportedProgram, leaves: Sequence[torch.Tensor]
 ) -> None:
     """Refuse a program that holds its example inputs as constants.
 

@@ -29,7 +29,7 @@ class NotTensorsError(ValueError):
     """A value that is neither a tensor nor a constant, nor holds such values in a known way."""
 
 
-def _parts(value: object) -> list[tuple[str, Any]] | None:
+def _parts(value: object) -> list[tuple[str, object]] | None:
     """The parts of a container with how they are reached from it; None: no container."""
     if isinstance(value, Mapping):
         return [(f"[{key!r}]", part) for key, part in value.items()]
@@ -46,7 +46,7 @@ def _parts(value: object) -> list[tuple[str, Any]] | None:
     return None
 
 
-def _leaves(value: object, path: str) -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
     parts = _parts(value)
     if parts is None:
         yield path, value
@@ -166,7 +166,7 @@ def from_command_line(texts: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, 
     return tuple(args), kwargs
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     constants = {"true": True, "false": False, "null": None, "none": None}
     if text.lower() in constants:
         return constants[text.lower()]

@@ -62,7 +62,10 @@ class Program:
 
 
 def fx_import(
-    exported: Any, function: str = "main", external: bool = False, prefix: str = ""
+    exported: torch.export.ExportedProgram,
+    function: str = "main",
+    external: bool = False,
+    prefix: str = "",
 ) -> Program:
     """The torch-dialect program of a ``torch.export.ExportedProgram``, which is used up.
 
@@ -83,7 +86,7 @@ def fx_import(
 
 
 def import_graph(
-    graph_module: Any, held: Mapping[int, str], function: str = "main"
+    graph_module: torch.fx.GraphModule, held: Mapping[int, str], function: str = "main"
 ) -> tuple[ir.Module, frozenset[int]]:
     """The torch-dialect module of a functional graph of ATen ops, whose nodes say their values.
 
@@ -148,7 +151,7 @@ def _builtin_tensor(type_: ir.Type) -> ir.Type:
     return ir.Type.parse(found.builtin_type())
 
 
-def _freeze(exported: Any, prefix: str) -> dict[int, str]:
+def _freeze(exported: torch.export.ExportedProgram, prefix: str) -> dict[int, str]:
     """Replace the placeholders of parameters, buffers and constants by attributes of the graph.
 
     The result names the values, by their identity.
@@ -180,7 +183,7 @@ def _freeze(exported: Any, prefix: str) -> dict[int, str]:
     return names
 
 
-def _tensors_only(exported: Any) -> None:
+def _tensors_only(exported: torch.export.ExportedProgram) -> None:
     """Drop arguments and results that are constants of the program."""
     import torch
 
