@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TypeAlias
 
 from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.generator.lowering.values import tensor_of_type
@@ -19,6 +19,10 @@ TORCH_CONSTANTS = {
 }
 #: So many users are named.
 MAX_USERS = 4
+
+
+#: What attributes and constants say: numbers, truth values, strings, lists of them.
+Plain: TypeAlias = "bool | int | float | str | list[Plain] | None"
 
 
 class _NotConstant:
@@ -51,7 +55,7 @@ def owner_of(value: ir.Value) -> ir.OpView | None:
     return owner
 
 
-def constant_of(value: ir.Value) -> Any:
+def constant_of(value: ir.Value) -> Plain | _NotConstant:
     """The Python value of a torch (or arith) constant, or a marker when it is not one."""
     owner = owner_of(value)
     if owner is None:
@@ -64,7 +68,7 @@ def constant_of(value: ir.Value) -> Any:
     return attribute_value(owner.attributes["value"])
 
 
-def attribute_value(attribute: ir.Attribute) -> Any:
+def attribute_value(attribute: ir.Attribute) -> Plain:
     """A plain attribute (number, truth value, string, type) as a Python value, else None."""
     if isinstance(attribute, ir.BoolAttr):
         return bool(attribute.value)
@@ -103,14 +107,14 @@ def opaque_attribute(path: str, attribute: ir.Attribute) -> Opaque:
     return Opaque(path, "attribute", items=elements_of(attribute))
 
 
-def elements_of(attribute: ir.Attribute) -> Any:
+def elements_of(attribute: ir.Attribute) -> Plain:
     """The elements of a small constant tensor of integers, as nested lists; None: another one."""
     if not isinstance(attribute, ir.DenseIntElementsAttr) or len(attribute) > MAX_ELEMENTS:
         return None
     shaped = ir.ShapedType(attribute.type)
     if isinstance(shaped.element_type, ir.IntegerType) and shaped.element_type.width == 1:
         return None
-    items: list[object] = [int(attribute[n]) for n in range(len(attribute))]
+    items: list[Plain] = [int(attribute[n]) for n in range(len(attribute))]
     for size in reversed([int(d) for d in shaped.shape][1:]):
         items = [items[n : n + size] for n in range(0, len(items), size)] if size else []
     return items if shaped.rank else items[0]
@@ -135,7 +139,9 @@ def named(tensor: Tensor, name: str, *, result: bool) -> Tensor:
     return Tensor(name, dims, tensor.dtype, tensor.torch)
 
 
-def typed(name: str, text: str, tensor: Tensor | None, *, result: bool) -> Any:
+def typed(
+    name: str, text: str, tensor: Tensor | None, *, result: bool
+) -> Tensor | Dyn | Scalar | Opaque | None:
     """What a name stands for whose value has this type."""
     if tensor is not None:
         return named(tensor, name, result=result)

@@ -192,7 +192,9 @@ def leaf_of(value: ir.Value) -> Leaf:
     if owner is not None and owner.name in CONSTANT_OPS:
         from mlirules.drivers.match.values import constant_of
 
-        return constant(constant_of(value))
+        found = constant_of(value)
+        if found is None or isinstance(found, (int, float, str)):
+            return constant(found)
     if owner is not None and owner.name == "torch.prim.ListConstruct":
         return list_of(tuple(leaf_of(v) for v in owner.operands), str(value.type))
     return _typed(value.type)
