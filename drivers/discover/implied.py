@@ -44,8 +44,8 @@ class _Match:
         self.space = space
         self.terms: Sequence[Term] = space.terms
         self.bound: dict[int, int] = {}
-        self.scalars: dict[str, Any] = {}
-        self.dims: dict[str, Any] = {}
+        self.scalars: dict[str, object] = {}
+        self.dims: dict[str, object] = {}
 
     def one(self, pattern: int, at: int) -> bool:
         p, t = self.terms[pattern], self.terms[at]

@@ -172,7 +172,7 @@ class _Writer:
     def __init__(self, out: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.shapes = shapes
         self.axes = {v: i for i, v in enumerate(out)}
-        self.steps: list[tuple[Any, ...]] = []
+        self.steps: list[tuple[object, ...]] = []
         self.known: dict[str, int] = {}
 
     def add(self, what: Callable[..., Numbers], *sources: int, kind: str = "made") -> int:

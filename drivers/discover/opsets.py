@@ -36,7 +36,7 @@ class Template:
     """An op with its constants; where a tensor stands there is a :class:`Hole`."""
 
     op: str
-    args: tuple[Any, ...]
+    args: tuple[object, ...]
 
     @property
     def holes(self) -> int:
@@ -101,7 +101,7 @@ def flat(args: Iterable[object]) -> list[Any]:
 
 def named() -> dict[str, dict[str, Any]]:
     """The sets that ship, as written."""
-    data: dict[str, dict[str, Any]] = load_yaml(FILE).data
+    data: dict[str, dict[str, object]] = load_yaml(FILE).data
     return data
 
 

@@ -113,10 +113,10 @@ class Space:
         #: How many programs were run.
         self.tried = 0
         self._numbers: list[dict[int, Numbers]] = [{} for _ in self.trials]
-        self._kernels: dict[Any, Kernel | None] = {}
-        self._types: dict[Any, Type | None] = {}
-        self._index: dict[Any, list[int]] = {}
-        self._known: set[Any] = set()
+        self._kernels: dict[object, Kernel | None] = {}
+        self._types: dict[object, Type | None] = {}
+        self._index: dict[object, list[int]] = {}
+        self._known: set[object] = set()
         self._commuting: dict[str, bool] = {}
         self._sizes = _size_table(ops, self.trials)
         self._weights = np.random.default_rng(7).uniform(0.5, 1.5, 4096)

@@ -25,7 +25,7 @@ class State:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.key = hashlib.sha256(f"{package.code()} {compiler.revision()}".encode()).hexdigest()
-        self.data: dict[str, dict[str, Any]] = {}
+        self.data: dict[str, dict[str, object]] = {}
         self.recalled = 0
         self._saved = time.monotonic()
         self._changed = False

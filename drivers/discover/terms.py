@@ -182,7 +182,7 @@ def refs(args: Sequence[object]) -> list[int]:
 
 def terms_key(terms: Sequence[Term], root: int) -> str:
     """A program whatever its inputs, constants and dims are called."""
-    names: dict[Any, str] = {}
+    names: dict[object, str] = {}
     dims: dict[str, str] = {}
 
     def size(found: Int) -> str:

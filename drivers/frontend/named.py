@@ -99,8 +99,8 @@ class Subject:
 
     model: torch.nn.Module | None = None
     exported: torch.export.ExportedProgram | None = None
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    args: tuple[object, ...] = ()
+    kwargs: dict[str, object] = field(default_factory=dict)
 
 
 @contextmanager

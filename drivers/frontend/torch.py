@@ -436,7 +436,7 @@ def _golden_results(
 
     # A run may update buffers, and the program's are the old ones. Parameters are shared: a
     # second copy of them would not fit where the first one barely does.
-    shared: dict[int, Any] = {id(p): p for p in model.parameters()}
+    shared: dict[int, object] = {id(p): p for p in model.parameters()}
     ours = copy.deepcopy(model, shared)
     cloned = [tensor.clone() for tensor in model.tensors]
     with name.blaming("running the model"), torch.no_grad():

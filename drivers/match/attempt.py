@@ -29,7 +29,7 @@ class Verdict:
 
     rewrite: Rewrite | None
     refusal: Refusal | None
-    env: dict[str, Any]
+    env: dict[str, object]
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match import indexing
@@ -30,7 +30,7 @@ class Judged:
 
     refusals: list[Refusal] = field(default_factory=list)
     lines: dict[tuple[str | int, str], tuple[Line, bool | None]] = field(default_factory=dict)
-    env: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, object] = field(default_factory=dict)
 
 
 class Diagnosing:
@@ -47,7 +47,7 @@ class Diagnosing:
         self.structure = structure
         self.equations = equations
         self.judging = judging
-        self.judged: dict[Any, Judged] = {}
+        self.judged: dict[object, Judged] = {}
         self.parts = _parts(rule)
 
     def diagnose(

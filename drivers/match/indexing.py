@@ -8,7 +8,6 @@ maps and its body are compared with the equation, with backtracking over commuta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from mlirules.drivers.iree.compiler import indexing_maps, ir
 from mlirules.drivers.match.bodies import Node, Unsaid, body, op_for
@@ -35,7 +34,7 @@ class Found:
     """A structured op that computes an equation."""
 
     inputs: dict[str, ir.Value]  # tensor name -> the operand
-    symbols: dict[str, Any]  # what the equation leaves open: strides, functions
+    symbols: dict[str, object]  # what the equation leaves open: strides, functions
     init: ir.Value
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from mlirules.drivers.iree.compiler import PassManager, ir
 from mlirules.drivers.iree.traversal import ops_below
@@ -32,7 +31,7 @@ class Inference:
 
     def __init__(self, context: ir.Context) -> None:
         self.context = context
-        self.known: dict[Any, list[str] | str] = {}
+        self.known: dict[object, list[str] | str] = {}
 
     def op(
         self,

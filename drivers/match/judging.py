@@ -51,7 +51,7 @@ class Judging:
         self.rule = rule
         self.structure = structure
         self.context = context
-        self.cache: dict[Any, Verdict] = {}
+        self.cache: dict[object, Verdict] = {}
         self.other_roots = rule.other_roots
         self.root_results = rule.root_results
         # Names that need a look at the defining op: everything that may be a constant or a list.
@@ -234,7 +234,7 @@ class Judging:
         for name in state.values:
             if "#" not in name and name not in named:
                 named[name] = self._value(name, state)
-        results: list[tuple[str | None, Any, str]] = []
+        results: list[tuple[str | None, object, str]] = []
         # Their numbers differ only while explaining, after that was noted.
         ends = list(zip(self.structure.names_of_results(op), op.results, strict=False))
         for n in self.other_roots:

@@ -10,8 +10,6 @@ once per distinct combination (the *key*) and looked up afterwards.
 
 from __future__ import annotations
 
-from typing import Any
-
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.attempt import State, Stop, Verdict
 from mlirules.drivers.match.beside import Beside
@@ -47,7 +45,7 @@ class Matcher:
         self.root_op = rule.root.op if self.fast_names is not None else ""
         self.fast_range = range(len(self.fast_names or ()))
         self.one_result = len(rule.root_results) == 1
-        self.fast: dict[Any, Verdict] = {}
+        self.fast: dict[object, Verdict] = {}
 
     def _simple_operands(self) -> list[str] | None:
         """The operands' names where the pattern is one op over distinct tensors, else None.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.match.liveness import is_dead
@@ -126,7 +126,7 @@ class Match:
     values: dict[str, Bound]  # by every bound path
     rewrite: Rewrite
     inner: list[Op]  # ops below the root that may become dead
-    env: dict[str, Any]
+    env: dict[str, object]
     others: list[ir.Operation] = field(
         default_factory=list
     )  # further ops that the rewrite replaces

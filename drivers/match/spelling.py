@@ -172,7 +172,7 @@ def _canonical(
     context: ir.Context,
 ) -> ir.Module | None:
     """The equation as a rewrite would lower it."""
-    known: dict[str, Any] = {k: v for k, v in env.items() if not k.endswith("...")}
+    known: dict[str, object] = {k: v for k, v in env.items() if not k.endswith("...")}
     for name, tensor in tensors.items():
         if name == equation.target:
             continue

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.match.attempt import State, refuse
 from mlirules.drivers.match.lists import Lists
@@ -405,7 +403,7 @@ class Structure(Lists):
         if len(plain) < len(items) or (rest is None and len(plain) > len(items)):
             no(spelt(plain))
             return
-        pairs: list[tuple[ast.Expr, Any]] = list(zip(items, plain, strict=False))
+        pairs: list[tuple[ast.Expr, object]] = list(zip(items, plain, strict=False))
         if isinstance(rest, ast.Pack) and rest.id:
             node = ast.Name(rest.pos, rest.end, rest.id)
             pairs.append((node, plain[len(items) :]))

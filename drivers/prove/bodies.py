@@ -35,7 +35,7 @@ class Body:
 
     def __init__(self, world: World, names: dict[str, object], hint: Callable[[str], Hint]) -> None:
         self.world, self.names, self.hint = world, names, hint
-        self.made: dict[str, Any] = {}
+        self.made: dict[str, object] = {}
 
     def run(self, text: str) -> dict[str, object]:
         """Every line; the tensors that each name was given."""

@@ -202,7 +202,7 @@ class Equation:
 
     def _length(self, item: ast.Expr, known: set[str]) -> int | None:
         names = {n.id for n in walk(item) if isinstance(n, (ast.Name, ast.Pack)) and n.id}
-        trial: dict[str, Any] = dict(self.env)
+        trial: dict[str, object] = dict(self.env)
         for name in names:
             if name in self.packs:
                 trial[name] = [
@@ -233,7 +233,7 @@ class Equation:
 
     def expanded(self, body: Bodies, items: Sequence[ast.Expr], source: Array | None) -> list[Any]:
         """The indices of an access, packs spliced in and `...` aligned at the right."""
-        out: list[Any] = []
+        out: list[object] = []
         for item in items:
             if isinstance(item, ast.Pack) and item.id is None:
                 pack = list(body.names["..."])
@@ -288,7 +288,7 @@ class Equation:
                     continue
                 raise Undecided(f"{name} is read before it is known")
             dims = list(held)
-            values: list[Any] = []
+            values: list[object] = []
             for item in items:
                 if isinstance(item, ast.Pack) and item.id is None:
                     members = self.indices["..."]

@@ -52,7 +52,7 @@ class Verdict:
     #: Both sides were worked out and their forms differ: not only out of the model's reach.
     different: bool = False
     #: A program and inputs that were run with and without the rule, and what differed.
-    refutation: dict[str, Any] | None = None
+    refutation: dict[str, object] | None = None
     #: What NaN, infinities and signed zeros do: "equal", "not decided" or what differs.
     special: str = ""
 

@@ -18,7 +18,7 @@ class Replacement:
     def __init__(self, normal: Any, by: dict[Node, Int], *, bare: bool) -> None:
         self.normal, self.by, self.bare = normal, by, bare
         self.keys = frozenset(by)
-        self.memo: dict[str, Any] = {}
+        self.memo: dict[str, object] = {}
 
     def touches(self, value: Node | Poly) -> bool:
         """Whether any of them occurs."""

@@ -52,7 +52,7 @@ class Rewrite:
         #: What says what raw MLIR makes.
         self.body = reading.body
         self.env = env
-        self.locals: dict[str, Any] = {}
+        self.locals: dict[str, object] = {}
         self.hints = hints
         self.assume, self.checked = reading.assume, reading.checked
         #: Results that nothing reads: whatever they are given.

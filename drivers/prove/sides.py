@@ -37,8 +37,8 @@ class At(Exception):
 class Sides:
     """A rule on one path: the results that are replaced, before and after."""
 
-    before: dict[str, Any]
-    after: dict[str, Any]
+    before: dict[str, object]
+    after: dict[str, object]
 
 
 class Case:

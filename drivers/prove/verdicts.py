@@ -93,7 +93,7 @@ def shipped(file: Path = FILE) -> dict[str, dict[str, Any]]:
     """The verdicts that ship, by rule; empty where the file is missing."""
     if not file.is_file():
         return {}
-    found: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    found: dict[str, dict[str, object]] = json.loads(file.read_text(encoding="utf-8"))
     return found
 
 

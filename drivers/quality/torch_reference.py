@@ -96,7 +96,7 @@ class _Interpreter:
             import torch
 
             self.torch = torch
-        self.values: dict[ir.Value, Any] = {}
+        self.values: dict[ir.Value, object] = {}
         at = text.rfind("{-#")
         section = text[at:] if at >= 0 else ""
         found = re.finditer(r'([\w.\-$]+|"[^"]+"): "0x([0-9A-Fa-f]*)"', section)

@@ -98,7 +98,7 @@ def _time(state: _State, request: dict[str, Any]) -> dict[str, object]:
     found = program.results()
     first = time.perf_counter() - began
     difference = compare(found, state.expected)
-    answer: dict[str, Any] = {"difference": difference, "hopeless": False}
+    answer: dict[str, object] = {"difference": difference, "hopeless": False}
     if difference:
         return answer
     pace = state.seconds / state.factor

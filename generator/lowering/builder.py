@@ -46,7 +46,7 @@ class Part:
     reads: list[Read] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     head: list[str] = field(default_factory=list)
-    constants: dict[Any, str] = field(default_factory=dict)
+    constants: dict[object, str] = field(default_factory=dict)
     index_values: dict[str, str] = field(default_factory=dict)
 
 
@@ -116,10 +116,10 @@ class Builder(Evaluator):
         self.result_names = {n: (v, t) for n, v, t in self.results if n}
         self.lines: list[str] = []
         self.arguments: dict[tuple[str, str], Argument] = {}
-        self.locals: dict[str, Any] = {}
+        self.locals: dict[str, object] = {}
         # Operands that a statement `y = x` passes on, by their SSA value.
         self.forwarded: dict[str, Tensor] = {}
-        self.memo: dict[Any, str] = {}
+        self.memo: dict[object, str] = {}
         self.counter = 0
         self.slots: list[tuple[str, str]] = []
         self.line: Line = rule.rewrite[0][0]

@@ -36,12 +36,12 @@ class Loops(Body):
     bounded: set[str] = field(default_factory=set)
     broadcast: list[str] = field(default_factory=list)
     #: Ranges that a read in the body gives (`j` in x[idx[i], j]), for want of an operand's.
-    gathered: dict[str, Any] = field(default_factory=dict)
+    gathered: dict[str, object] = field(default_factory=dict)
     target_items: list[Affine] = field(default_factory=list)
     parallel: list[str] = field(default_factory=list)
     value: Any = None
     #: Of an equation that scatters: where each value goes, and the body that computes it.
-    places: list[Any] = field(default_factory=list)
+    places: list[object] = field(default_factory=list)
     coordinates: Part | None = None
 
     def build(self) -> None:
@@ -248,7 +248,7 @@ class Loops(Body):
 
     def expand_items(self, items: Sequence[ast.Expr], name: str, source: Local | None) -> list[Any]:
         """The indices of an access, packs spliced in and `...` aligned at the right."""
-        out: list[Any] = []
+        out: list[object] = []
         for item in items:
             if isinstance(item, ast.Pack) and item.id is None:
                 pack: list[Any] = list(self.indices.get("...", []))
@@ -448,7 +448,7 @@ class Loops(Body):
         """
         if not any(op.startswith("torch.") for op in self.low.rule.root_ops):
             return  # linalg ops have checked already
-        sizes: list[tuple[str, Any]] = []
+        sizes: list[tuple[str, object]] = []
         for read in self.reads:
             for item, dim in zip(read.items, read.source.tensor.dims or (), strict=True):
                 known = isinstance(dim, int) or dim.op not in ("result", "?")

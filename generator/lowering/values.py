@@ -51,7 +51,7 @@ class Lowered:
     arguments: list[Argument]
     # Ops of the text that take an attribute of the match: (slot name, bound name).
     slots: list[tuple[str, str]]
-    env: dict[str, Any]
+    env: dict[str, object]
     #: Where lines of the text (from 1) stand in the rule file; others are made by the rule as such.
     places: dict[int, Span] = field(default_factory=dict)
 

@@ -94,15 +94,15 @@ def compile_model(
 
 def _inputs(given: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Example inputs as positional and named arguments; arrays as tensors."""
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
     if isinstance(given, Mapping):
         args, kwargs = (), dict(given)
     elif isinstance(given, tuple | list):
         args, kwargs = tuple(given), {}
     else:
         args, kwargs = (given,), {}
-    turned: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(_tensor, (args, kwargs))
+    turned: tuple[tuple[object, ...], dict[str, object]] = pytree.tree_map(_tensor, (args, kwargs))
     return turned
 
 
@@ -191,7 +191,7 @@ class ModelProgram(CompiledProgram):
         flat, arrays = self._given(args) if not kwargs else (None, False)
         if flat is None:
             if len(args) == self._row and not kwargs and all(type(a) in _LEAVES for a in args):
-                leaves: list[Any] = list(args)
+                leaves: list[object] = list(args)
             else:
                 leaves = self._leaves(args, kwargs)
             arrays = any(isinstance(leaf, np.ndarray) for leaf in leaves)
@@ -229,7 +229,7 @@ class ModelProgram(CompiledProgram):
 
     def _settled(self, made: list[Any], flat: list[Any]) -> list[Any]:
         """The caller's results; what the model changes is written where it belongs."""
-        results: list[Any] = []
+        results: list[object] = []
         for value, output in zip(made, self._signature.output_specs, strict=True):
             if output.kind is OutputKind.USER_OUTPUT:
                 results.append(value)

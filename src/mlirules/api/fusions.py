@@ -114,7 +114,7 @@ class _Example:
     called: str
     #: The functions' parameters, with a tensor each.
     names: Sequence[str]
-    tensors: Sequence[Any]
+    tensors: Sequence[object]
     sizes: _Sizes
 
 
@@ -150,7 +150,7 @@ def _lines(
         raise MlirulesError.at(
             called, f"torch.export of {function.__name__} raised: {first}", code="fusion"
         ) from error
-    values: dict[Any, str] = dict(
+    values: dict[object, str] = dict(
         zip(graph.find_nodes(op="placeholder"), example.names, strict=True)
     )
     nodes = [n for n in graph.nodes if n.op == "call_function"]

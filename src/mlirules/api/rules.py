@@ -28,7 +28,7 @@ _NONE = [
 class RuleText:
     """A rule as its file has it. Give it to a :class:`Session`, or write it to a file."""
 
-    document: Mapping[str, Any]
+    document: Mapping[str, object]
 
     @property
     def name(self) -> str:

@@ -76,7 +76,7 @@ class Evaluator:
 
     def items(self, items: Sequence[ast.Expr]) -> list[Any]:
         """The values of list items, with packs (``I...``) spliced in."""
-        out: list[Any] = []
+        out: list[object] = []
         for item in items:
             if isinstance(item, ast.Pack):
                 out.extend(self.pack(item))

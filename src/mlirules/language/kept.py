@@ -175,7 +175,7 @@ class _KeptDoc:
     """
 
     #: What drivers ask of every rule, and what holds where the file does not say it.
-    _PLAIN: ClassVar[dict[str, Any]] = {
+    _PLAIN: ClassVar[dict[str, object]] = {
         "rule": "",
         "kind": "",
         "summary": "",

@@ -93,7 +93,7 @@ def _fault(source: SourceFile, error: ErrorDetails, model: type[BaseModel], at: 
     extra = error["type"] == "extra_forbidden"
     hint = ""
     if extra:
-        inner: dict[Any, type[BaseModel]] = {
+        inner: dict[object, type[BaseModel]] = {
             "stages": models()["Stage"],
             "insert": models()["Insertion"],
         }

@@ -122,7 +122,7 @@ def _alternating(made: dict[str, Any]) -> None:
 
 def _or_alternatives(field: dict[str, Any], *, text: bool = False) -> None:
     """Let a value be alternatives, a list hold some, and a text be written in parts."""
-    other: dict[str, Any] = {"$ref": "#/definitions/Alternatives"}
+    other: dict[str, object] = {"$ref": "#/definitions/Alternatives"}
     whole = {key: field.pop(key) for key in list(field) if key not in _ABOUT}
     branches = whole["anyOf"] if list(whole) == ["anyOf"] else [whole]
     for branch in branches:

@@ -204,7 +204,7 @@ def as_data(said: Stages | Extension | Stage, *, defaults: bool = True) -> dict[
 
 
 def _without_defaults(data: dict[str, Any], what: type[Any]) -> dict[str, object]:
-    known: tuple[Field[Any], ...] = fields(what)
+    known: tuple[Field[object], ...] = fields(what)
     out = {}
     for found in known:
         made = found.default_factory

@@ -83,7 +83,7 @@ class Backend:
 
     def __init__(self) -> None:
         self.reports = Reports()
-        self._sessions: Bounded[Any, Session] = Bounded(_SESSIONS)
+        self._sessions: Bounded[object, Session] = Bounded(_SESSIONS)
         self._lock = threading.Lock()
         self._numbers = itertools.count()
 

@@ -99,7 +99,7 @@ class GraphProgram:
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         """The graph's results. Raises RunError."""
-        made: Sequence[Any] = ()
+        made: Sequence[object] = ()
         loaded = self._alone
         own: list[torch.Tensor] = []
         if not self._empty:
