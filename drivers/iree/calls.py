@@ -21,7 +21,7 @@ import numpy.typing as npt
 from iree.runtime import _binding, get_device
 from iree.runtime.array_interop import map_dtype_to_element_type
 
-from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree import runtime, threads
 from mlirules.language.faults import MlirulesError
 
 __all__ = ["ALIGNMENT", "HOST", "Loaded", "Value"]
@@ -63,6 +63,7 @@ class Loaded:
         # Whoever keeps a program until Python ends is told of a leak by the bindings, at length.
         _binding.disable_leak_checker()
         with runtime.run_errors():
+            threads.prepare()
             self._device = device = get_device(uri)
             # Said once: each costs a look-up in every call.
             self.of_capsule: Callable[[Any], Value] = device.from_dlpack_capsule
