@@ -173,6 +173,8 @@ class Walk:
         while left and not run.stop:
             site, op = left.pop()
             for matcher in site.matchers:
+                if not matcher.may(op):
+                    continue
                 match = matcher.match(op, run.around)
                 if isinstance(match, Match):
                     looks_again = not self.again.isdisjoint(match.rule.produced_ops)
