@@ -194,7 +194,10 @@ class Engine:
             if run.stop:
                 return True
             try:
-                match = matcher.match(values[0].operation, run.around)
+                root = values[0].operation
+                if not matcher.may(root):
+                    return True
+                match = matcher.match(root, run.around)
             except BaseException as error:  # noqa: BLE001 - must not unwind through the C++ driver
                 run.fail(error)
                 return True

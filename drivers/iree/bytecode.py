@@ -36,14 +36,18 @@ def is_mapped(size: int) -> bool:
 
 
 def is_aligned(data: bytes) -> bool:
-    """Whether bytecode asks for an address; what cannot be read does not."""
+    """Whether bytecode asks for an address; what cannot be read does not.
+
+    Weights do. Their section says so but where it happens to begin at such a place in the file.
+    """
     try:
         at = _number(data, len(MAGIC))[1]
         at = data.index(b"\0", at) + 1  # who wrote it
         while at < len(data):
-            if data[at] & _ALIGNED:
-                return True
+            section = data[at]
             length, at = _number(data, at + 1)
+            if section & _ALIGNED or (section == _RESOURCES and length):
+                return True
             at += length
     except (IndexError, ValueError):
         pass
@@ -145,8 +149,13 @@ def parse(data: bytes, context: ir.Context) -> ir.Module:
         start = ctypes.addressof(space)
         start += -start % _ALIGNMENT
         ctypes.memmove(start, data, len(data))
-        # What is wrong is told below, as an error of the bindings.
-        quiet = context.attach_diagnostic_handler(lambda _said: True)
+        faults: list[ir.DiagnosticInfo] = []
+
+        def told(diagnostic: ir.Diagnostic) -> bool:
+            faults.append(ir.DiagnosticInfo(diagnostic))
+            return True
+
+        quiet = context.attach_diagnostic_handler(told)
         try:
             made = _library().mlirModuleCreateParse(_pointer(context), _Text(start, len(data)))
         finally:
@@ -156,7 +165,16 @@ def parse(data: bytes, context: ir.Context) -> ir.Module:
             capsule.restype = ctypes.py_object
             capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
             return ir.Module._CAPICreate(capsule(made.pointer, _MODULE, None))
+        raise _error(faults)
     return ir.Module.parse(data, context)
+
+
+def _error(faults: list[ir.DiagnosticInfo]) -> ir.MLIRError:
+    """What the bindings raise of a program that they cannot parse."""
+    said = [f"error: {str(fault.location)[4:-1]}: {fault.message}" for fault in faults]
+    error = ir.MLIRError("\n".join(["Unable to parse module assembly:", *said]))
+    vars(error).update(_message="Unable to parse module assembly", _error_diagnostics=faults)
+    return error
 
 
 def parse_file(path: str | Path, context: ir.Context) -> ir.Module:

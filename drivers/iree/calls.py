@@ -20,7 +20,7 @@ import numpy as np
 from iree.runtime import _binding, get_device
 from iree.runtime.array_interop import map_dtype_to_element_type
 
-from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree import runtime, threads
 from mlirules.drivers.iree.runtime import Array
 from mlirules.language.faults import MlirulesError
 
@@ -69,6 +69,7 @@ class Loaded:
         # Whoever keeps a program until Python ends is told of a leak by the bindings, at length.
         _binding.disable_leak_checker()
         with runtime.run_errors():
+            threads.prepare()
             self._device = device = get_device(uri)
             # Said once: each costs a look-up in every call.
             self.of_capsule: Callable[[object], Value] = device.from_dlpack_capsule

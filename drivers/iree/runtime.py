@@ -29,6 +29,7 @@ import numpy.typing as npt
 from iree.runtime import _binding, get_device
 from iree.runtime.array_interop import map_dtype_to_element_type
 
+from mlirules.drivers.iree import threads
 from mlirules.drivers.iree.devices import Device, device_problem, devices, tool_path
 from mlirules.drivers.iree.executable import Entry, Executable, Place
 from mlirules.drivers.iree.targets import Target
@@ -327,6 +328,7 @@ class Program:
             )
         archives = parameter_modules(parameters)
         with run_errors():
+            threads.prepare()
             self._device = get_device(uri)
             hal = _binding.create_hal_module(instance(), self._device)
             self._context = _binding.VmContext(instance(), [hal, *archives, module])

@@ -45,6 +45,7 @@ class Matcher:
         self.root_op = rule.root.op if self.fast_names is not None else ""
         self.fast_range = range(len(self.fast_names or ()))
         self.one_result = len(rule.root_results) == 1
+        self._rank = self._result_rank()
         self.fast: dict[object, Verdict] = {}
 
     def _simple_operands(self) -> list[str] | None:
@@ -65,6 +66,23 @@ class Matcher:
         if not plain or call.fn in self.structure.commutative or self.rule.root.equation.pack:
             return None
         return names
+
+    def _result_rank(self) -> int | None:
+        """How many dims the root's result has by the rule's equation, if that says it."""
+        if not self.rule.index_match:
+            return None
+        indices = self.rule.index_match[-1][1].indices
+        return None if any(isinstance(index, ast.Pack) for index in indices) else len(indices)
+
+    def may(self, op: ir.Operation) -> bool:
+        """Whether the rule may match at ``op``, by what is seen at once.
+
+        Drivers ask this before :meth:`match`, which takes many times as long to say why not.
+        """
+        if self._rank is None or len(op.results) != 1:
+            return True
+        type_ = op.result.type
+        return not isinstance(type_, ir.RankedTensorType) or bool(type_.rank == self._rank)
 
     def rewrites(self) -> list[Rewrite]:
         """What the rule has made of the matches so far, one for each distinct kind of match."""

@@ -13,6 +13,7 @@ alive: what runs once an application keeps none.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -109,6 +110,16 @@ class Copies:
         self._copied = copied
         self._blocks: list[ir.Operation] = []
 
+    def without_last(self, steps: list[Step], slot: int) -> Copies:
+        """The same without the last op, so that the slot of its operand is what is returned."""
+        function = self._function.clone(False).operation
+        body = function.regions[0].blocks[0].operations
+        end = body[len(body) - 1].operation
+        last = ir.OpResult(end.operands[0]).owner
+        end.operands[0] = last.operands[0]
+        last.erase()
+        return Copies(function, steps[:-1], self._copied[:-1], [slot])
+
     def block(self, size: int) -> ir.Operation:
         """A new function of 2 ** ``size`` copies, which belongs to the caller."""
         while len(self._blocks) <= size:
@@ -155,6 +166,14 @@ def _fill(step: Step, arguments: range, returned: list[int]) -> _Fill:
 Read: TypeAlias = tuple[Any, str, str, Any]
 
 
+@dataclass(frozen=True, eq=False)
+class Bare:
+    """A rewrite whose one result keeps its builtin type, and that type."""
+
+    rewrite: Rewrite
+    type: ir.Type
+
+
 @dataclass(eq=False)
 class Rewrite:
     """A lowered rewrite, ready to be copied."""
@@ -168,6 +187,30 @@ class Rewrite:
     #: The ops that every application gets anew: all of them, and without those that are shared.
     every: Copies
     own: Copies
+
+    @functools.cached_property
+    def bare(self) -> Bare | None:
+        """Without the cast back to torch at its end; None where that does not say all.
+
+        Builtin integers do not tell their signs, and what other matches share is nobody's result.
+        """
+        step = self.steps[-1] if self.steps else None
+        if step is None or step.op.name != _BACK["torch_c.to_builtin_tensor"]:
+            return None
+        if self.returned != [step.first]:
+            return None
+        slot = step.operands[0][1]
+        made = next((s for s in self.steps[:-1] if slot in s.slots), None)
+        if made is None or made.hoist:
+            return None
+        type_ = made.op.results[slot - made.first].type
+        if not isinstance(ir.ShapedType(type_).element_type, ir.FloatType):
+            return None
+        every = self.every.without_last(self.steps, slot)
+        own = self.own.without_last(self.steps, slot)
+        steps, slots = self.steps[:-1], self.slots - 1
+        kept = Rewrite(self.lowered, self.module, self.reads, steps, [slot], slots, every, own)
+        return Bare(kept, type_)
 
 
 def build(lowered: Lowered, context: ir.Context, made_by: Span) -> Rewrite:

@@ -1,5 +1,6 @@
 """What mlirules uses of the runtime."""
 
+from iree.runtime import flags as flags
 from iree.runtime._binding import HalDevice
 from iree.runtime._binding import ParameterIndex as ParameterIndex
 
