@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from mlirules.drivers.iree import compiler, weights
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.drivers.match.values import type_info
 from mlirules.language.pipeline import Pipeline
 
 __all__ = ["SMALL", "for_products", "for_weights", "multiplied", "open_vectors"]
@@ -59,19 +59,19 @@ def multiplied(module: ir.Module) -> float:
         if op.name in _LEFT:
             return math.inf
         if op.name.startswith("linalg.") and compiler.is_contraction(op):
-            sizes = [size for value in op.operands for size in _dims(value.type)]
+            sizes = [size for value in op.operands for size in _dims(ir.ShapedType(value.type))]
             if "?" in sizes:
                 return math.inf
             found += math.sqrt(math.prod(map(int, sizes)))
     return found
 
 
-def open_vectors(module: ir.Module) -> Iterator[Any]:
+def open_vectors(module: ir.Module) -> Iterator[ir.Operation]:
     """The products whose result has one dim that is not 1, known only at run time."""
     for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
         name = op.name
         if name in _LEFT:
-            if any(_open_vector(_sizes(str(result.type))) for result in op.results):
+            if any(_open_vector(_sizes(result.type)) for result in op.results):
                 yield op
         elif (
             name.startswith("linalg.")
@@ -88,18 +88,18 @@ def _open_vector(sizes: Sequence[str]) -> bool:
     return [size for size in sizes if size != "1"] == ["?"]
 
 
-def _dims(type_: Any) -> list[str]:
+def _dims(type_: ir.ShapedType) -> list[str]:
     return [
         "?" if type_.is_dynamic_dim(dim) else str(type_.get_dim_size(dim))
         for dim in range(type_.rank)
     ]
 
 
-def _sizes(text: str) -> list[str]:
-    """Of a type of another dialect, which the bindings cannot look into: what it is written as."""
-    if "<[" in text:  # !torch.vtensor<[1,?],f32>
-        return text.partition("<[")[2].partition("]")[0].split(",")
-    return text.partition("<")[2].split("x")[:-1]
+def _sizes(type_: ir.Type) -> list[str]:
+    """The sizes of a tensor of torch's or a builtin one; none of another type."""
+    _, tensor = type_info(type_)
+    dims = () if tensor is None else tensor.dims or ()
+    return [str(dim) if isinstance(dim, int) else "?" for dim in dims]
 
 
 def _without(pipeline: Pipeline, flags: Sequence[str], why: str) -> tuple[Pipeline, list[str]]:
