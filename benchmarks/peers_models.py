@@ -147,7 +147,7 @@ def _quantized(model: "torch.nn.Module", args: Any, kwargs: Any) -> "torch.nn.Mo
     quantizer = x86.X86InductorQuantizer()
     quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
     with torch.no_grad():
-        # Strict: each call of a module that is called twice is a part of its own, as the quantizer asks.
+        # Strict: a module that is called twice is two parts, as the quantizer asks.
         exported = torch.export.export(model, args, kwargs, strict=True).module()
         prepared = prepare_pt2e(exported, quantizer)
         prepared(*args, **kwargs)
