@@ -91,7 +91,7 @@ def test_images_equal_pytorch(name: str) -> None:
 def test_layers_hand_on_bytes() -> None:
     """Between kernels nothing is turned, and nothing but the image and the mean is a float."""
     stages = Pipeline.load("cpu-fast").stages
-    last = next(n for n, stage in enumerate(stages) if stage.name == "integer-turns")
+    last = next(n for n, stage in enumerate(stages) if stage.name == "narrow-turns")
     costs = cost.Settings(Target.parse("cpu:znver4"))
     module = parse(transform(read_program(IMAGES), stages[: last + 1], costs=costs).text)
     counts = Counter(op.name for op in ops_below(module.operation))
