@@ -41,6 +41,11 @@ without_flags: [--iree-global-opt-data-tiling]
     assert names == [
         "integers",
         "integer-kernels",
+        "bf16-limited",
+        "bf16-added",
+        "bf16",
+        "bf16-kernels",
+        "narrow-turns",
         "attention",
         "algebra",
         "forms",
