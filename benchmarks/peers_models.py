@@ -147,7 +147,8 @@ def _quantized(model: "torch.nn.Module", args: Any, kwargs: Any) -> "torch.nn.Mo
     quantizer = x86.X86InductorQuantizer()
     quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
     with torch.no_grad():
-        exported = torch.export.export(model, args, kwargs).module()
+        # Strict: a module that is called twice is two parts, as the quantizer asks.
+        exported = torch.export.export(model, args, kwargs, strict=True).module()
         prepared = prepare_pt2e(exported, quantizer)
         prepared(*args, **kwargs)
         made: torch.nn.Module = convert_pt2e(prepared)

@@ -24,6 +24,9 @@ HERE = Path(__file__).parent / "int8"
 #: PT2E's quantization of a transformer layer (block.py), and what PyTorch computes of it.
 BLOCK, GOLDEN = HERE / "block.mlir", HERE / "block.npz"
 LAYERS = 5
+#: The same of a small convolutional network (images.py).
+IMAGES, IMAGES_GOLDEN = HERE / "images.mlir", HERE / "images.npz"
+CONVOLUTIONS = 5
 #: With AVX512-VNNI, with AVX-512 alone, with AVX2.
 CPUS = ("cpu:znver4", "cpu:x86-64-v4", "cpu:x86-64-v3")
 #: One byte that is rounded the other way moves a result by 1e-2.
@@ -66,6 +69,41 @@ def test_equals_pytorch(name: str) -> None:
     found = runtime.run(binary, runtime.load_npz(GOLDEN, prefix="a"), target)
     (wanted,) = runtime.load_npz(GOLDEN, prefix="r")
     np.testing.assert_allclose(found[0], wanted, rtol=RTOL, atol=ATOL)
+
+
+@pytest.mark.parametrize("name", CPUS)
+def test_images_equal_pytorch(name: str) -> None:
+    target = Target.parse(name)
+    if reason := target.available():
+        pytest.skip(reason)
+    binary, done = compile_program(read_program(IMAGES), target, path=str(IMAGES), fallback=False)
+    taken = done.outcome.counts
+    for rule, layers in (("torch-quantized-convolution-", CONVOLUTIONS), ("kernel-byte-", 6)):
+        found = sum(n for member, n in taken.items() if member.startswith(rule))
+        assert found == (layers if rule.startswith("torch") or name == CPUS[0] else 0), rule
+    for rule in ("torch-quantized-depthwise", "torch-quantized-max-pool", "torch-quantized-cat"):
+        assert taken[rule] == 1, rule
+    results = runtime.run(binary, runtime.load_npz(IMAGES_GOLDEN, prefix="a"), target)
+    (wanted,) = runtime.load_npz(IMAGES_GOLDEN, prefix="r")
+    np.testing.assert_allclose(results[0], wanted, rtol=RTOL, atol=ATOL)
+
+
+def test_layers_hand_on_bytes() -> None:
+    """Between kernels nothing is turned, and nothing but the image and the mean is a float."""
+    stages = Pipeline.load("cpu-fast").stages
+    last = next(n for n, stage in enumerate(stages) if stage.name == "narrow-turns")
+    costs = cost.Settings(Target.parse("cpu:znver4"))
+    module = parse(transform(read_program(IMAGES), stages[: last + 1], costs=costs).text)
+    counts = Counter(op.name for op in ops_below(module.operation))
+    assert counts["torch.quantized_decomposed.quantize_per_tensor"] == 2
+    assert counts["torch.quantized_decomposed.dequantize_per_tensor"] == 1
+    # The image that comes in, and the joined one before the mean; the others are of weights.
+    turned = [
+        op
+        for op in ops_below(module.operation)
+        if op.name == "torch.aten.permute" and "ui8" in str(op.results[0].type)
+    ]
+    assert len(turned) == 2, turned
 
 
 def _without(*names: str) -> Counter[tuple[str, ...]]:

@@ -81,7 +81,11 @@ def stages(name: str, own: Path, kind: str) -> list[tuple[str | None, list[str]]
     [
         (
             "cpu-fast",
-            ["integers", "integer-kernels", "attention", "algebra", "forms"],
+            [
+                *("integers", "integer-kernels"),
+                *("bf16-limited", "bf16-added", "bf16", "bf16-kernels", "narrow-turns"),
+                *("attention", "algebra", "forms"),
+            ],
             ["linalg-forms"],
         ),
         ("vulkan", [], ["linalg-forms"]),

@@ -86,6 +86,17 @@ def dot_bytes(architecture: str) -> int:
     return 64 if {"avx512f", "avx512vnni"} <= has else 0
 
 
+@functools.lru_cache(maxsize=64)
+def bf16_bytes(architecture: str) -> int:
+    """The bytes of the vectors of which a CPU adds products of bf16, by twos, in one operation.
+
+    To sums of f32: 64 with AVX512-BF16, else 0.
+    """
+    _, features = _described(architecture or "host")
+    has = {feature[1:] for feature in features if feature.startswith("+")}
+    return 64 if {"avx512f", "avx512bf16"} <= has else 0
+
+
 def _named(name: str, features: str) -> tuple[str, ...]:
     return (
         *_LOCAL,

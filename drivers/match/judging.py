@@ -343,5 +343,9 @@ def _facts(target: str, architecture: str) -> dict[str, int]:
     """What a kernel may ask of the CPU that it is for (``language.grid.FACTS``); 0 elsewhere."""
     if target != "cpu":
         return dict.fromkeys(FACTS, 0)
-    asked = {"vector_bytes": cpu.vector_bytes, "dot_bytes": cpu.dot_bytes}
+    asked = {
+        "vector_bytes": cpu.vector_bytes,
+        "dot_bytes": cpu.dot_bytes,
+        "bf16_bytes": cpu.bf16_bytes,
+    }
     return {name: asked[name](architecture) for name in FACTS}

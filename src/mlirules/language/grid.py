@@ -18,4 +18,4 @@ PLACES = {
 
 
 #: What `let:`, `where:` and `grid:` of a variant may ask of the target beside the match's sizes.
-FACTS = ("vector_bytes", "dot_bytes")
+FACTS = ("vector_bytes", "dot_bytes", "bf16_bytes")

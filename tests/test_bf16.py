@@ -1,0 +1,51 @@
+"""Networks in bf16: PyTorch's numbers on CPUs with operations for bf16 and without."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlirules.drivers.apply.programs import read_program
+from mlirules.drivers.iree import cpu, runtime
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines.transform import compile_program
+
+HERE = Path(__file__).parent / "bf16"
+IMAGES, GOLDEN = HERE / "images.mlir", HERE / "images.npz"
+#: With AVX512-BF16, with AVX-512 alone, with AVX2.
+CPUS = ("cpu:znver4", "cpu:x86-64-v4", "cpu:x86-64-v3")
+#: Of 8 bits and several layers: what PyTorch rounds on the way moves its own results as far.
+TOLERANCE = 2e-2
+
+
+def _floats(found: np.ndarray) -> np.ndarray:
+    """The file holds the bits of bf16."""
+    return (found.astype(np.uint32) << 16).view(np.float32)
+
+
+def test_which_cpus_have_it() -> None:
+    assert [cpu.bf16_bytes(name.partition(":")[2]) for name in CPUS] == [64, 0, 0]
+
+
+@pytest.mark.parametrize("name", CPUS)
+def test_equals_pytorch(name: str) -> None:
+    target = Target.parse(name)
+    if reason := target.available():
+        pytest.skip(reason)
+    binary, done = compile_program(read_program(IMAGES), target, path=str(IMAGES), fallback=False)
+    taken = done.outcome.counts
+    kernels = {rule: n for rule, n in taken.items() if rule.startswith("kernel-bf16-")}
+    if name == CPUS[0]:
+        assert kernels == {
+            "kernel-bf16-convolution-relu-laid": 1,
+            "kernel-bf16-convolution-clamp-laid": 1,
+            "kernel-bf16-convolution-add-relu-direct": 1,
+            "kernel-bf16-mm-bias": 1,
+        }
+    else:
+        assert not kernels
+    bits = runtime.load_npz(GOLDEN, prefix="a")
+    given = [x.view(runtime.dtype_of("bf16")) for x in bits]
+    found = np.asarray(runtime.run(binary, given, target)[0], dtype=np.float32)
+    (wanted,) = map(_floats, runtime.load_npz(GOLDEN, prefix="r"))
+    assert np.abs(found - wanted).max() <= TOLERANCE * np.abs(wanted).max()
