@@ -246,7 +246,7 @@ def fitted(samples: Sequence[dict[str, Any]], lanes: int) -> dict[str, Any]:
         made[which] = {"range": limits, "forms": {}}
         for form in forms.FORMS[which]:
             rows = [n for n, sample in enumerate(held) if form in sample["ms"]]
-            if len(rows) >= 5 * LEAST:
+            if len(rows) >= 3 * LEAST:
                 took = np.array([1e-3 * held[n]["ms"][form] for n in rows])
                 works = [work_of(held[n]["sizes"]) for n in rows]
                 others = [work for work in asked[which] if form in forms.forms(work)]

@@ -193,9 +193,9 @@ def features(work: Work, lanes: int) -> tuple[float, ...]:
         float(_divisor(work.high * work.wide, 16)),
         float(_divisor(i)),
         float(_divisor(c, 16)),
-        float(_divisor(f, 16)),
-        float(_divisor(places, 16)),
-        float(_divisor(inner, 16)),
+        float(_divisor(f, 32)),
+        float(_divisor(places, 32)),
+        float(_divisor(inner, 32)),
         over(i, 4),
     )
 

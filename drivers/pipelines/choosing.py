@@ -7,18 +7,17 @@ sizes by what its names are bound to. Nothing is compiled for that.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mlirules.drivers.apply import tracking
 from mlirules.drivers.match.results import Around, Match
+from mlirules.drivers.pipelines.decisions import Decision
 
 if TYPE_CHECKING:
     from mlirules.drivers.iree.targets import Target
     from mlirules.drivers.measure.forms import Work
     from mlirules.drivers.measure.learned import Model
-    from mlirules.drivers.pipelines.cost import Decision
 
 __all__ = ["Choice", "Chooser", "Yielding", "form_of", "work_of"]
 
@@ -133,10 +132,9 @@ class Chooser:
 class Yielding:
     """For a stage whose rules make way where another form of the op is faster by a margin."""
 
-    def __init__(self, chooser: Chooser, margin: float, decide: Callable[..., Decision]) -> None:
+    def __init__(self, chooser: Chooser, margin: float) -> None:
         self._chooser = chooser
         self._margin = margin
-        self._decide = decide
         self.decisions: list[Decision] = []
 
     def __call__(self, match: Match, _around: Around) -> bool:
@@ -149,7 +147,7 @@ class Yielding:
             return True
         location = str(tracking.place(match.root)).removeprefix("loc(").removesuffix(")")
         self.decisions.append(
-            self._decide(
+            Decision(
                 rule=match.rule.name,
                 applies=False,
                 model="learned",

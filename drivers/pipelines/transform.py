@@ -265,7 +265,7 @@ def _run_stage(way: _Way, number: int, module: Any, outcome: Outcome) -> None:
         options.accept = judge = _judge(way, number, engine)
     elif stage.yields is not None and costs is not None:
         chooser = Chooser(costs.target, costs.flags)
-        options.accept = judge = Yielding(chooser, stage.yields, cost.Decision)
+        options.accept = judge = Yielding(chooser, stage.yields)
     done = engine.run(module, options)
     if judge is not None:
         done.decisions = judge.decisions
