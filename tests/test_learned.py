@@ -141,8 +141,8 @@ def test_errors_are_as_the_file_says() -> None:
     for which, found in errors.items():
         assert statistics.median(found) < 1.6 * said["held_out"][which]["median_error"] + 0.01
     assert sum(each <= 1.05 for each in lost) >= 0.9 * len(lost)
-    # A model that knows nothing: it takes the form that most ops of a kind take.
-    assert len(lost) >= 50
+    # Few are beyond what the model was measured for.
+    assert len(lost) >= 75
 
 
 def test_what_the_model_says_is_decided_without_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
