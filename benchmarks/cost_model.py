@@ -442,7 +442,7 @@ def report(options: argparse.Namespace, console: Console) -> int:
             if options.json:
                 files.write(options.json, json.dumps(held, indent=1) + "\n")
     found = list(single.regret(rows))
-    console.print(*found, sep="\n")
+    print(*found, sep="\n")
     if options.write:
         command = f"python benchmarks/cost_model.py report --target {target} "
         command += f"--count {options.count} --seed {options.seed}"
