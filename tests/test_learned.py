@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import context
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import forms, learned
 from mlirules.drivers.measure.machine import machine
-from mlirules.drivers.pipelines import cost
+from mlirules.drivers.pipelines import cost, makeway
 from mlirules.drivers.pipelines import transform as pipeline
 from mlirules.language.faults import MlirulesError
 from mlirules.language.pipeline import Pipeline
@@ -227,3 +229,37 @@ def test_what_was_measured_once_is_used_without_asking(monkeypatch: pytest.Monke
     kept = decided(measure=False)
     assert (kept.model, kept.cached, kept.ratio, kept.applies) == ("measured", True, 0.25, False)
     assert "kept from an earlier run" in str(kept)
+
+
+def layer(rows: int, inner: int, columns: int) -> str:
+    """A product by a constant, as the torch stages leave it."""
+    x, w, y = (
+        f"tensor<{a}x{b}xf32>" for a, b in ((rows, inner), (inner, columns), (rows, columns))
+    )
+    return f"""func.func @main(%x: {x}, %o: {y}) -> {y} {{
+  %w = arith.constant dense<1.0> : {w}
+  %y = linalg.matmul ins(%x, %w : {x}, {w}) outs(%o : {y}) -> {y}
+  return %y : {y}
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "packed"),
+    [
+        # Few pairs of numbers, and five times as fast when packed.
+        ((7, 128, 193), True),
+        # The start of one more kernel takes longer than all that packing saves.
+        ((1, 40, 16), False),
+        ((256, 1019, 256), True),
+        # Beyond what was measured: by their number.
+        ((1, 4, 8), False),
+        ((4096, 4096, 4096), True),
+    ],
+)
+def test_products_are_packed_where_the_model_says_so(
+    sizes: tuple[int, int, int], packed: bool
+) -> None:
+    module = compiler.parse(layer(*sizes), "<test>", context())
+    line, _ = makeway.for_products(Pipeline.load("cpu-fast"), module, AVX512)
+    assert ("--iree-global-opt-data-tiling" in line.flags) == packed
+    assert sizes != (7, 128, 193) or makeway.multiplied(module) < makeway.SMALL
