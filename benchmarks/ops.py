@@ -285,6 +285,8 @@ def pipeline_with(base: Pipeline, rules: tuple[str, ...]) -> Pipeline:
 
 def packing(base: Pipeline) -> dict[str, Pipeline]:
     """The two forms of a product: factors packed into blocks, and read as they are."""
+    # The compiler's own, without the kernel for products.
+    base = replace(base, stages=[s for s in base.stages if s.name not in ("packing", "products")])
     left = [flag for flag in base.flags if flag not in base.large_products]
     free = replace(base, dispensable=[], copying_weights=[], padding_vectors=[], large_products=[])
     return {"packed": replace(base, large_products=[]), "unpacked": replace(free, flags=left)}

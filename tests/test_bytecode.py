@@ -55,6 +55,28 @@ def test_it_is_read_from_bytes_and_files(count: int, tmp_path: Path) -> None:
         assert again.getvalue() == data
 
 
+def test_it_is_read_wherever_its_weights_begin(tmp_path: Path) -> None:
+    """Of 64 lengths of what stands before the weights one puts them where they need no padding."""
+    file = tmp_path / "program.mlirbc"
+    unmarked = 0
+    for attributes in range(64):
+        module = compiler.parse(program(16))
+        for n in range(attributes):
+            module.operation.attributes[f"test.a{n}"] = compiler.ir.UnitAttr.get(module.context)
+        made = io.BytesIO()
+        module.operation.write_bytecode(made)
+        data = made.getvalue()
+        sections = dict(bytecode._sections(data))
+        begins = sections[bytecode._RESOURCES][0]
+        unmarked += not begins % 64 and not any(
+            data[at] == bytecode._RESOURCES | bytecode._ALIGNED for at in range(begins - 70, begins)
+        )
+        assert bytecode.is_aligned(data)
+        file.write_bytes(data)
+        assert bytecode.parse_file(file, compiler.context()).operation.verify()
+    assert unmarked
+
+
 def test_a_file_that_is_not_mapped_is_read(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

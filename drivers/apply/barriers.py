@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.compiler import Op, ir
 
 __all__ = ["RESHAPES", "guard", "guard_result", "positions"]
 
@@ -13,7 +11,7 @@ RESHAPES = frozenset(["tensor.expand_shape", "tensor.collapse_shape", "tensor.ca
 _BARRIER = "iree_tensor_ext.compute_barrier.start"
 
 
-def positions(map_: Any) -> list[int] | None:
+def positions(map_: ir.AffineMap) -> list[int] | None:
     """The loop of each dim, or None where a dim is more than a loop."""
     places = []
     for expression in map_.results:
@@ -23,12 +21,12 @@ def positions(map_: Any) -> list[int] | None:
     return places
 
 
-def guard(op: Any, number: int) -> None:
+def guard(op: ir.Operation, number: int) -> None:
     """Have an operand written to memory before an op reads it."""
     op.operands[number] = _barrier(op.operands[number], ir.InsertionPoint(op), op.location)
 
 
-def guard_result(op: Any) -> None:
+def guard_result(op: Op) -> None:
     """Have the result of an op written to memory before anything reads it."""
     value = op.results[0]
     uses = [(use.owner, use.operand_number) for use in value.uses]
@@ -37,11 +35,11 @@ def guard_result(op: Any) -> None:
         user.operands[number] = guarded
 
 
-def _barrier(value: Any, place: Any, location: Any) -> Any:
-    type_ = value.type
+def _barrier(value: ir.Value, place: ir.InsertionPoint, location: ir.Location) -> ir.Value:
+    type_ = ir.ShapedType(value.type)
     with place, location:
         index = ir.IndexType.get()
-        sizes = []
+        sizes: list[ir.Value] = []
         for dim in range(type_.rank):
             if type_.is_dynamic_dim(dim):
                 at = ir.Operation.create(
@@ -52,4 +50,4 @@ def _barrier(value: Any, place: Any, location: Any) -> Any:
                 sizes.append(
                     ir.Operation.create("tensor.dim", results=[index], operands=[value, at]).result
                 )
-        return ir.Operation.create(_BARRIER, results=[type_], operands=[value, *sizes]).result
+        return ir.Operation.create(_BARRIER, results=[value.type], operands=[value, *sizes]).result

@@ -7,8 +7,6 @@ numbers are made of is written to memory first.
 
 from __future__ import annotations
 
-from typing import Any
-
 from mlirules.drivers.apply.barriers import guard
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
@@ -30,6 +28,6 @@ def guard_complex(module: ir.Module) -> int:
     return len(found)
 
 
-def _complex(value: Any) -> bool:
+def _complex(value: ir.Value) -> bool:
     type_ = value.type
     return isinstance(type_, ir.RankedTensorType) and isinstance(type_.element_type, ir.ComplexType)

@@ -11,10 +11,8 @@ The copy that is read is written to memory.
 
 from __future__ import annotations
 
-from typing import Any
-
 from mlirules.drivers.apply.barriers import RESHAPES, guard, guard_result
-from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.iree.traversal import ops_below
 
 __all__ = ["guard_copies"]
@@ -25,7 +23,7 @@ def guard_copies(module: ir.Module) -> int:
 
     Returns how many. One pass over the ops.
     """
-    read: dict[Any, None] = {}
+    read: dict[ir.OpView, None] = {}
     padded = []
     for op in ops_below(module.operation):
         if op.name == "tensor.extract":
@@ -36,28 +34,29 @@ def guard_copies(module: ir.Module) -> int:
                 read[source] = None
         elif op.name == "tensor.pad":
             source = op.operands[0].owner
-            inner = not isinstance(source, ir.Block) and source.name == "tensor.pad"
-            if inner and (_by(source) is None or _by(source) != _by(op)):
+            if isinstance(source, ir.Block) or source.name != "tensor.pad":
+                continue
+            if _by(source) is None or _by(source) != _by(op):
                 padded.append(op)
     for op in padded:
         guard(op, 0)
-    for op in read:
-        guard_result(op)
+    for copy in read:
+        guard_result(copy)
     return len(padded) + len(read)
 
 
-def _strided(op: Any) -> bool:
+def _strided(op: Op) -> bool:
     if op.name != "tensor.extract_slice":
         return False
     strides = list(ir.DenseI64ArrayAttr(op.attributes["static_strides"]))
     sizes = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"]))
     if any(by != 1 and size != 1 for by, size in zip(strides, sizes, strict=True)):
         return True
-    whole = op.operands[0].type
+    whole = ir.ShapedType(op.operands[0].type)
     return bool(sizes) and sizes[-1] == 1 and whole.shape[-1] != 1
 
 
-def _by(op: Any) -> Any:
+def _by(op: Op) -> ir.Attribute | None:
     """The number that a tensor is padded by; None: not known."""
     (block,) = op.regions[0].blocks
     value = list(block.operations)[-1].operands[0]

@@ -15,13 +15,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mlirules.drivers.apply import conversion, kernels
 from mlirules.drivers.apply import leftovers as unconverted
 from mlirules.drivers.apply import walk as walking
 from mlirules.drivers.apply.run import CONSTANTS, LARGE, Options, Outcome, Run
-from mlirules.drivers.iree.compiler import ir, rewrite
+from mlirules.drivers.iree.compiler import Op, ir, rewrite
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
 from mlirules.drivers.match.liveness import Marks
 from mlirules.drivers.match.matcher import Matcher
@@ -90,21 +90,27 @@ class _Frozen:
 
     __slots__ = ("_context", "_module", "_natives", "patterns")
 
-    def __init__(self, patterns: Any, module: Any, natives: Any, context: Any) -> None:
+    def __init__(
+        self,
+        patterns: rewrite.FrozenRewritePatternSet,
+        module: ir.Module,
+        natives: object,
+        context: ir.Context,
+    ) -> None:
         self.patterns = patterns
         self._module = module
         self._natives = natives
         self._context = context
 
     def __del__(self) -> None:
-        self.patterns = None
-        self._module = None
+        del self.patterns
+        del self._module
 
 
 class Engine:
     """Applies rules to modules of one context. Reusable: it keeps matchers and rewrites."""
 
-    def __init__(self, rules: Sequence[Rule], context: Any) -> None:
+    def __init__(self, rules: Sequence[Rule], context: ir.Context) -> None:
         self.rules: list[Rule] = []
         self.context = context
         self.matchers: dict[str, Matcher] = {}
@@ -144,7 +150,7 @@ class Engine:
             if not grown:
                 return [r for r in self.rules if r.name in chosen]
 
-    def frozen(self, rules: Sequence[Rule]) -> Any:
+    def frozen(self, rules: Sequence[Rule]) -> rewrite.FrozenRewritePatternSet:
         """The rules as a frozen pattern set of PDL, every native bound."""
         key = frozenset(r.name for r in rules)
         found = self._frozen.get(key)
@@ -153,7 +159,7 @@ class Engine:
         from mlirules.generator.emit import pdll  # the walk driver writes no patterns
 
         text = pdll.pdl(rules)
-        natives: dict[str, Callable[..., Any]] = {}
+        natives: dict[str, Callable[..., object]] = {}
         for rule in rules:
             ident = names.identifier(rule.name)
             natives[f"{ident}_holds"] = self._holds(rule)
@@ -182,13 +188,16 @@ class Engine:
         matcher = self.matchers[rule.name]
         runs = self._runs
 
-        def holds(_rewriter: Any, _results: Any, values: Any) -> bool:
+        def holds(_rewriter: object, _results: object, values: Sequence[Op]) -> bool:
             # The bindings' convention: True means failure.
             run = runs[-1]
             if run.stop:
                 return True
             try:
-                match = matcher.match(values[0].operation, run.around)
+                root = values[0].operation
+                if not matcher.may(root):
+                    return True
+                match = matcher.match(root, run.around)
             except BaseException as error:  # noqa: BLE001 - must not unwind through the C++ driver
                 run.fail(error)
                 return True
@@ -213,7 +222,9 @@ class Engine:
     def _build(self, rule: Rule) -> Callable[..., None]:
         runs = self._runs
 
-        def build(rewriter: Any, _results: Any, values: Any) -> None:
+        def build(
+            rewriter: rewrite.PatternRewriter, _results: object, values: Sequence[Op]
+        ) -> None:
             run = runs[-1]
             root = values[0].operation
             match = run.matched.pop(rule.name, None)
@@ -230,7 +241,7 @@ class Engine:
 
     # -- running
 
-    def run(self, module: Any, options: Options) -> Outcome:
+    def run(self, module: ir.Module, options: Options) -> Outcome:
         """Apply the rules to ``module`` in place.
 
         Raises :class:`MlirulesError` when a rule is at fault (its rewrite does not verify) or the
@@ -312,7 +323,7 @@ class Engine:
     def _new_run(self, options: Options, outcome: Outcome, bound: int) -> Run:
         return Run(self.rules, self.matchers, self.context, options, outcome, bound)
 
-    def _greedy(self, module: Any, rules: Sequence[Rule], options: Options, run: Run) -> None:
+    def _greedy(self, module: ir.Module, rules: Sequence[Rule], options: Options, run: Run) -> None:
         config = rewrite.GreedyRewriteConfig()
         config.use_top_down_traversal = options.order == "top-down"
         config.enable_folding = options.fold
@@ -331,11 +342,11 @@ class Engine:
                     "greedy", f"the driver failed: {error}", code="driver"
                 ) from None
 
-    def _replay(self, rule: Rule, module: Any) -> int:
+    def _replay(self, rule: Rule, module: ir.Module) -> int:
         """Apply one rule once, as the greedy driver does."""
         return Engine([rule], self.context).run(module, Options(max_rewrites=1)).total
 
-    def explain(self, rule: Rule, op: Any, around: Around = ANYWHERE) -> Refusal | None:
+    def explain(self, rule: Rule, op: ir.Operation, around: Around = ANYWHERE) -> Refusal | None:
         """Why ``rule`` does not apply at ``op``; None when it does."""
         return self.matchers[rule.name].explain(op, around)
 
@@ -352,16 +363,16 @@ def _one_by_one(rules: Sequence[Rule], options: Options) -> bool:
     return options.order == "top-down" and all(len(rule.match) == 1 for rule in rules)
 
 
-def _holds_ops(op: Any) -> bool:
+def _holds_ops(op: ir.Operation) -> bool:
     return not op.name.startswith(SCALAR_BODIES)
 
 
-def op_names(module: Any) -> Counter[str]:
+def op_names(module: ir.Module) -> Counter[str]:
     """How often each op occurs in a module (bodies of structured ops aside)."""
     return Counter(op.name for op in ops_below(module.operation, _holds_ops))
 
 
-def sweep(module: Any, names: Iterable[str]) -> int:
+def sweep(module: ir.Module, names: Iterable[str]) -> int:
     """Erase ops of the given names whose results nobody uses. Returns how many went."""
     wanted = frozenset(names) | _DEAD_CASTS
     below = ops_below(module.operation, lambda op: op.name not in wanted and _holds_ops(op))
@@ -398,7 +409,7 @@ _BORDER = {
 }
 
 
-def convert_returned_constants(module: Any, context: Any) -> int:
+def convert_returned_constants(module: ir.Module, context: ir.Context) -> int:
     """Torch constants that a function returns, as builtin constants cast at the border.
 
     While rules run, constants must stay: patterns look for them. Returns how many changed.
@@ -440,7 +451,7 @@ def convert_returned_constants(module: Any, context: Any) -> int:
     return changed
 
 
-def leftovers(module: Any) -> Counter[str]:
+def leftovers(module: ir.Module) -> Counter[str]:
     """The torch ops that no rule has converted; casts and constants at the border do not count."""
     return unconverted.counted(module, CONSTANTS | _METADATA)
 

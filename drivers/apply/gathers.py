@@ -9,8 +9,6 @@ memory before it is summed.
 
 from __future__ import annotations
 
-from typing import Any
-
 from mlirules.drivers.apply.barriers import RESHAPES, guard_result, positions
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
@@ -31,8 +29,8 @@ def configure_gathers(module: ir.Module) -> int:
     """
     found = 0
     #: By what may share a dispatch with them: the ops that read by a computed index.
-    read: dict[Any, frozenset[Any]] = {}
-    guarded: dict[Any, None] = {}
+    read: dict[ir.Value, frozenset[ir.Operation]] = {}
+    guarded: dict[ir.Operation, None] = {}
     for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
         if op.name in RESHAPES:
             if op.operands[0] in read:
@@ -45,7 +43,7 @@ def configure_gathers(module: ir.Module) -> int:
         by_index = op.name == "linalg.generic" and any(
             inner.name == "tensor.extract" for inner in ops_below(op)
         )
-        sources = frozenset().union(*(read.get(value, ()) for value in op.operands))
+        sources = frozenset[ir.Operation]().union(*(read.get(value, ()) for value in op.operands))
         if made is not None and len(made) == maps[0].n_dims:
             if by_index:
                 sources |= {op}
@@ -64,7 +62,7 @@ def configure_gathers(module: ir.Module) -> int:
     return found + len(guarded)
 
 
-def _one_each(loops: int, made: list[int], context: Any) -> ir.Attribute:
+def _one_each(loops: int, made: list[int], context: ir.Context) -> ir.Attribute:
     """The configuration of a thread an element, along the innermost loop that makes some."""
     last = max(made)
     tiles = [0 if n not in made else _THREADS if n == last else 1 for n in range(loops)]

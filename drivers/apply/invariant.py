@@ -7,7 +7,8 @@ they are written to memory before they are summed.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TypeAlias
 
 from mlirules.drivers.apply.barriers import guard, positions
 from mlirules.drivers.iree import compiler
@@ -21,7 +22,7 @@ _SAME = frozenset(
 )
 
 #: The dims along which a tensor may vary; a tensor that is not in it may vary along all.
-_Varying = dict[Any, frozenset[int]]
+_Varying: TypeAlias = dict[ir.Value, frozenset[int]]
 
 
 def guard_sums(module: ir.Module) -> int:
@@ -30,7 +31,7 @@ def guard_sums(module: ir.Module) -> int:
     Returns how many. One pass over the ops; what it cannot tell is taken to vary.
     """
     varying: _Varying = {}
-    found: list[tuple[Any, int]] = []
+    found: list[tuple[ir.Operation, int]] = []
     for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
         if op.name in ("tensor.empty", "tensor.splat") or _splat(op) or op.name == "linalg.fill":
             varying[op.results[0]] = frozenset()
@@ -45,14 +46,14 @@ def guard_sums(module: ir.Module) -> int:
     return len(found)
 
 
-def _splat(op: Any) -> bool:
+def _splat(op: ir.Operation) -> bool:
     if op.name != "arith.constant":
         return False
     value = op.attributes["value"]
-    return isinstance(value, ir.DenseElementsAttr) and bool(value.is_splat)
+    return isinstance(value, ir.DenseElementsAttr) and value.is_splat
 
 
-def _structured(op: Any, varying: _Varying) -> list[tuple[Any, int]]:
+def _structured(op: ir.Operation, varying: _Varying) -> list[tuple[ir.Operation, int]]:
     """What of an op's operands is to be guarded; notes along which dims its results vary."""
     maps = compiler.indexing_maps(op)
     if not maps or len(maps) != len(op.operands):
@@ -77,5 +78,5 @@ def _structured(op: Any, varying: _Varying) -> list[tuple[Any, int]]:
     ]
 
 
-def _body(op: Any) -> Any:
+def _body(op: ir.Operation) -> Iterable[ir.Operation]:
     return ops_below(op) if len(op.regions) else ()

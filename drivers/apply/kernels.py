@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from typing import Any
 
 from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.program import entry_points
 from mlirules.drivers.iree.traversal import ops_below
+from mlirules.drivers.match.rewrites import Rewrite
 
 __all__ = ["place"]
 
 
-def place(module: Any, rewrites: Iterable[Any]) -> int:
+def place(module: ir.Module, rewrites: Iterable[Rewrite]) -> int:
     """Give ``module`` the executables that its dispatches name; returns how many came.
 
     ``rewrites`` are those of the kernel rules that applied: each holds its executable.
@@ -31,13 +31,13 @@ def place(module: Any, rewrites: Iterable[Any]) -> int:
     return count
 
 
-def _symbol(op: Any) -> str:
+def _symbol(op: ir.Operation) -> str:
     return ir.StringAttr(op.attributes["sym_name"]).value if "sym_name" in op.attributes else ""
 
 
-def _dispatched(operation: Any) -> set[str]:
+def _dispatched(operation: ir.Operation) -> set[str]:
     found: set[str] = set()
     for op in ops_below(operation, lambda op: not op.name.startswith("linalg.")):
         if op.name == "flow.dispatch":
-            found |= set(re.findall(r"@(\w+)::", str(op.attributes["entry_points"])))
+            found.update(path[0] for path in entry_points(op) if len(path) > 1)
     return found

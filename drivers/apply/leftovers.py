@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from mlirules.drivers.iree.compiler import Program, ir
 from mlirules.drivers.iree.program import operations
@@ -21,7 +20,7 @@ _OPERATOR = "torch.operator"
 _NOT_THE_USERS = ("/site-packages/torch/", "/mlirules/drivers/")
 
 
-def counted(module: Any, ignored: Collection[str]) -> Counter[str]:
+def counted(module: ir.Module, ignored: Collection[str]) -> Counter[str]:
     """How many torch ops of each name are left, but for those ``ignored``.
 
     Ops that the torch dialect does not know go by their own name.
@@ -34,8 +33,8 @@ def counted(module: Any, ignored: Collection[str]) -> Counter[str]:
     return found
 
 
-def _own_name(op: Any) -> str:
-    return str(ir.StringAttr(op.attributes["name"]).value)
+def _own_name(op: ir.Operation) -> str:
+    return ir.StringAttr(op.attributes["name"]).value
 
 
 def unruled(program: Program, path: str) -> list[Fault]:

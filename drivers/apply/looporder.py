@@ -10,7 +10,6 @@ order of the result's dims.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from mlirules.drivers.apply.barriers import guard, positions
 from mlirules.drivers.iree import compiler
@@ -25,7 +24,7 @@ _OWN = frozenset(["indexing_maps", "iterator_types", "operandSegmentSizes", "dil
 
 def order_loops(module: ir.Module) -> int:
     """Put the loops of a program's reductions in the order of their results; returns how many."""
-    found: list[tuple[Any, list[Any], list[int] | None]] = []
+    found: list[tuple[ir.Operation, list[ir.AffineMap], list[int] | None]] = []
     for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
         maps = compiler.indexing_maps(op) if op.name.startswith("linalg.") else None
         if not maps or not len(op.results) or len(maps) != len(op.operands):
@@ -43,7 +42,7 @@ def order_loops(module: ir.Module) -> int:
     return len(found)
 
 
-def _reorder(op: Any, maps: Sequence[Any], order: Sequence[int]) -> None:
+def _reorder(op: ir.Operation, maps: Sequence[ir.AffineMap], order: Sequence[int]) -> None:
     """Number an op's loops anew: the first is the one that was ``order[0]``."""
     loops = len(order)
     place = {old: new for new, old in enumerate(order)}
@@ -57,7 +56,7 @@ def _reorder(op: Any, maps: Sequence[Any], order: Sequence[int]) -> None:
         ]
         made = positions(maps[-1]) or []
         kinds = ["parallel" if old in made else "reduction" for old in order]
-        attributes = {
+        attributes: dict[str, ir.Attribute] = {
             "indexing_maps": ir.ArrayAttr.get([ir.AffineMapAttr.get(one) for one in moved]),
             "iterator_types": ir.ArrayAttr.get(
                 [ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in kinds]

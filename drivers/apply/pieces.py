@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.iree.traversal import ops_below
 
 __all__ = ["owner", "read_by", "remap", "texts"]
 
 
-def owner(value: Any) -> Any:
+def owner(value: ir.Value) -> ir.Operation | None:
     """The op that gives ``value``; None for an argument."""
     found = value.owner
     return None if isinstance(found, ir.Block) else found.operation
 
 
-def read_by(op: Any) -> list[Any]:
+def read_by(op: ir.Operation) -> list[ir.Value]:
     """What an op reads, its regions' captures with it."""
-    own: set[Any] = set()
-    read: list[Any] = []
+    own: set[ir.Value] = set()
+    read: list[ir.Value] = []
 
     for inner in (op, *ops_below(op)):
         read.extend(v for v in inner.operands if v not in own)
@@ -31,16 +30,16 @@ def read_by(op: Any) -> list[Any]:
     return read
 
 
-def remap(op: Any, mapped: dict[Any, Any]) -> None:
+def remap(op: Op, mapped: Mapping[ir.Value, ir.Value]) -> None:
     """Let an op, and what stands in it, read other values."""
-    for inner in (op, *ops_below(op)):
+    for inner in (op.operation, *ops_below(op.operation)):
         operands = inner.operands
         for n, value in enumerate(operands):
             if value in mapped:
                 operands[n] = mapped[value]
 
 
-def texts(ops: Sequence[Any], context: Any, inputs: list[Any]) -> list[str]:
+def texts(ops: Sequence[Op], context: ir.Context, inputs: list[ir.Value]) -> list[str]:
     """Each op as text, at a cost that does not grow with the program around it.
 
     Values that come from elsewhere are named ``%arg0``, ``%arg1`` ... by their places in
@@ -48,7 +47,7 @@ def texts(ops: Sequence[Any], context: Any, inputs: list[Any]) -> list[str]:
     To print an op where it stands the compiler numbers every value of its function.
     """
     inside = {op.operation for op in ops}
-    constants: list[Any] = []
+    constants: list[ir.Operation] = []
     for op in ops:
         for value in read_by(op.operation):
             source = owner(value)
@@ -67,7 +66,7 @@ def texts(ops: Sequence[Any], context: Any, inputs: list[Any]) -> list[str]:
             "func.func", attributes=named, regions=1, ip=ir.InsertionPoint(module.body)
         )
         block = function.regions[0].blocks.append(*[value.type for value in inputs])
-        mapped = dict(zip(inputs, block.arguments, strict=True))
+        mapped: dict[ir.Value, ir.Value] = dict(zip(inputs, block.arguments, strict=True))
         copies = []
         for op in (*constants, *(op.operation for op in ops)):
             new = op.clone(ir.InsertionPoint(block))
@@ -75,4 +74,4 @@ def texts(ops: Sequence[Any], context: Any, inputs: list[Any]) -> list[str]:
             copies.append(new)
         for new in copies:
             remap(new, mapped)
-        return [str(op.get_asm(assume_verified=True)) for op in copies[len(constants) :]]
+        return [op.get_asm(assume_verified=True) for op in copies[len(constants) :]]

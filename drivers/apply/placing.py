@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mlirules.drivers.apply.uncast import Uncast
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.rewrites import Copies, Read, Rewrite, Step
 
@@ -80,6 +81,8 @@ class Instantiator:
         self.last_created: list[Any] = []
         #: What the results of ops became that still stand in the program.
         self.became: dict[Any, Any] = {}
+        #: Results that a walk left in their builtin types.
+        self.uncast: Uncast | None = None
         #: Where constants, fills and casts are shared; None: they are not.
         self.scope: Scope | None = None
         # Casts back to torch that the last application read past, with their results.
@@ -91,10 +94,12 @@ class Instantiator:
         """The scope for ``block``; ``outer`` is the one of the block around it."""
         head = block
         owner = head.owner.operation
-        while owner.name not in _ISOLATED:
+        while owner.name not in ISOLATED:
             head = owner.block
             owner = head.owner.operation
         shared, stocks = self._functions.setdefault(owner, ({}, {}))
+        # Of a function's blocks the first one stands before all others.
+        head = head.region.blocks[0]
         return Scope(head, shared, stocks, [{}, *(outer.casts if outer else ())])
 
     def instantiate(
@@ -206,6 +211,8 @@ class Instantiator:
                 for _ in value.uses:
                     break
                 else:
+                    if self.uncast is not None:
+                        self.uncast.forget(cast.operands[0])
                     cast.erase()
             passed.clear()
 
@@ -260,7 +267,8 @@ class Instantiator:
         return found
 
 
-_ISOLATED = frozenset(
+#: Ops whose regions use nothing from around them.
+ISOLATED = frozenset(
     ["func.func", "builtin.module", "util.func", "torch.nn_module", "flow.dispatch.workgroups"]
 )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
-from typing import Any
 
 from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree import compiler, program
@@ -15,7 +14,7 @@ from mlirules.language.faults import MlirulesError
 __all__ = ["as_program", "load_program", "located", "parsed", "read_program", "shared_context"]
 
 
-def shared_context() -> Any:
+def shared_context() -> ir.Context:
     """The context of the session that this thread is in."""
     return current().context
 

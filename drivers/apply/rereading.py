@@ -10,7 +10,7 @@ made yet. There the reduction is put behind a barrier: it becomes a dispatch of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias
 
 from mlirules.drivers.apply.barriers import guard, positions
 from mlirules.drivers.iree import compiler
@@ -21,8 +21,8 @@ __all__ = ["guard_reductions"]
 
 #: For a value that may share a dispatch with reductions: in which of its dims, by the order of
 #: the loops that made it, the result of each is found. None: in dims that are not known.
-_Places = tuple[int, ...] | None
-_Held = dict[Any, frozenset[_Places]]
+_Places: TypeAlias = tuple[int, ...] | None
+_Held: TypeAlias = dict[ir.Value, frozenset[_Places]]
 
 #: More kinds of reductions than this in one value are taken as one that is not known.
 _MOST = 16
@@ -35,7 +35,7 @@ def guard_reductions(module: ir.Module) -> int:
     optimisation, which moves transposes.
     """
     held: _Held = {}
-    found: list[tuple[Any, int]] = []
+    found: list[tuple[ir.Operation, int]] = []
     for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
         if op.name.startswith("linalg."):
             found += _structured(op, held)
@@ -50,7 +50,7 @@ def guard_reductions(module: ir.Module) -> int:
     return len(found)
 
 
-def _structured(op: Any, held: _Held) -> list[tuple[Any, int]]:
+def _structured(op: ir.Operation, held: _Held) -> list[tuple[ir.Operation, int]]:
     """What of an op's operands is to be guarded; notes what its results hold."""
     maps = compiler.indexing_maps(op)
     if not maps or len(maps) != len(op.operands) or not len(op.results):
@@ -63,7 +63,7 @@ def _structured(op: Any, held: _Held) -> list[tuple[Any, int]]:
             rank = result.type.rank if isinstance(result.type, ir.RankedTensorType) else 0
             held[result] = frozenset([tuple(range(rank))])
         return []
-    guarded: list[tuple[Any, int]] = []
+    guarded: list[tuple[ir.Operation, int]] = []
     own: set[_Places] = set()
     for number in range(inputs):
         known = held.get(op.operands[number])
@@ -96,7 +96,7 @@ def _fits(along: tuple[int, ...], loops: int) -> bool:
     return len(along) == loops or along == tuple(range(len(along)))
 
 
-def _reshaped(op: Any, places: _Places) -> _Places:
+def _reshaped(op: ir.Operation, places: _Places) -> _Places:
     """Where a reduction is found after a reshape, each of whose groups becomes, or was, one dim."""
     if places is None:
         return None

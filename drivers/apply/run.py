@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from mlirules.drivers.apply import pieces, tracking
 from mlirules.drivers.apply.placing import Instantiator
+from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.match.liveness import Marks
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.results import ONLY_TENSORS, Around, Match
@@ -52,7 +53,7 @@ class Options:
     #: Cost: asked with each match whether to go ahead.
     accept: Callable[[Match, Around], bool] | None = None
     #: Saturate: the seconds that an op takes by itself.
-    weigh: Callable[[Any], float] | None = None
+    weigh: Callable[[ir.Operation], float] | None = None
     #: Saturate: end with the best so far at so many ops (None: chosen by the program's size), after
     #: so many seconds for a block, so many rounds over the rules, or when the process
     #: has grown by so many 10^6 bytes.
@@ -99,7 +100,7 @@ class Outcome:
     seconds: float = 0.0
     seconds_by_rule: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     stopped: bool = False
-    #: Where cost stages applied rules, and where not: ``pipeline.cost.Decision``.
+    #: Where cost stages applied rules, and where not: ``pipelines.cost.Decision`` and others.
     decisions: list[Any] = field(default_factory=list)
     #: What is to be told besides: rules left out, limits that were hit.
     notes: list[str] = field(default_factory=list)
@@ -148,7 +149,7 @@ class Run:
         self,
         rules: Sequence[Rule],
         matchers: Mapping[str, Matcher],
-        context: Any,
+        context: ir.Context,
         options: Options,
         outcome: Outcome,
         bound: int,
@@ -173,7 +174,7 @@ class Run:
         self.seen: set[str] = set()
         #: Whether the program is so large that ops are told apart from it.
         self.alone = False
-        self.inputs: list[Any] = []
+        self.inputs: list[ir.Value] = []
         self.around = Around(options.target, cpu=options.cpu)
         #: Where rules of the run ask how often a value is used: which ops are dead.
         self.marks: Marks | None = None
@@ -185,8 +186,11 @@ class Run:
         self.stop = True
 
     def apply(
-        self, match: Match, root: Any, replace: Callable[[Any, list[Any]], object]
-    ) -> list[Any]:
+        self,
+        match: Match,
+        root: ir.Operation,
+        replace: Callable[[ir.Operation, list[ir.Value]], object],
+    ) -> list[ir.Value]:
         """Build the match's rewrite before ``root``, or before the first op that it replaces.
 
         Returns the values of the root's results: the caller replaces the root. ``replace`` puts
@@ -217,9 +221,9 @@ class Run:
             at += len(values)
             replace(op, values)
         made = made[: len(root.results)]
-        for op in match.inner:
-            if op.name not in self.inner_names and op.name.startswith("linalg."):
-                self.inner_names |= {op.name, "linalg.fill", "tensor.empty"}
+        for inner in match.inner:
+            if inner.name not in self.inner_names and inner.name.startswith("linalg."):
+                self.inner_names |= {inner.name, "linalg.fill", "tensor.empty"}
         if application is not None:
             if self.options.texts:
                 application.after = "\n".join(self._texts(self.instantiator.last_created))
@@ -247,7 +251,7 @@ class Run:
         elif self.applied >= self.bound:
             self.fail(self._loop())
 
-    def _describe(self, match: Match, root: Any) -> Application:
+    def _describe(self, match: Match, root: ir.Operation) -> Application:
         bindings = {name: describe(value) for name, value in match.env.items()}
         before: list[str] = []
         if self.options.texts:
@@ -271,7 +275,7 @@ class Run:
             builds_on=sorted(n for what, n in marks if what == "made"),
         )
 
-    def _texts(self, ops: Sequence[Any]) -> list[str]:
+    def _texts(self, ops: Sequence[Op]) -> list[str]:
         if self.alone:
             return pieces.texts(ops, self.context, self.inputs)
         return [_print(op) for op in ops]
@@ -297,9 +301,9 @@ class Run:
             raise self.error
 
 
-def _print(op: Any) -> str:
+def _print(op: Op) -> str:
     # Most of the time of printing an op goes into verifying the function around it.
-    return str(op.get_asm(assume_verified=True))
+    return op.get_asm(assume_verified=True)
 
 
 def write_trace(

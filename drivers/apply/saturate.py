@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from mlirules.drivers.apply import pieces, tracking
 from mlirules.drivers.apply.alternatives import Skeleton, unsaid, unsuitable
@@ -28,6 +27,7 @@ from mlirules.drivers.apply.egraph import EGraph
 from mlirules.drivers.apply.extraction import Choice, Weight, extract, original
 from mlirules.drivers.apply.placing import Instantiator
 from mlirules.drivers.apply.run import Options
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.results import Around, Match
@@ -110,7 +110,7 @@ def sort_out(rules: Sequence[Rule]) -> tuple[list[Rule], dict[str, list[str]]]:
     return kept, left
 
 
-def blocks(module: Any) -> list[Any]:
+def blocks(module: ir.Module) -> list[ir.Block]:
     """The blocks whose ops are looked at, inner ones before those around them."""
     found = [
         block
@@ -122,11 +122,11 @@ def blocks(module: Any) -> list[Any]:
     return found[::-1]
 
 
-def _enters(op: Any) -> bool:
+def _enters(op: ir.Operation) -> bool:
     return not op.name.startswith(SCALAR_BODIES)
 
 
-def _pure(op: Any) -> bool:
+def _pure(op: ir.Operation) -> bool:
     name = op.name
     if not name.startswith(_PURE) or len(op.regions) or not len(op.results):
         return False
@@ -143,7 +143,7 @@ def _pure(op: Any) -> bool:
     return not any(str(v.type).startswith(("!torch.tensor", "!torch.list<tensor")) for v in values)
 
 
-def _changes_list(op: Any) -> bool:
+def _changes_list(op: ir.Operation) -> bool:
     stem = op.name.removeprefix("torch.aten.").split(".")[0]
     return (
         stem in ("append", "extend", "insert", "pop", "clear", "reverse", "_set_item", "sort")
@@ -165,25 +165,25 @@ class Saturation:
 
     def __init__(
         self,
-        block: Any,
+        block: ir.Block,
         rules: Sequence[Rule],
         matchers: dict[str, Matcher],
-        context: Any,
+        context: ir.Context,
         options: Options,
     ) -> None:
         self.block = block
         self.matchers = matchers
         self.options = options
         self.graph = EGraph()
-        self.ops: list[Any] = []  # by node
+        self.ops: list[ir.Operation] = []  # by node
         self.names: list[str] = []
-        self.values: list[Any] = []  # by value
+        self.values: list[ir.Value] = []  # by value
         self.givers: list[int | None] = []  # by value: the node that gives it
         self.steps: list[Step] = []
         self.leaves: list[int] = []
         self.wanted: list[int] = []
         self.told: Counter[str] = Counter()
-        self._ids: dict[Any, int] = {}
+        self._ids: dict[ir.Value, int] = {}
         self._shown: dict[int, int] = {}
         self._weights: dict[int, Weight] = {}
         self._done: set[Hashable] = set()
@@ -198,7 +198,7 @@ class Saturation:
         depths = [s.depth for found in self._skeletons.values() for s in found]
         self._depth = max(depths, default=0)
         self._original = [op.operation for op in block.operations]
-        self._pinned: list[Any] = []
+        self._pinned: list[ir.Operation] = []
         #: Whether there is an op that changes a list: then lists are not values.
         self.mutable = any(_changes_list(op) for op in self._original)
         for op in self._original:
@@ -206,7 +206,7 @@ class Saturation:
 
     # -- the program as an e-graph
 
-    def _value(self, value: Any) -> int:
+    def _value(self, value: ir.Value) -> int:
         """The number of a value; one that is new comes from elsewhere."""
         found = self._ids.get(value)
         if found is None:
@@ -214,14 +214,14 @@ class Saturation:
             self.leaves.append(found)
         return found
 
-    def _new(self, value: Any) -> int:
+    def _new(self, value: ir.Value) -> int:
         number = self._ids[value] = self.graph.value()
         self.values.append(value)
         self.givers.append(None)
         self._shown[number] = number
         return number
 
-    def _enter(self, op: Any) -> None:
+    def _enter(self, op: ir.Operation) -> None:
         if _pure(op):
             self._add(op, [self._value(v) for v in op.operands], None)
             return
@@ -233,11 +233,11 @@ class Saturation:
         for value in op.results:
             self._value(value)
 
-    def _label(self, op: Any) -> Hashable:
+    def _label(self, op: ir.Operation) -> Hashable:
         kept = tuple(sorted(((a.name, a.attr) for a in _named(op)), key=lambda a: a[0]))
         return (op.name, kept, *(v.type for v in op.results))
 
-    def _add(self, op: Any, operands: Sequence[int], maker: int | None) -> int:
+    def _add(self, op: ir.Operation, operands: Sequence[int], maker: int | None) -> int:
         results = [self._new(v) for v in op.results]
         number = self.graph.node(self._label(op), operands, results, maker)
         for result in results:
@@ -377,7 +377,9 @@ class Saturation:
     def _name(self, number: int) -> str:
         return self.names[number]
 
-    def _read(self, nodes: Iterable[int], chosen: dict[int, int]) -> list[tuple[Any, int, Any]]:
+    def _read(
+        self, nodes: Iterable[int], chosen: dict[int, int]
+    ) -> list[tuple[ir.Operation, int, ir.Value]]:
         """Let nodes read the chosen members of classes; returns what they read before."""
         changed = []
         for number in nodes:
@@ -400,8 +402,8 @@ class Saturation:
         root = self.ops[number]
         self._instantiator.mark = tracking.place(root)
         made = self._instantiator.instantiate(match.rewrite, match.values, root)
-        same: dict[Any, Any] = {}
-        gone: list[Any] = []
+        same: dict[ir.Value, ir.Value] = {}
+        gone: list[ir.Operation] = []
         for view in self._instantiator.last_created:
             op = view.operation
             for n, value in enumerate(op.operands):
@@ -440,7 +442,14 @@ class Saturation:
             (made, now) for made, now in zip(node.operands, read, strict=True) if made != now
         ]
 
-    def _take(self, op: Any, step: Step, at: int, same: dict[Any, Any], gone: list[Any]) -> None:
+    def _take(
+        self,
+        op: ir.Operation,
+        step: Step,
+        at: int,
+        same: dict[ir.Value, ir.Value],
+        gone: list[ir.Operation],
+    ) -> None:
         """Enter an op that a rewrite made, or the equal one that is there instead of it."""
         operands = [self._value(v) for v in op.operands]
         known = self.graph.known(self._label(op), operands)
@@ -559,7 +568,7 @@ class Saturation:
         }
         leaf_of = {self.graph.find(v): self.values[v] for v in reversed(self.leaves)}
 
-        def now(value: int) -> Any:
+        def now(value: int) -> ir.Value:
             root = self.graph.find(value)
             return leaf_of[root] if root in leaf_of else value_of[root]
 
@@ -576,10 +585,10 @@ class Saturation:
         self._erase(n for n in range(len(self.ops)) if n not in kept)
         return ""
 
-    def _order(self, choice: Choice) -> tuple[list[tuple[Any, int]], str]:
+    def _order(self, choice: Choice) -> tuple[list[tuple[ir.Operation | None, int]], str]:
         """The chosen nodes, each after what it reads, with the op of the program it goes before."""
         placed: set[int] = set()
-        order: list[tuple[Any, int]] = []
+        order: list[tuple[ir.Operation | None, int]] = []
         passed = {self._ids[v] for v in self._outside()}
         own = {self.ops[n]: n for n, node in enumerate(self.graph.nodes) if node.maker is None}
         live: set[int] = set()
@@ -593,7 +602,7 @@ class Saturation:
         for leaf in self.leaves:
             leaves.setdefault(self.graph.find(leaf), []).append(leaf)
 
-        def place(root: int, anchor: Any) -> bool:
+        def place(root: int, anchor: ir.Operation) -> bool:
             stack = [root]
             while stack:
                 top = self.graph.find(stack[-1])
@@ -635,7 +644,7 @@ class Saturation:
             passed.update(self._ids[v] for v in op.results)
         return order, ""
 
-    def _outside(self) -> list[Any]:
+    def _outside(self) -> list[ir.Value]:
         pinned = set(self._pinned)
         return [
             v
@@ -651,12 +660,13 @@ class Saturation:
         for op in gone:
             operands = op.operands
             for at in range(len(operands)):
+                assert other is not None  # an op reads what is left, or nothing
                 operands[at] = other
         for op in gone:
             op.erase()
 
 
-def _named(op: Any) -> list[Any]:
+def _named(op: ir.Operation) -> list[ir.NamedAttribute]:
     return [op.attributes[n] for n in range(len(op.attributes))]
 
 

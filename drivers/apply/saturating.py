@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 from mlirules.drivers.apply import tracking
 from mlirules.drivers.apply.run import Application, Run
@@ -45,7 +45,7 @@ class Weighed:
 
 
 #: Applies one rule once to a module, in place; returns how often it did.
-Replay = Callable[[Rule, Any], int]
+Replay: TypeAlias = Callable[[Rule, ir.Module], int]
 
 #: Nodes that a run may make at least, and times the ops of a block.
 NODES, TIMES = 5000, 20
@@ -53,7 +53,7 @@ NODES, TIMES = 5000, 20
 LARGEST = 20_000
 
 
-def apply(run: Run, module: Any, rules: Sequence[Rule], replay: Replay) -> None:
+def apply(run: Run, module: ir.Module, rules: Sequence[Rule], replay: Replay) -> None:
     """Saturate every block of ``module`` with ``rules``, and put what is cheapest in place."""
     kept, left_out = sort_out(rules)
     if left_out:
@@ -133,9 +133,9 @@ def _block(run: Run, work: Saturation, replay: Replay) -> None:
     run.applied += len(found.chain)
 
 
-def _place(op: Any) -> str:
+def _place(op: ir.Operation) -> str:
     attributes = op.attributes
-    name = f"@{attributes['sym_name'].value}" if "sym_name" in attributes else ""
+    name = f"@{ir.StringAttr(attributes['sym_name']).value}" if "sym_name" in attributes else ""
     return f"{op.name} {name}".strip()
 
 
@@ -192,7 +192,7 @@ def _pieces(
     return found
 
 
-def _piece(work: Saturation, step: Step, context: Any) -> Any:
+def _piece(work: Saturation, step: Step, context: ir.Context) -> ir.Module:
     """A module whose ``@main`` computes the matched ops from what they read."""
     reads = dict(step.cone)
     for value in [v for read in step.cone.values() for v in read]:
@@ -229,7 +229,7 @@ def _piece(work: Saturation, step: Step, context: Any) -> Any:
             "func.func", attributes=named, regions=1, ip=ir.InsertionPoint(module.body)
         )
         block = function.regions[0].blocks.append(*[values[v].type for v in arguments])
-        mapped = dict(zip(arguments, block.arguments, strict=True))
+        mapped: dict[int, ir.Value] = dict(zip(arguments, block.arguments, strict=True))
         for number in order:
             new = work.ops[number].clone(ir.InsertionPoint(block)).operation
             for at, value in enumerate(reads[number]):

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from mlirules.drivers.apply.engine import Engine
 from mlirules.drivers.iree import compiler
@@ -71,12 +71,12 @@ class Session:
     BINARIES = 4096
 
     def __init__(self) -> None:
-        self.context: Any = compiler.context()
-        self.binaries: Bounded[Any, Any] = Bounded(self.BINARIES)
+        self.context = compiler.context()
+        self.binaries: Bounded[object, object] = Bounded(self.BINARIES)
         self._contents = Contents()
         self._opened: dict[tuple[str, ...], RuleSet] | None = None
         self._engines: Bounded[tuple[str, ...], Engine] = Bounded(self.ENGINES)
-        self._libraries: Bounded[Any, RuleSet] = Bounded(self.LIBRARIES)
+        self._libraries: Bounded[object, RuleSet] = Bounded(self.LIBRARIES)
         self._tokens: list[Token[Session | None]] = []
 
     def library(self, paths: Sequence[str]) -> RuleSet:

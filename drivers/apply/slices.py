@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from mlirules.drivers.apply.barriers import guard, guard_result
 from mlirules.drivers.iree.compiler import ir
@@ -36,14 +35,14 @@ def guard_slices(module: ir.Module) -> int:
     Returns how many parts. One pass over the ops. The program is best past IREE's global
     optimisation, which moves slices.
     """
-    found: list[Any] = []
+    found: list[ir.Operation] = []
     for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
         if op.name == "tensor.pad":
-            whole = op.results[0].type
-            sizes, offsets = list(op.operands[0].type.shape), _numbers(op, "static_low")
+            whole = ir.ShapedType(op.results[0].type)
+            sizes, offsets = ir.ShapedType(op.operands[0].type).shape, _numbers(op, "static_low")
             strides = [1] * len(offsets)
         elif op.name in ("tensor.insert_slice", "tensor.extract_slice"):
-            whole = op.operands[1 if op.name == "tensor.insert_slice" else 0].type
+            whole = ir.ShapedType(op.operands[1 if op.name == "tensor.insert_slice" else 0].type)
             sizes, offsets = _numbers(op, "static_sizes"), _numbers(op, "static_offsets")
             strides = _numbers(op, "static_strides")
             if any(size == 1 and by != 1 for size, by in zip(sizes, strides, strict=True)):
@@ -60,12 +59,12 @@ def guard_slices(module: ir.Module) -> int:
     return len(found)
 
 
-def _numbers(op: Any, name: str) -> list[int]:
+def _numbers(op: ir.Operation, name: str) -> list[int]:
     return list(ir.DenseI64ArrayAttr(op.attributes[name]))
 
 
 def _within_vector(
-    whole: Any, sizes: Sequence[int], offsets: Sequence[int], strides: Sequence[int]
+    whole: ir.ShapedType, sizes: Sequence[int], offsets: Sequence[int], strides: Sequence[int]
 ) -> bool:
     """Whether a part of a tensor may start within one of the vectors it is read or written by."""
     bits = max(8, getattr(whole.element_type, "width", _LONGEST))

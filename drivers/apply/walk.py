@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from mlirules.drivers.apply.placing import Scope
+from mlirules.drivers.apply.placing import ISOLATED, Scope
 from mlirules.drivers.apply.run import Run
+from mlirules.drivers.apply.uncast import Uncast
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.places import following
 from mlirules.drivers.match.results import Match
@@ -34,6 +36,8 @@ class _Plan:
     rewrite: Rewrite
     reads: list[Read]  # the rewrite's arguments, by the number of the operand
     result: int  # the slot of its result
+    #: It reads torch values where the walk has builtin ones: these are cast before it.
+    settles: bool = False
     count: int = 0
     seconds: float = 0.0
 
@@ -46,6 +50,7 @@ class Site:
     #: Whether types alone decide, of ops whose operands are tensors.
     by_types: bool
     may_nest: bool
+    foreign: bool  # to torch: what it reads and makes may have builtin types
     #: By the types of operands and result: the plan, or None where no rule applies.
     plans: dict[Any, _Plan | None] = field(default_factory=dict)
     #: The types looked up last, and what was found: comparing costs less than hashing.
@@ -73,6 +78,11 @@ class Walk:
         # holds cannot go, nor what it goes on to from there.
         self._replaced: list[Any] = []
         self._several = any(run.matchers[rule.name].other_roots for rule in rules)
+        self._plans: list[_Plan] = []
+        #: Results in their builtin types: not where rules look at what reads a value.
+        self.uncast = Uncast(self.instantiator.unknown)
+        self.uncast.allowed = run.marks is None and not self._several and not self.one_by_one
+        self.instantiator.uncast = self.uncast
         self._matchers: dict[str, list[Matcher]] = {}
         for rule in sorted(rules, key=lambda rule: -rule.benefit):
             for name in rule.root_ops:
@@ -81,14 +91,27 @@ class Walk:
     def operation(self, operation: Any, scope: Scope | None) -> None:
         """Visit the ops in the regions of ``operation``; ``scope`` is where it stands."""
         for region in operation.regions:
-            for block in _reachable(region):
+            blocks = _reachable(region)
+            if len(blocks) > 1 or len(region.blocks) > len(blocks):
+                self._end_uncast(operation)
+            for block in blocks:
+                if any(isinstance(a.type, ir.RankedTensorType) for a in block.arguments):
+                    self._end_uncast(operation)
                 self.block(block, scope)
+
+    def _end_uncast(self, op: Any) -> None:
+        """From ``op`` on all results are torch values, as those before it that are read later."""
+        if self.uncast.allowed:
+            self.uncast.end(op)
+            for site in self.sites.values():
+                site.plans, site.last_key, site.last_plan = {}, [], None
 
     def block(self, block: Any, outer: Scope | None) -> None:
         """Visit the ops of ``block``, which stands inside ``outer``."""
         run = self.run
         sites = self.sites
         one_by_one = self.one_by_one
+        uncast = self.uncast
         scope = self.instantiator.scope_of(block, outer)
         self.instantiator.scope = scope
         for view in block.operations:
@@ -99,16 +122,21 @@ class Walk:
             site = sites.get(name)
             if site is None:
                 site = sites[name] = self._site(name)
+            if site.foreign and uncast.allowed:
+                self._end_uncast(op)
             if site.may_nest and len(op.regions):
+                if name not in ISOLATED:
+                    self._end_uncast(op)
                 self.operation(op, scope)
                 self.instantiator.scope = scope
-            if not site.matchers:
-                continue
             if run.stop:
                 return
             if site.by_types and not one_by_one:
                 self._look_up(site, op)
-            else:
+                continue
+            if uncast.torch:
+                uncast.settle(op)
+            if site.matchers:
                 self._match(site, op)
         self._erase_replaced(None)
 
@@ -126,13 +154,14 @@ class Walk:
 
     def _site(self, name: str) -> Site:
         matchers = self._matchers.get(name, [])
-        by_types = all(
+        by_types = bool(matchers) and all(
             m.fast_names is not None
             and m.one_result
             and (not self.again or self.again.isdisjoint(m.rule.produced_ops))
             for m in matchers
         )
-        return Site(matchers, by_types, not name.startswith(_FLAT))
+        foreign = self.uncast.foreign(name)
+        return Site(matchers, by_types, not name.startswith(_FLAT), foreign)
 
     def _match(self, site: Site, op: Any) -> None:
         """Apply the first rule that matches at ``op``, and to what it makes where that counts."""
@@ -144,6 +173,8 @@ class Walk:
         while left and not run.stop:
             site, op = left.pop()
             for matcher in site.matchers:
+                if not matcher.may(op):
+                    continue
                 match = matcher.match(op, run.around)
                 if isinstance(match, Match):
                     looks_again = not self.again.isdisjoint(match.rule.produced_ops)
@@ -203,29 +234,31 @@ class Walk:
             value = operands[n]
             values.append(value)
             key.append(value.type)
+        uncast = self.uncast
         try:
             result = op.result
         except ValueError:  # several results, or none, where the rules have one
+            if uncast.torch:
+                uncast.settle(op)
             self._match(site, op)
             return
         key.append(result.type)
         if key == site.last_key:
             plan = site.last_plan
         else:
-            if not only_tensors(key):
-                self._match(site, op)
-                return
             whole = tuple(key)
-            if whole not in site.plans:
-                found = self._plan(site, op)
-                if self.run.stop:
-                    return
-                site.plans[whole] = found
+            if whole not in site.plans and not self._learn(site, op, whole):
+                return
             plan = site.last_plan = site.plans[whole]
             site.last_key = key
         if plan is None:
+            if uncast.torch:
+                uncast.settle(op)
             return
         started = time.perf_counter()
+        if plan.settles:
+            uncast.settle(op)
+            values = list(op.operands)
         instantiator = self.instantiator
         slots = instantiator.place(plan.rewrite, plan.reads, values, op)
         if self.run.marks is not None:
@@ -236,7 +269,30 @@ class Walk:
         plan.count += 1
         plan.seconds += time.perf_counter() - started
 
-    def _plan(self, site: Site, op: Any) -> _Plan | None:
+    def _learn(self, site: Site, op: Any, types: tuple[Any, ...]) -> bool:
+        """Find the plan for an op of these types; False when all is done for this op."""
+        uncast = self.uncast
+        if not only_tensors(types):
+            if uncast.torch:
+                uncast.settle(op)
+            self._match(site, op)
+            return False
+        torch = (*(uncast.torch.get(t, t) for t in types[:-1]), types[-1])
+        if torch == types:
+            found = self._plan(site, op, types[-1])
+            if self.run.stop:
+                return False
+            site.plans[types] = found
+            return True
+        if torch in site.plans:
+            site.plans[types] = self._of_builtin(site.plans[torch], types, torch)
+            return True
+        # The first of its kind, as it was.
+        uncast.settle(op)
+        self._look_up(site, op)
+        return False
+
+    def _plan(self, site: Site, op: Any, torch: Any) -> _Plan | None:
         for matcher in site.matchers:
             match = matcher.match(op, self.run.around)
             if isinstance(match, Match):
@@ -246,18 +302,36 @@ class Walk:
                 # A cast that only fed what a rewrite does not read is dead afterwards.
                 self.run.may_leave_dead |= len(rewrite.reads) < len(number)
                 reads = [(number[path], *rest) for path, *rest in rewrite.reads]
-                return _Plan(matcher.rule, rewrite, reads, rewrite.returned[0])
+                if self.uncast.allowed and self.uncast.takes(rewrite.bare, torch):
+                    assert rewrite.bare is not None
+                    rewrite = rewrite.bare.rewrite
+                return self._kept(_Plan(matcher.rule, rewrite, reads, rewrite.returned[0]))
             if match.error is not None:
                 self.run.fail(match.error)
                 return None
         return None
 
+    def _of_builtin(
+        self, plan: _Plan | None, types: tuple[Any, ...], torch: tuple[Any, ...]
+    ) -> _Plan | None:
+        """The plan where some operands are builtin values."""
+        if plan is None:
+            return None
+        left = {n for n, type_ in enumerate(types) if type_ != torch[n]}
+        if any(n in left and type_ != types[n] for n, _, _, type_ in plan.reads):
+            return self._kept(replace(plan, settles=True, count=0, seconds=0.0))
+        reads = [(n, "", "", t) if n in left else (n, *rest, t) for n, *rest, t in plan.reads]
+        return self._kept(replace(plan, reads=reads, count=0, seconds=0.0))
+
+    def _kept(self, plan: _Plan) -> _Plan:
+        self._plans.append(plan)
+        return plan
+
     def finish(self) -> None:
         """Put what was counted on the way into the run's statistics."""
-        for site in self.sites.values():
-            for plan in site.plans.values():
-                if plan is not None:
-                    self.run.count(plan.rule, plan.seconds, plan.count)
+        for plan in self._plans:
+            if plan.count:
+                self.run.count(plan.rule, plan.seconds, plan.count)
 
 
 def _reachable(region: Any) -> list[Any]:

@@ -101,8 +101,8 @@ def _agrees(space: Space, pair: Pair, pack: str, count: int) -> bool:
     return same(held[pair.left], held[pair.right])
 
 
-def _widened(args: Sequence[Any], pack: str, extra: Iterable[int]) -> tuple[Any, ...]:
-    def one(a: Any) -> Any:
+def _widened(args: Sequence[object], pack: str, extra: Iterable[int]) -> tuple[Any, ...]:
+    def one(a: object) -> Any:
         if isinstance(a, tuple):
             return tuple(map(one, a))
         if isinstance(a, Sizes) and a.dims and dims_in(a.dims[0]) == [pack]:

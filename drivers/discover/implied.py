@@ -44,8 +44,8 @@ class _Match:
         self.space = space
         self.terms: Sequence[Term] = space.terms
         self.bound: dict[int, int] = {}
-        self.scalars: dict[str, Any] = {}
-        self.dims: dict[str, Any] = {}
+        self.scalars: dict[str, object] = {}
+        self.dims: dict[str, object] = {}
 
     def one(self, pattern: int, at: int) -> bool:
         p, t = self.terms[pattern], self.terms[at]
@@ -71,7 +71,7 @@ class _Match:
             return False
         return all(self.arg(p, t) for p, t in zip(ps, ts, strict=True))
 
-    def arg(self, p: Any, t: Any) -> bool:
+    def arg(self, p: object, t: object) -> bool:
         if isinstance(p, Ref):
             return isinstance(t, Ref) and self.one(p.term, t.term)
         if isinstance(p, tuple):

@@ -95,7 +95,7 @@ class Kernel:
 def kernel(
     meanings: Meanings,
     op: str,
-    args: Sequence[Any],
+    args: Sequence[object],
     element: str | None = None,
     seconds: float = 5.0,
 ) -> Kernel:
@@ -130,21 +130,21 @@ def kernel(
     raise NotComputed(why)
 
 
-def _guesses(args: Sequence[Any]) -> list[str | None]:
+def _guesses(args: Sequence[object]) -> list[str | None]:
     """Element types that a result may have where the rule does not say it."""
     found = [a.element for a in _tensors(args)]
     return list(dict.fromkeys([*found, "i1", "f32"]))
 
 
-def _tensors(args: Sequence[Any]) -> list[Operand]:
+def _tensors(args: Sequence[object]) -> list[Operand]:
     return [a for a in _flat(args) if isinstance(a, Operand)]
 
 
-def _flat(args: Sequence[Any]) -> list[Any]:
+def _flat(args: Sequence[object]) -> list[Any]:
     return [x for a in args for x in (_flat(a) if isinstance(a, (list, tuple)) else [a])]
 
 
-def _given(value: Any) -> Any:
+def _given(value: object) -> Any:
     if isinstance(value, Operand):
         return operand(value.name, list(value.shape), DType(value.element))
     if isinstance(value, Number):
@@ -172,14 +172,14 @@ class _Writer:
     def __init__(self, out: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.shapes = shapes
         self.axes = {v: i for i, v in enumerate(out)}
-        self.steps: list[tuple[Any, ...]] = []
+        self.steps: list[tuple[object, ...]] = []
         self.known: dict[str, int] = {}
 
     def add(self, what: Callable[..., Numbers], *sources: int, kind: str = "made") -> int:
         self.steps.append((kind, what, sources))
         return len(self.steps) - 1
 
-    def fixed(self, value: Any) -> int:
+    def fixed(self, value: object) -> int:
         held = np.asarray(value)
         return self.add(lambda: held)
 
@@ -228,7 +228,7 @@ class _Writer:
                 return self.reduction(*e.args)
         raise NotComputed(f"{e.op} in an element")
 
-    def read(self, name: str, at: tuple[Any, ...]) -> int:
+    def read(self, name: str, at: tuple[object, ...]) -> int:
         # What a condition does not choose may lie outside: any element stands for it.
         found = [
             np.clip(self.index(i), 0, n - 1) for i, n in zip(at, self.shapes[name], strict=True)

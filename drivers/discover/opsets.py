@@ -36,7 +36,7 @@ class Template:
     """An op with its constants; where a tensor stands there is a :class:`Hole`."""
 
     op: str
-    args: tuple[Any, ...]
+    args: tuple[object, ...]
 
     @property
     def holes(self) -> int:
@@ -80,7 +80,7 @@ class OpSet:
 
 
 def result_element(
-    op: str, args: Sequence[Any], elements: Mapping[int, str], results: Mapping[str, int]
+    op: str, args: Sequence[object], elements: Mapping[int, str], results: Mapping[str, int]
 ) -> str | None:
     """The element type that an op's result is told to have; None: its conversion rule says it."""
     for a in flat(args):
@@ -91,9 +91,9 @@ def result_element(
     return None
 
 
-def flat(args: Iterable[Any]) -> list[Any]:
+def flat(args: Iterable[object]) -> list[Any]:
     """Operands with those that stand in lists."""
-    out: list[Any] = []
+    out: list[object] = []
     for a in args:
         out.extend(flat(a) if isinstance(a, tuple) else [a])
     return out
@@ -101,7 +101,7 @@ def flat(args: Iterable[Any]) -> list[Any]:
 
 def named() -> dict[str, dict[str, Any]]:
     """The sets that ship, as written."""
-    data: dict[str, dict[str, Any]] = load_yaml(FILE).data
+    data: dict[str, dict[str, object]] = load_yaml(FILE).data
     return data
 
 
@@ -181,7 +181,7 @@ def _templates(line: str, found: OpSet, rank: int) -> list[Template]:
     return [Template(call.fn, args) for args in itertools.product(*choices) if _sensible(args)]
 
 
-def _sensible(args: tuple[Any, ...]) -> bool:
+def _sensible(args: tuple[object, ...]) -> bool:
     """Two axes of one op are written in one order."""
     axes = [a.value for a in args if isinstance(a, Axis)]
     return axes == sorted(set(axes))
@@ -217,7 +217,7 @@ def _choices(arg: ast.Expr, found: OpSet, rank: int) -> list[Any]:
 
 def _from_rules(
     ops: Sequence[str], meanings: Meanings, rank: int, known: Iterable[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """A set of ops, their operands written as the conversion rules type them."""
     lines: list[str] = []
     for op in ops:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from mlirules.drivers.discover.terms import (
     Axis,
@@ -72,7 +71,7 @@ class Writer:
         body = "\n".join(f"  {row}" for row in rows)
         return f"func.func @f({given}) -> {made} {{\n{body}\n  return {result} : {made}\n}}\n"
 
-    def operand(self, a: Any, names: Mapping[int, str], rows: list[str]) -> tuple[str, str]:
+    def operand(self, a: object, names: Mapping[int, str], rows: list[str]) -> tuple[str, str]:
         """An operand and its type; constants are written where they are first read."""
         if isinstance(a, Ref):
             return names[a.term], self.type_of(a.term)
@@ -101,7 +100,7 @@ class Writer:
         return name, f"!torch.{kind}"
 
     def listed(
-        self, items: Sequence[Any], names: Mapping[int, str], rows: list[str]
+        self, items: Sequence[object], names: Mapping[int, str], rows: list[str]
     ) -> tuple[str, str]:
         """A list made in place."""
         made = [self.operand(i, names, rows) for i in items]

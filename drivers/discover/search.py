@@ -94,7 +94,7 @@ class Found:
         """How many rows have a verdict."""
         return sum(r.verdict == verdict for r in self.rows)
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, object]:
         """What was found, for ``--json``."""
         found = [n for n, program in self.shipped.items() if program]
         return {
@@ -278,7 +278,7 @@ class Search:
         terms = self.space.terms
 
         def given(root: int) -> set[Any]:
-            out: set[Any] = set()
+            out: set[object] = set()
             for t in in_order(terms, root):
                 if not terms[t].op:
                     out.add(t)

@@ -113,10 +113,10 @@ class Space:
         #: How many programs were run.
         self.tried = 0
         self._numbers: list[dict[int, Numbers]] = [{} for _ in self.trials]
-        self._kernels: dict[Any, Kernel | None] = {}
-        self._types: dict[Any, Type | None] = {}
-        self._index: dict[Any, list[int]] = {}
-        self._known: set[Any] = set()
+        self._kernels: dict[object, Kernel | None] = {}
+        self._types: dict[object, Type | None] = {}
+        self._index: dict[object, list[int]] = {}
+        self._known: set[object] = set()
         self._commuting: dict[str, bool] = {}
         self._sizes = _size_table(ops, self.trials)
         self._weights = np.random.default_rng(7).uniform(0.5, 1.5, 4096)
@@ -269,19 +269,19 @@ class Space:
             held[number] = found
         return found
 
-    def _run(self, op: str, args: Sequence[Any], trial: int) -> Numbers:
+    def _run(self, op: str, args: Sequence[object], trial: int) -> Numbers:
         at = self.trials[trial]
         operands = {r: Given(self.value(r, trial), self.terms[r].type.element) for r in refs(args)}
         return run_op(self, self._kernels, op, args, operands, at)
 
-    def _type(self, op: str, args: Sequence[Any]) -> Type | None:
+    def _type(self, op: str, args: Sequence[object]) -> Type | None:
         """The type of an op's result, from the sizes that it has in two trials."""
         key = (op, mapped(args, lambda a: self.terms[a.term].type if isinstance(a, Ref) else a))
         if key not in self._types:
             self._types[key] = self._find_type(op, args)
         return self._types[key]
 
-    def _find_type(self, op: str, args: Sequence[Any]) -> Type | None:
+    def _find_type(self, op: str, args: Sequence[object]) -> Type | None:
         shapes: list[tuple[int, ...]] = []
         for trial in range(len(self.trials)):
             try:
@@ -305,7 +305,7 @@ class Space:
         term = self.terms[number]
         return self._kernel(term.op, term.args).work
 
-    def _kernel(self, op: str, args: Sequence[Any]) -> Kernel:
+    def _kernel(self, op: str, args: Sequence[object]) -> Kernel:
         """The kernel that an op over programs was run by in the first trial."""
         shapes = {r: tuple(np.shape(self.value(r, 0))) for r in refs(args)}
         elements = {r: self.terms[r].type.element for r in refs(args)}
@@ -357,16 +357,16 @@ class _Pool:
 
 def _kernel_key(
     op: str,
-    args: Sequence[Any],
+    args: Sequence[object],
     shapes: Mapping[int, tuple[int, ...]],
     elements: Mapping[int, str],
     at: Trial,
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """What tells an op's kernel from others, its operands, and the numbers it is given."""
     order: dict[int, str] = {}
-    numbers: dict[str, Any] = {}
+    numbers: dict[str, object] = {}
 
-    def one(a: Any) -> Any:
+    def one(a: object) -> Any:
         if isinstance(a, Ref):
             # Which tensor it is does not matter: every operand has a name of its own.
             name = order.setdefault(a.term, f"p{len(order)}")
@@ -398,7 +398,7 @@ def run_op(
     space: Space,
     kernels: dict[Any, Kernel | None],
     op: str,
-    args: Sequence[Any],
+    args: Sequence[object],
     operands: Mapping[int, Given],
     at: Trial,
 ) -> Numbers:
@@ -423,12 +423,12 @@ def run_op(
         raise NotComputed(str(error)) from None
 
 
-def mapped_lists(args: Sequence[Any]) -> list[Any]:
+def mapped_lists(args: Sequence[object]) -> list[Any]:
     """Tuples as lists, as the prover's ops take them."""
     return [mapped_lists(a) if isinstance(a, tuple) else a for a in args]
 
 
-def _filled(args: Sequence[Any], operands: Sequence[int]) -> tuple[Any, ...]:
+def _filled(args: Sequence[object], operands: Sequence[int]) -> tuple[Any, ...]:
     waiting = iter(operands)
     return mapped(args, lambda a: Ref(next(waiting)) if isinstance(a, Hole) else a)
 

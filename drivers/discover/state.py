@@ -25,7 +25,7 @@ class State:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.key = hashlib.sha256(f"{package.code()} {compiler.revision()}".encode()).hexdigest()
-        self.data: dict[str, dict[str, Any]] = {}
+        self.data: dict[str, dict[str, object]] = {}
         self.recalled = 0
         self._saved = time.monotonic()
         self._changed = False
@@ -48,7 +48,7 @@ class State:
         self.recalled += found is not None
         return found
 
-    def put(self, kind: str, of: str, found: Any) -> None:
+    def put(self, kind: str, of: str, found: object) -> None:
         """Keep what was worked out."""
         self.data.setdefault(kind, {})[_hash(of)] = found
         self._changed = True

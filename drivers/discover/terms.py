@@ -164,12 +164,12 @@ _OPS: dict[str, Callable[[float, float], float]] = {
 }
 
 
-def mapped(args: Sequence[Any], what: Callable[[Any], Any]) -> tuple[Any, ...]:
+def mapped(args: Sequence[object], what: Callable[[Any], Any]) -> tuple[Any, ...]:
     """Operands with a function applied, in lists too."""
     return tuple(mapped(a, what) if isinstance(a, tuple) else what(a) for a in args)
 
 
-def refs(args: Sequence[Any]) -> list[int]:
+def refs(args: Sequence[object]) -> list[int]:
     """The terms that operands name, in order."""
     out: list[int] = []
     for a in args:
@@ -182,7 +182,7 @@ def refs(args: Sequence[Any]) -> list[int]:
 
 def terms_key(terms: Sequence[Term], root: int) -> str:
     """A program whatever its inputs, constants and dims are called."""
-    names: dict[Any, str] = {}
+    names: dict[object, str] = {}
     dims: dict[str, str] = {}
 
     def size(found: Int) -> str:
@@ -190,7 +190,7 @@ def terms_key(terms: Sequence[Term], root: int) -> str:
             dims.setdefault(d, f"D{len(dims)}")
         return written(renamed(found, dims)) if isinstance(found, Poly) else str(found)
 
-    def one(a: Any) -> str:
+    def one(a: object) -> str:
         if isinstance(a, Ref):
             return program(a.term)
         if isinstance(a, tuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import yaml
 
@@ -75,7 +74,7 @@ def spelt(terms: Sequence[Term], root: int, names: Mapping[int, str] | None = No
     if not term.op:
         return str((names or {}).get(root, term.args[0]))
 
-    def one(a: Any) -> str:
+    def one(a: object) -> str:
         if isinstance(a, Ref):
             return spelt(terms, a.term, names)
         if isinstance(a, tuple):
@@ -97,7 +96,7 @@ def spelt(terms: Sequence[Term], root: int, names: Mapping[int, str] | None = No
     return f"{short}({', '.join(args)})"
 
 
-def _literal(a: Any) -> str:
+def _literal(a: object) -> str:
     if a is None:
         return "none"
     if isinstance(a, bool):
@@ -181,7 +180,7 @@ class _Lines:
                 self.where.append(f"{divisor} != 0")
         return out
 
-    def operand(self, a: Any, term: Term, *, matched: bool) -> str:
+    def operand(self, a: object, term: Term, *, matched: bool) -> str:
         if isinstance(a, Ref):
             return self.names[a.term]
         if isinstance(a, tuple):
@@ -282,7 +281,7 @@ def rule_text(pair: Pair, name: str, negatives: Sequence[tuple[str, str]] = ()) 
     used = {terms[t].op for t in in_order(terms, pair.left) if terms[t].op}
     commutative = sorted(used & pair.commuting)
     short = spelt(terms, pair.left, lines.names), spelt(terms, pair.right, lines.names)
-    data: dict[str, Any] = {
+    data: dict[str, object] = {
         "rule": name,
         "kind": "fusion",
         "summary": pair.said.get("summary", f"Compute `{short[0]}` as `{short[1]}`."),

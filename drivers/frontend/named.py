@@ -99,13 +99,13 @@ class Subject:
 
     model: torch.nn.Module | None = None
     exported: torch.export.ExportedProgram | None = None
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    args: tuple[object, ...] = ()
+    kwargs: dict[str, object] = field(default_factory=dict)
 
 
 @contextmanager
 def resolved(
-    name: Name, arguments: Mapping[str, Any], inputs: Sequence[str], seed: int
+    name: Name, arguments: Mapping[str, object], inputs: Sequence[str], seed: int
 ) -> Iterator[Subject]:
     """The subject that ``name`` stands for; what a file brought along is gone afterwards.
 
@@ -214,7 +214,7 @@ def _lookup(module: ModuleType, name: Name) -> Any:
     return found
 
 
-def _made(named: Any, name: Name, arguments: Mapping[str, Any]) -> Any:
+def _made(named: object, name: Name, arguments: Mapping[str, object]) -> Any:
     """What the class or function makes; a module as it is."""
     import torch
 
@@ -234,7 +234,7 @@ def _made(named: Any, name: Name, arguments: Mapping[str, Any]) -> Any:
         return (_of_transformers(named) or named)(**arguments)
 
 
-def _of_transformers(named: Any) -> Callable[..., Any] | None:
+def _of_transformers(named: object) -> Callable[..., Any] | None:
     """How a model or configuration class of transformers becomes a model with random weights.
 
     Its arguments are the configuration's. Without ``use_cache=true`` a decoder answers with logits
@@ -254,7 +254,7 @@ def _of_transformers(named: Any) -> Callable[..., Any] | None:
     if config is None:  # an abstract class says itself what it lacks
         return None
 
-    def make(**arguments: Any) -> Any:
+    def make(**arguments: object) -> Any:
         settings = config(**arguments)
         if "use_cache" not in arguments:
             settings.use_cache = False
@@ -264,7 +264,7 @@ def _of_transformers(named: Any) -> Callable[..., Any] | None:
 
 
 def _subject(
-    made: Any, named: Any, module: ModuleType, name: Name, inputs: Sequence[str]
+    made: object, named: object, module: ModuleType, name: Name, inputs: Sequence[str]
 ) -> Subject:
     import torch
 

@@ -350,9 +350,9 @@ def _dynamic_shapes(
         return None
     import torch
 
-    dims: dict[str, Any] = {}
+    dims: dict[str, object] = {}
     bounds: dict[str, tuple[int | None, int | None]] = {}
-    per_leaf: list[dict[int, Any]] = [{} for _ in leaves]
+    per_leaf: list[dict[int, object]] = [{} for _ in leaves]
     for one in dynamic:
         if one.argument >= len(leaves) or one.dim >= leaves[one.argument].dim():
             known = ", ".join(f"a{i}: {list(leaf.shape)}" for i, leaf in enumerate(leaves))
@@ -401,7 +401,7 @@ def decomposed(exported: torch.export.ExportedProgram) -> torch.export.ExportedP
 
 
 def check_inputs_survived(
-    spec: str, exported: torch.export.ExportedProgram, leaves: Sequence[Any]
+    spec: str, exported: torch.export.ExportedProgram, leaves: Sequence[torch.Tensor]
 ) -> None:
     """Refuse a program that holds its example inputs as constants.
 
@@ -436,7 +436,7 @@ def _golden_results(
 
     # A run may update buffers, and the program's are the old ones. Parameters are shared: a
     # second copy of them would not fit where the first one barely does.
-    shared: dict[int, Any] = {id(p): p for p in model.parameters()}
+    shared: dict[int, object] = {id(p): p for p in model.parameters()}
     ours = copy.deepcopy(model, shared)
     cloned = [tensor.clone() for tensor in model.tensors]
     with name.blaming("running the model"), torch.no_grad():

@@ -29,7 +29,7 @@ class NotTensorsError(ValueError):
     """A value that is neither a tensor nor a constant, nor holds such values in a known way."""
 
 
-def _parts(value: Any) -> list[tuple[str, Any]] | None:
+def _parts(value: object) -> list[tuple[str, object]] | None:
     """The parts of a container with how they are reached from it; None: no container."""
     if isinstance(value, Mapping):
         return [(f"[{key!r}]", part) for key, part in value.items()]
@@ -46,7 +46,7 @@ def _parts(value: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
     parts = _parts(value)
     if parts is None:
         yield path, value
@@ -55,7 +55,7 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(part, path + step)
 
 
-def tensors_in(value: Any, name: str) -> tuple[list[torch.Tensor], list[str]]:
+def tensors_in(value: object, name: str) -> tuple[list[torch.Tensor], list[str]]:
     """The tensors of a nested value in order, and the places of numbers and strings beside them.
 
     ``name`` is what places begin with. Raises :class:`NotTensorsError` for anything else.
@@ -72,7 +72,7 @@ def tensors_in(value: Any, name: str) -> tuple[list[torch.Tensor], list[str]]:
     return tensors, constants
 
 
-def _with_tensors(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
+def _with_tensors(value: object, tensors: Iterator[torch.Tensor]) -> Any:
     """``value`` with its tensors exchanged, in order."""
     if isinstance(value, torch.Tensor):
         return next(tensors)
@@ -104,7 +104,7 @@ class Flat(torch.nn.Module):
     PREFIX = "program."
 
     def __init__(
-        self, program: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, program: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]
     ) -> None:
         super().__init__()
         self.program = program
@@ -120,18 +120,18 @@ class Flat(torch.nn.Module):
         return tuple(results)
 
 
-def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+def to_numpy(tensor: torch.Tensor) -> runtime.Array:
     """A copy; bfloat16 as uint16 and 8-bit floats as uint8: their bits."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     if plain.dtype == torch.bfloat16:
         plain = plain.view(torch.uint16)
     elif plain.is_floating_point() and plain.element_size() == 1:
         plain = plain.view(torch.uint8)
-    array: np.ndarray[Any, Any] = plain.numpy().copy()
+    array: runtime.Array = plain.numpy().copy()
     return array
 
 
-def to_torch(array: np.ndarray[Any, Any]) -> torch.Tensor:
+def to_torch(array: runtime.Array) -> torch.Tensor:
     """An array, also of ml_dtypes, as a tensor."""
     name = array.dtype.name
     if name.startswith(("bfloat16", "float8")):
@@ -151,8 +151,8 @@ def from_command_line(texts: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, 
     floats from the normal distribution, integers and bools from 0 and 1, by torch's seed. Numbers,
     ``true``, ``false`` and ``null`` are Python's. Raises MlirulesError.
     """
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
+    args: list[object] = []
+    kwargs: dict[str, object] = {}
     for text in texts:
         named = _NAMED.fullmatch(text)
         if named is None or named[1] in runtime.DTYPES:
@@ -166,7 +166,7 @@ def from_command_line(texts: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, 
     return tuple(args), kwargs
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     constants = {"true": True, "false": False, "null": None, "none": None}
     if text.lower() in constants:
         return constants[text.lower()]

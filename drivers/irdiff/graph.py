@@ -10,7 +10,6 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
@@ -151,9 +150,9 @@ class Program:
         self.blobs = _blob_digests(text)
         module = compiler.parse(text, path, compiler.context())
         self.ops: list[Op] = []
-        self._texts: dict[Any, str] = {}
-        self._types: dict[Any, str] = {}
-        self._values: dict[Any, Value] = {}
+        self._texts: dict[ir.Attribute, str] = {}
+        self._types: dict[ir.Type, str] = {}
+        self._values: dict[ir.Value, Value] = {}
         self._state = ir.AsmState(module.operation)
         self.root = self._op(module.operation, None, 0)
         self._values.clear()
@@ -169,12 +168,8 @@ class Program:
 
     # -- reading
 
-    def _op(self, op: Any, parent: Block | None, depth: int) -> Op:
-        attributes: dict[str, str] = {}
-        for name in op.attributes:
-            # The bindings iterate over names in this release; a NamedAttribute in others.
-            key = name if isinstance(name, str) else name.name
-            attributes[key] = self._text(op.attributes[key])
+    def _op(self, op: ir.Operation, parent: Block | None, depth: int) -> Op:
+        attributes = {key: self._text(value) for key, value in op.attributes.items()}
         symbol = attributes.get("sym_name", "").strip('"')
         name = op.name
         read = [self._values.get(value) for value in op.operands]
@@ -208,11 +203,11 @@ class Program:
             made.regions.append(self._region(region, made, n, depth + 1))
         return made
 
-    def _region(self, region: Any, op: Op, number: int, depth: int) -> Region:
+    def _region(self, region: ir.Region, op: Op, number: int, depth: int) -> Region:
         made = Region(op, number)
         blocks = list(region.blocks)
         order = _reverse_post_order(blocks) if len(blocks) > 1 else blocks
-        known: dict[Any, Block] = {}
+        known: dict[ir.Block, Block] = {}
         for n, block in enumerate(order):
             known[block] = Block(made, n)
             made.blocks.append(known[block])
@@ -254,7 +249,7 @@ class Program:
         for n, op in enumerate(ops, first):
             op.number = n
 
-    def _text(self, attribute: Any) -> str:
+    def _text(self, attribute: ir.Attribute) -> str:
         found = self._texts.get(attribute)
         if found is None:
             found = str(attribute)
@@ -270,13 +265,13 @@ class Program:
             self._texts[attribute] = found
         return found
 
-    def _type(self, type_: Any) -> str:
+    def _type(self, type_: ir.Type) -> str:
         found = self._types.get(type_)
         if found is None:
             found = self._types[type_] = str(type_)
         return found
 
-    def _location(self, location: Any) -> str:
+    def _location(self, location: ir.Location) -> str:
         text = str(location).removeprefix("loc(").removesuffix(")")
         # A program that was parsed from text is called "-".
         return text.replace('"-"', self.path).replace('"', "")
@@ -288,8 +283,8 @@ class Program:
         again = compiler.parse(printed, self.path, compiler.context())
         starts: list[int] = []
         for inner in (again.operation, *ops_below(again.operation)):
-            found = re.search(r'"?:(\d+):\d+', str(inner.location))
-            starts.append(int(found[1]) - 1 if found else -1)
+            place = inner.location
+            starts.append(place.start_line - 1 if isinstance(place, ir.FileLineColLoc) else -1)
         for op, start in zip(self.ops, starts, strict=True):
             op.first = start
         self.root.first, self.root.end = 0, len(self.lines)
@@ -346,11 +341,11 @@ def _outside(value: Value, region: Region) -> bool:
     return True
 
 
-def _reverse_post_order(blocks: list[Any]) -> list[Any]:
+def _reverse_post_order(blocks: list[ir.Block]) -> list[ir.Block]:
     """Blocks with every definition before its uses; blocks that nothing reaches come last."""
-    out: list[Any] = []
-    seen: set[Any] = set()
-    work: list[tuple[Any, bool]] = [(blocks[0], False)]
+    out: list[ir.Block] = []
+    seen: set[ir.Block] = set()
+    work: list[tuple[ir.Block, bool]] = [(blocks[0], False)]
     while work:
         block, done = work.pop()
         if done:

@@ -10,9 +10,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
-__all__ = ["ir", "passmanager", "rewrite"]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["Op", "ir", "passmanager", "rewrite"]
 
 
 @contextmanager
@@ -43,8 +46,10 @@ def _register_builders() -> None:
         ir.register_attribute_builder(name)(_dense(dtype, type_of))
 
 
-def _dense(dtype: str, type_of: Callable[[], Any]) -> Callable[[Any, Any], Any]:
-    def build(values: Any, context: Any) -> Any:
+def _dense(
+    dtype: str, type_of: Callable[[], ir.Type]
+) -> Callable[[npt.ArrayLike, ir.Context], ir.Attribute]:
+    def build(values: npt.ArrayLike, context: ir.Context) -> ir.Attribute:
         import numpy as np
         from iree.compiler import ir
 
@@ -56,6 +61,9 @@ def _dense(dtype: str, type_of: Callable[[], Any]) -> Callable[[Any, Any], Any]:
 
 with _numpy_away():
     from iree.compiler import ir, passmanager, rewrite
+
+#: An op, or the view that the bindings have of it by its name: the two are equal, as keys too.
+Op: TypeAlias = ir.Operation | ir.OpView
 
 from mlirules.drivers.iree import dialects  # noqa: E402 - it imports the bindings as well
 

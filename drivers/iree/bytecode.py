@@ -12,11 +12,13 @@ import functools
 import mmap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from mlirules.drivers.iree.bindings import ir
 
 __all__ = ["MAGIC", "is_aligned", "is_mapped", "parse", "parse_file", "resource_name", "resources"]
+
+_Bytes: TypeAlias = bytes | mmap.mmap
 
 #: How MLIR bytecode begins.
 MAGIC = b"ML\xefR"
@@ -34,21 +36,25 @@ def is_mapped(size: int) -> bool:
 
 
 def is_aligned(data: bytes) -> bool:
-    """Whether bytecode asks for an address; what cannot be read does not."""
+    """Whether bytecode asks for an address; what cannot be read does not.
+
+    Weights do. Their section says so but where it happens to begin at such a place in the file.
+    """
     try:
         at = _number(data, len(MAGIC))[1]
         at = data.index(b"\0", at) + 1  # who wrote it
         while at < len(data):
-            if data[at] & _ALIGNED:
-                return True
+            section = data[at]
             length, at = _number(data, at + 1)
+            if section & _ALIGNED or (section == _RESOURCES and length):
+                return True
             at += length
     except (IndexError, ValueError):
         pass
     return False
 
 
-def _number(data: bytes, at: int) -> tuple[int, int]:
+def _number(data: _Bytes, at: int) -> tuple[int, int]:
     """MLIR's numbers of variable length: the zeros at the end of the first byte tell the bytes."""
     first = data[at]
     if first & 1:
@@ -79,7 +85,7 @@ def resources(path: str | Path) -> Mapping[str, memoryview]:
         return {}
 
 
-def _resources(data: Any, whole: memoryview) -> Iterator[tuple[str, memoryview]]:
+def _resources(data: _Bytes, whole: memoryview) -> Iterator[tuple[str, memoryview]]:
     sections = dict(_sections(data))
     if _RESOURCE_PLACES not in sections or _RESOURCES not in sections:
         return
@@ -101,7 +107,7 @@ def _resources(data: Any, whole: memoryview) -> Iterator[tuple[str, memoryview]]
             entry += size
 
 
-def _sections(data: Any) -> Iterator[tuple[int, tuple[int, int]]]:
+def _sections(data: _Bytes) -> Iterator[tuple[int, tuple[int, int]]]:
     """The sections' numbers, and where each begins and ends."""
     at = _number(data, len(MAGIC))[1]
     at = data.find(b"\0", at) + 1  # who wrote it
@@ -115,7 +121,7 @@ def _sections(data: Any) -> Iterator[tuple[int, tuple[int, int]]]:
         at += length
 
 
-def _strings(data: Any, at: int, end: int) -> list[str]:
+def _strings(data: _Bytes, at: int, end: int) -> list[str]:
     """The strings of a file: their lengths come last one first, before their bytes."""
     count, at = _number(data, at)
     lengths = []
@@ -136,15 +142,20 @@ def resource_name(printed: str) -> str:
     return inner[1:-1] if inner.startswith('"') else inner
 
 
-def parse(data: bytes, context: Any) -> Any:
+def parse(data: bytes, context: ir.Context) -> ir.Module:
     """The module in ``data``. Raises MLIRError."""
     if is_aligned(data):
         space = ctypes.create_string_buffer(len(data) + _ALIGNMENT)
         start = ctypes.addressof(space)
         start += -start % _ALIGNMENT
         ctypes.memmove(start, data, len(data))
-        # What is wrong is told below, as an error of the bindings.
-        quiet = context.attach_diagnostic_handler(lambda _said: True)
+        faults: list[ir.DiagnosticInfo] = []
+
+        def told(diagnostic: ir.Diagnostic) -> bool:
+            faults.append(ir.DiagnosticInfo(diagnostic))
+            return True
+
+        quiet = context.attach_diagnostic_handler(told)
         try:
             made = _library().mlirModuleCreateParse(_pointer(context), _Text(start, len(data)))
         finally:
@@ -154,10 +165,19 @@ def parse(data: bytes, context: Any) -> Any:
             capsule.restype = ctypes.py_object
             capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
             return ir.Module._CAPICreate(capsule(made.pointer, _MODULE, None))
+        raise _error(faults)
     return ir.Module.parse(data, context)
 
 
-def parse_file(path: str | Path, context: Any) -> Any:
+def _error(faults: list[ir.DiagnosticInfo]) -> ir.MLIRError:
+    """What the bindings raise of a program that they cannot parse."""
+    said = [f"error: {str(fault.location)[4:-1]}: {fault.message}" for fault in faults]
+    error = ir.MLIRError("\n".join(["Unable to parse module assembly:", *said]))
+    vars(error).update(_message="Unable to parse module assembly", _error_diagnostics=faults)
+    return error
+
+
+def parse_file(path: str | Path, context: ir.Context) -> ir.Module:
     """The module in a file, whose weights are mapped where that can be. Raises MLIRError."""
     path = Path(path)
     if is_mapped(path.stat().st_size):
@@ -188,14 +208,14 @@ def _library() -> ctypes.CDLL:
     return found
 
 
-def _name(held: Any) -> bytes:
+def _name(held: ir.Context) -> bytes:
     told = ctypes.pythonapi.PyCapsule_GetName
     told.restype = ctypes.c_char_p
     told.argtypes = [ctypes.py_object]
     return bytes(told(held._CAPIPtr))
 
 
-def _pointer(held: Any) -> _Handle:
+def _pointer(held: ir.Context) -> _Handle:
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype = ctypes.c_void_p
     get.argtypes = [ctypes.py_object, ctypes.c_char_p]

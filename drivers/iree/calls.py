@@ -14,21 +14,20 @@ import math
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from iree.runtime import _binding, get_device
 from iree.runtime.array_interop import map_dtype_to_element_type
 
-from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree import runtime, threads
+from mlirules.drivers.iree.runtime import Array
 from mlirules.language.faults import MlirulesError
 
 __all__ = ["ALIGNMENT", "HOST", "Loaded", "Value"]
 
-Array = npt.NDArray[Any]
 #: A buffer on a device.
-Value = Any
+Value: TypeAlias = _binding.HalBufferView
 
 #: Where a tensor's memory must begin for a program to read it in place, in bytes.
 ALIGNMENT = 64
@@ -37,6 +36,13 @@ _VIEW = _binding.HalBufferView
 
 #: The host as DLPack writes it: the kind of device, and which of them.
 HOST = (1, 0)
+
+
+def _element_type(dtype: np.dtype[Any]) -> _binding.HalElementType:
+    element = map_dtype_to_element_type(dtype)
+    if element is None:
+        raise MlirulesError.at("<call>", f"no device holds {dtype} arrays", code="inputs")
+    return element
 
 
 class Loaded:
@@ -63,10 +69,11 @@ class Loaded:
         # Whoever keeps a program until Python ends is told of a leak by the bindings, at length.
         _binding.disable_leak_checker()
         with runtime.run_errors():
+            threads.prepare()
             self._device = device = get_device(uri)
             # Said once: each costs a look-up in every call.
-            self.of_capsule: Callable[[Any], Value] = device.from_dlpack_capsule
-            self.to_capsule: Callable[[Any, int, int], Any] = device.create_dlpack_capsule
+            self.of_capsule: Callable[[object], Value] = device.from_dlpack_capsule
+            self.to_capsule: Callable[[Value, int, int], object] = device.create_dlpack_capsule
             self._plain = all(kind == "r" for kind in self.entry.arguments + self.entry.results)
             self._takes = len(self.entry.arguments)
             self._gives = len(self.entry.results)
@@ -87,9 +94,7 @@ class Loaded:
 
     def of_array(self, array: Array) -> Value:
         """A numpy array, where it lies if the device can read it there, else a copy."""
-        element = map_dtype_to_element_type(array.dtype)
-        if element is None:
-            raise MlirulesError.at("<call>", f"no device holds {array.dtype} arrays", code="inputs")
+        element = _element_type(array.dtype)
         dense = np.asarray(array, order="C")
         shared = self.shares_memory and dense.nbytes and dense.ctypes.data % ALIGNMENT == 0
         if not shared or not dense.flags.writeable:
@@ -108,17 +113,16 @@ class Loaded:
 
     def reinterpreted(self, value: Value, dtype: np.dtype[Any]) -> Value:
         """A value's bits as elements of another type of the same size."""
-        element = map_dtype_to_element_type(dtype)
+        element = _element_type(dtype)
         return _binding.HalBufferView(value.get_buffer(), value.shape, int(element))
 
-    def capsule(self, value: Value) -> Any:
+    def capsule(self, value: Value) -> object:
         """A result as a DLPack capsule of host memory, which keeps it alive."""
         return self.to_capsule(value, *HOST)
 
     def dtype(self, value: Value) -> np.dtype[Any]:
         """The type of a value's elements."""
-        found: np.dtype[Any] = _binding.HalElementType.map_to_dtype(value.element_type)
-        return np.dtype(found)
+        return np.dtype(_binding.HalElementType.map_to_dtype(value.element_type))
 
     def array(self, value: Value) -> Array:
         """A result as a numpy array, over the device's memory where the host sees it."""
@@ -128,8 +132,7 @@ class Loaded:
         shape = list(value.shape)
         if not math.prod(shape):
             return np.empty(shape, dtype)
-        mapped: Array = value.map().asarray(shape, dtype)
-        return mapped
+        return value.map().asarray(shape, dtype)
 
     def of_weights(self, address: int) -> bool:
         """Whether an address lies in the memory of the mapped weights."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import os
 import re
 import sys
@@ -16,10 +15,10 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from mlirules.drivers.iree import bytecode, program, tools
-from mlirules.drivers.iree.bindings import ir, passmanager, rewrite
+from mlirules.drivers.iree.bindings import Op, ir, passmanager, rewrite
 from mlirules.drivers.iree.diagnostics import (
     STDIN,
     CompileError,
@@ -47,11 +46,15 @@ from mlirules.drivers.iree.tools import run_tool
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.language.faults import Fault, MlirulesError, did_you_mean
 
+if TYPE_CHECKING:
+    from iree.compiler.api import Session
+
 __all__ = [
     "PHASES",
     "WHOLE_BUFFERS",
     "CompileError",
     "Job",
+    "Op",
     "PassManager",
     "Program",
     "Source",
@@ -432,8 +435,12 @@ def compile_here(
     return vmfb
 
 
-def _embedding_api() -> Any:
-    return importlib.import_module("iree.compiler.api")  # initialises a compiler: when needed only
+def _session_of(flags: tuple[str, ...]) -> Session:
+    from iree.compiler import api  # initialises a compiler: when needed only
+
+    session = api.Session()
+    session.set_flags(*flags)
+    return session
 
 
 @functools.lru_cache(maxsize=32)
@@ -441,17 +448,15 @@ def _for_a_session(flags: tuple[str, ...]) -> bool:
     """Whether no flag is one of those that exist once in a process, unknown to a session."""
     with _stderr_captured():
         try:
-            _embedding_api().Session().set_flags(*flags)
+            _session_of(flags)
         except ValueError as error:
             return "option not found" not in str(error)
     return True
 
 
 @functools.lru_cache(maxsize=8)
-def _session(flags: tuple[str, ...]) -> Any:
-    session = _embedding_api().Session()
-    session.set_flags(*flags)
-    return session
+def _session(flags: tuple[str, ...]) -> Session:
+    return _session_of(flags)
 
 
 def single_threaded() -> None:
@@ -460,11 +465,14 @@ def single_threaded() -> None:
     To be called once, before the first compilation; worth it where several workers share the
     cores.
     """
-    _embedding_api()._initializeGlobalCL("mlirules", "--mlir-disable-threading")
+    from iree.compiler import api
+
+    api._initializeGlobalCL("mlirules", "--mlir-disable-threading")
 
 
-def _invoke(session: Any, text: str) -> bytes | None:
-    api = _embedding_api()
+def _invoke(session: Session, text: str) -> bytes | None:
+    from iree.compiler import api
+
     source = api.Source.wrap_buffer(session, text.encode() + b"\0", buffer_name=STDIN)
     invocation = session.invocation()
     try:
@@ -550,7 +558,7 @@ def _check_flags(target: Target, flags: Sequence[str]) -> None:
 # ---------------------------------------------------------------- what the compiler printed
 
 
-def indexing_maps(op: ir.Operation) -> list[Any] | None:
+def indexing_maps(op: ir.Operation) -> list[ir.AffineMap] | None:
     """The indexing maps of a structured op (named or generic), or None for other ops."""
     from iree.compiler._mlir_libs import _mlirDialectsLinalg as linalg
 
@@ -562,14 +570,14 @@ def is_contraction(op: ir.Operation) -> bool:
     """Whether a linalg op, named or generic, is a contraction."""
     from iree.compiler._mlir_libs import _mlirDialectsLinalg as linalg
 
-    return bool(linalg.isa_contraction_op(op))
+    return linalg.isa_contraction_op(op)
 
 
 def is_convolution(op: ir.Operation) -> bool:
     """Whether a linalg op, named or generic, is a convolution."""
     from iree.compiler._mlir_libs import _mlirDialectsLinalg as linalg
 
-    return bool(linalg.isa_convolution_op(op))
+    return linalg.isa_convolution_op(op)
 
 
 def constraints_of(module: ir.Module) -> Iterator[ir.Operation]:
@@ -584,4 +592,4 @@ def smtlib(op: ir.Operation) -> str:
     """What an op of :func:`constraints_of` states, as SMT-LIB text."""
     from iree.compiler.dialects import iree_codegen
 
-    return str(iree_codegen.convert_constraints_op_to_smtlib(op))
+    return iree_codegen.convert_constraints_op_to_smtlib(op)

@@ -9,16 +9,23 @@ stands.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
 
 from mlirules.drivers.iree.compiler import context, ir
 from mlirules.drivers.iree.program import constant_results, function_of
 from mlirules.drivers.iree.runtime import SCOPE
+from mlirules.generator.lowering.values import tensor_of_type
 from mlirules.language.faults import MlirulesError
+from mlirules.language.values import Dyn
+
+if TYPE_CHECKING:
+    import torch
+    from iree.compiler.extras.fx_importer import FxImporterHooks, GraphNodeImporter, InputInfo
 
 __all__ = ["Program", "fx_import", "import_graph"]
 
@@ -36,7 +43,7 @@ class Program:
     """
 
     module: ir.Module
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     @property
     def ops(self) -> Counter[str]:
@@ -55,7 +62,10 @@ class Program:
 
 
 def fx_import(
-    exported: Any, function: str = "main", external: bool = False, prefix: str = ""
+    exported: torch.export.ExportedProgram,
+    function: str = "main",
+    external: bool = False,
+    prefix: str = "",
 ) -> Program:
     """The torch-dialect program of a ``torch.export.ExportedProgram``, which is used up.
 
@@ -68,14 +78,15 @@ def fx_import(
 
     names = _freeze(exported, prefix)
     _tensors_only(exported)
-    hooks = _external_values(names) if external else None
+    parameters: dict[str, npt.NDArray[Any]] = {}
+    hooks = _external_values(names, parameters) if external else None
     importer = FxImporter(context=context(), hooks=hooks)
     importer.import_graph_module(exported.graph_module, func_name=function)
-    return Program(importer.module, hooks.parameters if hooks is not None else {})
+    return Program(importer.module, parameters)
 
 
 def import_graph(
-    graph_module: Any, held: Mapping[int, str], function: str = "main"
+    graph_module: torch.fx.GraphModule, held: Mapping[int, str], function: str = "main"
 ) -> tuple[ir.Module, frozenset[int]]:
     """The torch-dialect module of a functional graph of ATen ops, whose nodes say their values.
 
@@ -93,7 +104,7 @@ def import_graph(
     return module, constant_results(module, function)
 
 
-def _hold(module: ir.Module, function: Any, held: Mapping[int, str]) -> None:
+def _hold(module: ir.Module, function: ir.Operation, held: Mapping[int, str]) -> None:
     """Make weights of some arguments."""
     block = function.regions[0].blocks[0]
     with module.context, ir.Location.unknown(module.context):
@@ -127,22 +138,20 @@ def _hold(module: ir.Module, function: Any, held: Mapping[int, str]) -> None:
         )
 
 
-def _builtin_tensor(type_: Any) -> ir.Type:
+def _builtin_tensor(type_: ir.Type) -> ir.Type:
     """The builtin tensor type of a torch tensor's: that has no signs."""
-    found = re.fullmatch(r"!torch\.vtensor<\[(?P<sizes>[\d,]*)\],(?P<element>.+)>", str(type_))
-    if found is None:
+    found = tensor_of_type("", str(type_))
+    if found is None or not found.torch or any(isinstance(d, Dyn) for d in found.dims or ()):
         raise MlirulesError.at(
             "<program>",
             f"a weight of type {type_} cannot be kept outside the program",
             code="weight-type",
             suggestion="import without --externalize",
         )
-    sizes = "".join(f"{size}x" for size in found["sizes"].split(",") if size)
-    element = re.sub(r"^[su]i(\d+)$", r"i\1", found["element"])
-    return ir.Type.parse(f"tensor<{sizes}{element}>")
+    return ir.Type.parse(found.builtin_type())
 
 
-def _freeze(exported: Any, prefix: str) -> dict[int, str]:
+def _freeze(exported: torch.export.ExportedProgram, prefix: str) -> dict[int, str]:
     """Replace the placeholders of parameters, buffers and constants by attributes of the graph.
 
     The result names the values, by their identity.
@@ -174,7 +183,7 @@ def _freeze(exported: Any, prefix: str) -> dict[int, str]:
     return names
 
 
-def _tensors_only(exported: Any) -> None:
+def _tensors_only(exported: torch.export.ExportedProgram) -> None:
     """Drop arguments and results that are constants of the program."""
     import torch
 
@@ -192,19 +201,24 @@ def _tensors_only(exported: Any) -> None:
     output.args = (kept,)
 
 
-def _external_values(names: Mapping[int, str]) -> Any:
-    """Importer hooks that load large values by name."""
+def _external_values(
+    names: Mapping[int, str], parameters: dict[str, npt.NDArray[Any]]
+) -> FxImporterHooks:
+    """Importer hooks that load large values by name, and put them into ``parameters``."""
     import ml_dtypes
     import torch
     from iree.compiler.extras.fx_importer import FxImporterHooks, create_mlir_tensor_type
 
-    # The compiler package has no types for its importer, so that the base class is Any.
-    class External(FxImporterHooks):  # type: ignore[misc]
+    class External(FxImporterHooks):
         def __init__(self) -> None:
-            self.parameters: dict[str, Any] = {}
-            self._symbols: dict[int, tuple[str, Any]] = {}
+            self._symbols: dict[int, tuple[str, ir.Type]] = {}
 
-        def resolve_literal(self, gni: Any, literal: Any, info: Any) -> Any:  # noqa: ARG002
+        def resolve_literal(
+            self,
+            gni: GraphNodeImporter,
+            literal: object,
+            info: InputInfo | None,  # noqa: ARG002
+        ) -> ir.Value | None:
             if not isinstance(literal, torch.Tensor) or id(literal) not in names:
                 return None
             if literal.nbytes < _LARGE or not (literal.is_floating_point() or literal.is_complex()):
@@ -223,7 +237,7 @@ def _external_values(names: Mapping[int, str]) -> Any:
                 operands=[load.result],
             ).result
 
-        def _declare(self, gni: Any, tensor: Any) -> tuple[str, Any]:
+        def _declare(self, gni: GraphNodeImporter, tensor: torch.Tensor) -> tuple[str, ir.Type]:
             name, symbol = names[id(tensor)], f"parameter_{len(self._symbols)}"
             type_ = create_mlir_tensor_type(tensor)
             # Written as text: the bindings know nothing of the util and stream dialects.
@@ -237,14 +251,12 @@ def _external_values(names: Mapping[int, str]) -> Any:
             )
             plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
             if plain.dtype == torch.bfloat16:
-                self.parameters[name] = plain.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+                parameters[name] = plain.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
             elif plain.element_size() == 1:
                 kind = str(plain.dtype).removeprefix("torch.")
-                self.parameters[name] = (
-                    plain.view(torch.uint8).numpy().view(getattr(ml_dtypes, kind))
-                )
+                parameters[name] = plain.view(torch.uint8).numpy().view(getattr(ml_dtypes, kind))
             else:
-                self.parameters[name] = plain.numpy()
+                parameters[name] = plain.numpy()
             return symbol, type_
 
     return External()

@@ -37,7 +37,9 @@ def evaluate(module: ir.Module, blobs: Mapping[str, memoryview]) -> bool:
     not known is left as it was; what loads weights from an archive stays an initializer.
     """
     top = [op.operation for op in module.body.operations]
-    globals_ = {op.attributes["sym_name"].value: op for op in top if op.name == "util.global"}
+    globals_ = {
+        ir.StringAttr(op.attributes["sym_name"]).value: op for op in top if op.name == "util.global"
+    }
     known: dict[str, _Value] = {}
     done: list[Any] = []
     with module.context, ir.Location.unknown():
@@ -104,10 +106,10 @@ def _stored(
             case "arith.constant":
                 values[op.results[0]] = _constant(op.attributes["value"], op.results[0].type)
             case "util.global.load":
-                name = op.attributes["global"].value
+                name = ir.FlatSymbolRefAttr(op.attributes["global"]).value
                 values[op.results[0]] = known[name] if name in known else _initial(globals_[name])
             case "util.global.store":
-                name = op.attributes["global"].value
+                name = ir.FlatSymbolRefAttr(op.attributes["global"]).value
                 if "is_mutable" in globals_[name].attributes or name in stored or name in known:
                     raise Unknown("a global that changes")
                 stored[name] = values[op.operands[0]]
@@ -146,7 +148,7 @@ def _elements(attribute: Any, blobs: Mapping[str, memoryview]) -> Array:
     dtype, shape = dtype_of(type_.element_type), tuple(type_.shape)
     if isinstance(attribute, ir.DenseElementsAttr):
         if attribute.is_splat:
-            value = attribute.get_splat_value()
+            value: Any = attribute.get_splat_value()
             return np.broadcast_to(np.asarray(value.value).astype(dtype), shape)
         try:
             return np.array(attribute).astype(dtype, copy=False).reshape(shape)

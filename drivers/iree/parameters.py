@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree.bindings import ir
 from mlirules.drivers.iree.weights import named
 from mlirules.language import outputs
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
@@ -34,7 +36,7 @@ _SAFETENSORS = {
 }
 
 
-def write_archive(path: str | Path, values: Mapping[str, Any]) -> None:
+def write_archive(path: str | Path, values: Mapping[str, npt.NDArray[Any]]) -> None:
     """Write numpy arrays under their names, whole or not at all, without a copy in memory.
 
     The suffix of ``path`` says the format. Raises MlirulesError.
@@ -54,8 +56,8 @@ def write_archive(path: str | Path, values: Mapping[str, Any]) -> None:
             _write_safetensors(str(name), values)
 
 
-def _write_safetensors(path: str, values: Mapping[str, Any]) -> None:
-    header: dict[str, Any] = {}
+def _write_safetensors(path: str, values: Mapping[str, npt.NDArray[Any]]) -> None:
+    header: dict[str, object] = {}
     # The format allows no gaps: what has a size of whole lines comes first, aligned.
     ordered = sorted(values.items(), key=lambda item: item[1].nbytes % _ALIGNMENT != 0)
     end = 0
@@ -74,7 +76,7 @@ def _write_safetensors(path: str, values: Mapping[str, Any]) -> None:
             array.reshape(-1).view(np.uint8).tofile(file)
 
 
-def _write_irpa(path: str, values: Mapping[str, Any]) -> None:
+def _write_irpa(path: str, values: Mapping[str, npt.NDArray[Any]]) -> None:
     from iree.runtime import ParameterIndex
 
     index = ParameterIndex()
@@ -83,7 +85,7 @@ def _write_irpa(path: str, values: Mapping[str, Any]) -> None:
     index.create_archive_file(path)
 
 
-def check(module: Any, archives: Sequence[str], path: str) -> None:
+def check(module: ir.Module, archives: Sequence[str], path: str) -> None:
     """Compare what a program loads by name with what archives ``[SCOPE=]FILE`` hold.
 
     Raises MlirulesError for each weight of ``path`` that is missing or of another size.

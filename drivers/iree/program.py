@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mlirules.drivers.iree import bytecode
 from mlirules.drivers.iree.bindings import ir
@@ -26,6 +25,7 @@ __all__ = [
     "constant_results",
     "entries",
     "entry",
+    "entry_points",
     "facts",
     "function_of",
     "inline_resources",
@@ -81,7 +81,7 @@ def of_bytecode(path: str | Path, context: ir.Context) -> ir.Module:
     return bytecode.parse_file(path, context)
 
 
-def operations(module: ir.Module, *, bodies: bool = False) -> Iterator[Any]:
+def operations(module: ir.Module, *, bodies: bool = False) -> Iterator[ir.Operation]:
     """All ops of a module in order, those in the bodies of structured ops only if asked for."""
     waiting = [_nested(module.operation)]
     while waiting:
@@ -96,7 +96,7 @@ def operations(module: ir.Module, *, bodies: bool = False) -> Iterator[Any]:
             waiting.pop()
 
 
-def _nested(op: Any) -> Iterator[Any]:
+def _nested(op: ir.Operation) -> Iterator[ir.OpView]:
     for region in op.regions:
         for block in region.blocks:
             yield from block.operations
@@ -143,7 +143,7 @@ def entries(module: ir.Module) -> Iterator[tuple[str, str]]:
             yield name, ", ".join(map(str, type_.inputs))
 
 
-def function_of(module: ir.Module, name: str) -> Any:
+def function_of(module: ir.Module, name: str) -> ir.Operation:
     """The function of that name. Raises KeyError."""
     for op in module.body.operations:
         inner = op.operation
@@ -157,8 +157,8 @@ def constant_results(module: ir.Module, function: str) -> frozenset[int]:
     blocks = list(function_of(module, function).regions[0].blocks)
     if len(blocks) != 1:
         return frozenset()
-    varying = set(blocks[0].arguments)
-    last: Any = None
+    varying: set[ir.Value] = set(blocks[0].arguments)
+    last = function_of(module, function)
     for op in blocks[0].operations:
         last = op.operation
         # What the ops of its regions use from outside is taken for used by the op.
@@ -168,7 +168,12 @@ def constant_results(module: ir.Module, function: str) -> frozenset[int]:
     return frozenset(i for i, value in enumerate(last.operands) if value not in varying)
 
 
-def _is_private(function: Any) -> bool:
+def entry_points(dispatch: ir.Operation) -> list[list[str]]:
+    """What a ``flow.dispatch`` may call, each as its executable's name and the function's in it."""
+    return [ir.SymbolRefAttr(a).value for a in ir.ArrayAttr(dispatch.attributes["entry_points"])]
+
+
+def _is_private(function: ir.Operation) -> bool:
     attributes = function.attributes
     visibility = "sym_visibility"
     return visibility in attributes and ir.StringAttr(attributes[visibility]).value == "private"
@@ -183,7 +188,7 @@ def inline_resources(module: ir.Module) -> None:
     IREE 3.13 widens: a resource stays as narrow as it was ("'arith.constant' op failed to verify
     that all of {value, result} have same type").
     """
-    found: dict[Any, list[Any]] = {}
+    found: dict[ir.Attribute, list[ir.Operation]] = {}
     for op in operations(module):
         if op.name != "torch.vtensor.literal":
             continue
@@ -208,17 +213,19 @@ def inline_resources(module: ir.Module) -> None:
             op.attributes["value"] = inlined
 
 
-def _unfit(type_: Any) -> bool:
+def _unfit(type_: ir.Type | None) -> bool:
     """Whether a resource of this type is to become a literal."""
-    element = getattr(type_, "element_type", None)
+    if not isinstance(type_, ir.ShapedType):
+        return False
+    element = type_.element_type
     if isinstance(element, ir.IntegerType):
         return not element.is_signless
     if not isinstance(element, ir.FloatType) or element.width >= 32:
         return False
-    return bool(math.prod(type_.shape) * element.width <= 8 * _FEW)
+    return math.prod(type_.shape) * element.width <= 8 * _FEW
 
 
-def is_resource(value: Any) -> bool:
+def is_resource(value: ir.Attribute) -> bool:
     """Whether an attribute is the name of bytes kept beside the program."""
     try:
         ir.DenseResourceElementsAttr(value)

@@ -29,6 +29,7 @@ import numpy.typing as npt
 from iree.runtime import _binding, get_device
 from iree.runtime.array_interop import map_dtype_to_element_type
 
+from mlirules.drivers.iree import threads
 from mlirules.drivers.iree.devices import Device, device_problem, devices, tool_path
 from mlirules.drivers.iree.executable import Entry, Executable, Place
 from mlirules.drivers.iree.targets import Target
@@ -189,19 +190,22 @@ def entries(vmfb: bytes) -> list[Entry]:
     return [_entry(name, module.lookup_function(name)) for name in _public(module)]
 
 
-def _public(module: Any) -> list[str]:
+def _public(module: _binding.VmModule) -> list[str]:
     """The exported functions without the compiler's own: initialiser and asynchronous twins."""
-    names: list[str] = module.function_names
-    return [name for name in names if not name.startswith("__") and not name.endswith("$async")]
+    return [
+        name
+        for name in module.function_names
+        if not name.startswith("__") and not name.endswith("$async")
+    ]
 
 
 @functools.cache
-def instance() -> Any:
+def instance() -> _binding.VmInstance:
     """The process's instance of the runtime's virtual machine."""
     return _binding.VmInstance()
 
 
-def _load(vmfb: bytes) -> Any:
+def _load(vmfb: bytes) -> _binding.VmModule:
     try:
         return _binding.VmModule.copy_buffer(instance(), vmfb)
     except (RuntimeError, ValueError) as error:
@@ -209,7 +213,9 @@ def _load(vmfb: bytes) -> Any:
         raise MlirulesError.at("<vmfb>", message, code="vmfb") from error
 
 
-def loaded_function(vmfb: bytes, function: str) -> tuple[Any, Any, Entry]:
+def loaded_function(
+    vmfb: bytes, function: str
+) -> tuple[_binding.VmModule, _binding.VmFunction, Entry]:
     """The module of a compiled program, one of its functions, and what that takes and gives.
 
     Raises MlirulesError when ``vmfb`` is no compiled program or has no such function.
@@ -224,10 +230,11 @@ def loaded_function(vmfb: bytes, function: str) -> tuple[Any, Any, Entry]:
             suggestion=did_you_mean(function, public) or "it has: " + ", ".join(public),
         )
     callee = module.lookup_function(function)
+    assert callee is not None  # it is public
     return module, callee, _entry(function, callee)
 
 
-def _entry(name: str, function: Any) -> Entry:
+def _entry(name: str, function: _binding.VmFunction | None) -> Entry:
     # The bindings show the calling convention in the repr only: `main(0rI_r)`.
     found = re.search(r"\(0(\w*?)(?:_(\w*))?\)", repr(function))
     if found is None:
@@ -251,7 +258,7 @@ def scoped(archive: str) -> str:
     return archive if "=" in archive else f"{SCOPE}={archive}"
 
 
-def _load_archive(index: Any, path: str) -> None:
+def _load_archive(index: _binding.ParameterIndex, path: str) -> None:
     if not Path(path).is_file():
         raise MlirulesError.at(path, "there is no such file", code="file")
     try:
@@ -265,7 +272,7 @@ def _load_archive(index: Any, path: str) -> None:
         ) from error
 
 
-def read_archive(path: str) -> dict[str, Any]:
+def read_archive(path: str) -> dict[str, _binding.ParameterIndexEntry]:
     """What an archive of weights holds by name, each with its ``length`` in bytes; not its values.
 
     Raises MlirulesError.
@@ -277,13 +284,13 @@ def read_archive(path: str) -> dict[str, Any]:
 
 def parameter_modules(
     parameters: Sequence[str], held: Mapping[str, Array] | None = None
-) -> list[Any]:
+) -> list[_binding.VmModule]:
     """The archives ``[SCOPE=]FILE`` as a module that programs load weights from; they are mapped.
 
     ``held`` are further ones of the scope :data:`SCOPE`, used where they lie in memory. Raises
     MlirulesError for a file that cannot be read.
     """
-    indices: dict[str, Any] = {}
+    indices: dict[str, _binding.ParameterIndex] = {}
     if held:
         index = indices[SCOPE] = _binding.ParameterIndex()
         for name, array in held.items():
@@ -321,6 +328,7 @@ class Program:
             )
         archives = parameter_modules(parameters)
         with run_errors():
+            threads.prepare()
             self._device = get_device(uri)
             hal = _binding.create_hal_module(instance(), self._device)
             self._context = _binding.VmContext(instance(), [hal, *archives, module])
@@ -328,7 +336,7 @@ class Program:
             for index, (kind, value) in enumerate(zip(self._entry.arguments, inputs, strict=True)):
                 _push(self._arguments, kind, value, self._device, index)
 
-    def __call__(self) -> Any:
+    def __call__(self) -> _binding.VmVariantList:
         """Run the function to its end; the results stay on the device. Raises RunError."""
         results = _binding.VmVariantList(len(self._entry.results))
         with run_errors():
@@ -370,7 +378,7 @@ def _first_line(error: Exception) -> str:
     return re.sub(r"^Error \w+ [\w ]+: ", "", text).strip()
 
 
-def _element_type(value: Array, index: int) -> Any:
+def _element_type(value: Array, index: int) -> _binding.HalElementType:
     element = map_dtype_to_element_type(value.dtype)
     if element is None:
         raise MlirulesError.at(
@@ -379,7 +387,13 @@ def _element_type(value: Array, index: int) -> Any:
     return element
 
 
-def _push(arguments: Any, kind: str, value: Array, device: Any, index: int) -> None:
+def _push(
+    arguments: _binding.VmVariantList,
+    kind: str,
+    value: Array,
+    device: _binding.HalDevice,
+    index: int,
+) -> None:
     if kind == "r":
         # ascontiguousarray would turn rank 0 into rank 1.
         view = device.allocator.allocate_buffer_copy(
@@ -407,13 +421,15 @@ def _push(arguments: Any, kind: str, value: Array, device: Any, index: int) -> N
         arguments.push_float(float(value.item()))
 
 
-def _pop(results: Any, index: int, kind: str, device: Any) -> Array:
+def _pop(
+    results: _binding.VmVariantList, index: int, kind: str, device: _binding.HalDevice
+) -> Array:
     if kind == "r":
         return read_view(results.get_as_object(index, _binding.HalBufferView), device)
     return np.asarray(results.get_variant(index), dtype=_SCALARS[kind])
 
 
-def read_view(view: Any, device: Any) -> Array:
+def read_view(view: _binding.HalBufferView, device: _binding.HalDevice) -> Array:
     """A copy of a device buffer.
 
     Through a staging buffer of the device's own: importing host memory, which the bindings'

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from iree.compiler import ir
 
 __all__ = ["SCALAR_BODIES", "children", "ops_below"]
 
@@ -11,7 +14,7 @@ __all__ = ["SCALAR_BODIES", "children", "ops_below"]
 SCALAR_BODIES = ("linalg.", "tensor.", "iree_linalg_ext.", "arith.", "math.")
 
 
-def children(operation: Any) -> Iterator[Any]:
+def children(operation: ir.Operation) -> Iterator[ir.Operation]:
     """The ops that stand directly in the regions of ``operation``, in the order of the text."""
     for region in operation.regions:
         for block in region.blocks:
@@ -19,7 +22,9 @@ def children(operation: Any) -> Iterator[Any]:
                 yield op.operation
 
 
-def ops_below(operation: Any, into: Callable[[Any], bool] | None = None) -> Iterator[Any]:
+def ops_below(
+    operation: ir.Operation, into: Callable[[ir.Operation], bool] | None = None
+) -> Iterator[ir.Operation]:
     """Every op below ``operation``, in the order of the text.
 
     ``into`` says whether to enter an op that has regions (default: every one). An op may be erased

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from mlirules.drivers.iree.compiler import ir
 
@@ -17,7 +16,7 @@ _NAMED = re.compile(
 _ELEMENTS = (ir.DenseElementsAttr, ir.DenseResourceElementsAttr)
 
 
-def named(module: Any) -> Iterator[re.Match[str]]:
+def named(module: ir.Module) -> Iterator[re.Match[str]]:
     """The ``scope``, ``name``, ``sizes`` and ``element`` of each weight that is loaded by name."""
     for op in module.body.operations:
         inner = op.operation

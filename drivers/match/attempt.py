@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mlirules.drivers.match.results import Around, Refusal
+from mlirules.drivers.iree.compiler import Op
+from mlirules.drivers.match.results import Around, Bound, Refusal
 from mlirules.drivers.match.rewrites import Rewrite
 from mlirules.language.notation import ast
 from mlirules.language.rule import Line, Rule
@@ -28,7 +29,7 @@ class Verdict:
 
     rewrite: Rewrite | None
     refusal: Refusal | None
-    env: dict[str, Any]
+    env: dict[str, object]
 
 
 @dataclass
@@ -37,10 +38,10 @@ class State:
 
     around: Around
     verdict: Verdict | None = None
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Bound] = field(default_factory=dict)
     lists: dict[str, list[str]] = field(default_factory=dict)
-    ops: dict[int, Any] = field(default_factory=dict)
-    inner: list[Any] = field(default_factory=list)
+    ops: dict[int, Op] = field(default_factory=dict)
+    inner: list[Op] = field(default_factory=list)
     symbols: dict[str, Any] = field(default_factory=dict)
     depth: int = 0
     # Explaining: what refuses is collected here, and the attempt goes on. None: the first one ends

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.attempt import PATTERN_HOLDS, State, Stop
@@ -46,7 +45,7 @@ class Beside:
     def others(
         self,
         left: list[int],
-        root: Any,
+        root: ir.Operation,
         state: State,
         swaps: tuple[bool, ...],
         refusals: list[Refusal],
@@ -77,20 +76,22 @@ class Beside:
             )
         )
 
-    def _candidates(self, pattern: OpPattern, root: Any, state: State) -> list[Any]:
+    def _candidates(
+        self, pattern: OpPattern, root: ir.Operation, state: State
+    ) -> list[ir.Operation]:
         """Ops beside the root that share an operand with what is bound, in program order.
 
         Of a value that very many ops read, the ops that read it last are looked at.
         """
         call = pattern.equation.call
         shared = [
-            (i, state.values[a.id])
-            for i, a in enumerate(call.args)
-            if isinstance(a, ast.Name) and a.id in state.values
+            value
+            for a in call.args
+            if isinstance(a, ast.Name) and isinstance(value := state.values.get(a.id), ir.Value)
         ]
         taken = list(state.ops.values())
-        out: list[Any] = []
-        for use in itertools.islice(shared[0][1].uses if shared else (), MAX_LOOKED_AT):
+        out: list[ir.Operation] = []
+        for use in itertools.islice(shared[0].uses if shared else (), MAX_LOOKED_AT):
             op = use.owner.operation
             if (
                 not self.rule.may_be(call.fn, op.name)
@@ -106,13 +107,13 @@ class Beside:
                     break
         return state.around.places.ordered(out)
 
-    def place(self, match: Match, root: Any, places: Places) -> None:
+    def place(self, match: Match, root: ir.Operation, places: Places) -> None:
         """Find where the rewrite goes: before the first op that it replaces.
 
         What it reads must stand there by then; constants can be brought there.
         """
         match.anchor = places.ordered([root, *match.others])[0]
-        moved: dict[Any, None] = {}
+        moved: dict[ir.Operation, None] = {}
         for argument in match.rewrite.lowered.arguments:
             value = match.values[argument.path]
             if isinstance(value, ir.Value) and not _brought(value, match.anchor, moved, places):
@@ -127,7 +128,9 @@ class Beside:
         match.moved = list(moved)
 
 
-def _brought(value: Any, anchor: Any, moved: dict[Any, None], places: Places) -> bool:
+def _brought(
+    value: ir.Value, anchor: ir.Operation, moved: dict[ir.Operation, None], places: Places
+) -> bool:
     """Whether a value stands before ``anchor``, or can; notes the ops to move there, in order."""
     left = [(value, False)]
     while left:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.language.functions import SIMPLE
 from mlirules.language.signs import SIGNED, UNSIGNED
 from mlirules.language.values import Arithmetic
@@ -64,11 +64,11 @@ class Node:
     """
 
     op: str
-    type: Any
+    type: ir.Type
     args: tuple[Node, ...] = ()
     value: Any = None
     #: The op itself.
-    source: Any = field(default=None, compare=False, repr=False)
+    source: Op | None = field(default=None, compare=False, repr=False)
 
     @property
     def kind(self) -> str:
@@ -78,9 +78,9 @@ class Node:
         return FLOAT if isinstance(self.type, ir.FloatType) else ""
 
 
-def body(block: Any) -> Node | None:
+def body(block: ir.Block) -> Node | None:
     """What a body yields; None where it is not a single expression of ops with one result."""
-    made: dict[Any, Node] = {
+    made: dict[ir.Value, Node] = {
         arg: Node("arg", arg.type, value=i) for i, arg in enumerate(block.arguments)
     }
     *operations, end = block.operations
@@ -93,7 +93,7 @@ def body(block: Any) -> Node | None:
     return _outside(yielded[0], made) if len(yielded) == 1 else None
 
 
-def _outside(value: Any, made: dict[Any, Node]) -> Node | None:
+def _outside(value: ir.Value, made: dict[ir.Value, Node]) -> Node | None:
     """A value of the body, or a constant from outside of it."""
     node = made.get(value)
     if node is None and not isinstance(value.owner, ir.Block):
@@ -101,7 +101,7 @@ def _outside(value: Any, made: dict[Any, Node]) -> Node | None:
     return node
 
 
-def _constant(op: Any) -> Node | None:
+def _constant(op: Op) -> Node | None:
     if op.name != "arith.constant":
         return None
     attribute = op.attributes["value"]
@@ -110,7 +110,7 @@ def _constant(op: Any) -> Node | None:
     return None
 
 
-def _node(op: Any, made: dict[Any, Node]) -> Node | None:
+def _node(op: ir.Operation, made: dict[ir.Value, Node]) -> Node | None:
     if op.name == "arith.constant":
         return _constant(op)
     if len(op.results) != 1:
@@ -128,7 +128,7 @@ def _node(op: Any, made: dict[Any, Node]) -> Node | None:
     if name in ("arith.cmpf", "arith.cmpi"):
         number = ir.IntegerAttr(op.attributes["predicate"]).value
         name += " " + (_CMPF if name == "arith.cmpf" else _CMPI)[number]
-    if "roundingmode" in op.attributes and op.attributes["roundingmode"].value:
+    if "roundingmode" in op.attributes and ir.IntegerAttr(op.attributes["roundingmode"]).value:
         name = f"{name} {op.attributes['roundingmode']}"  # not to the nearest: another function
     return Node(name, type_, tuple(args), source=op)
 
@@ -235,6 +235,7 @@ def arithmetic(node: Node, order: Sequence[int]) -> Arithmetic:
 
 def _step(part: Node) -> str:
     op = part.source
+    assert op is not None  # a leaf is no step
     attributes = ", ".join(f"{key} = {op.attributes[key]}" for key in op.attributes)
     operands = ", ".join(f"{{{n + 1}}}" for n in range(len(part.args)))
     types = ", ".join(str(arg.type) for arg in part.args)

@@ -28,7 +28,7 @@ from mlirules.drivers.match.bodies import (
     op_for,
     operands_of,
 )
-from mlirules.drivers.match.indices import Env, Furthest, indices
+from mlirules.drivers.match.indices import Env, Furthest, Linear, indices
 from mlirules.language.notation import ast
 from mlirules.language.signs import SIGNED, UNSIGNED, Said, builtin, cast_of
 from mlirules.language.words import source
@@ -63,9 +63,9 @@ _CHOICES = frozenset(["max", "min", "maxnum", "minnum", "select"])
 MAX_ARGUMENTS = 4
 
 
-def _types_of(node: Node) -> dict[int, Any]:
+def _types_of(node: Node) -> dict[int, ir.Type]:
     """The element types of the operands that a part of a body reads."""
-    types: dict[int, Any] = {}
+    types: dict[int, ir.Type] = {}
     pending, seen = [node], set()
     while pending:
         part = pending.pop()
@@ -82,13 +82,13 @@ class Comparing:
     """The comparison of an equation's expression with an op's body."""
 
     said: Said
-    maps: list[Any]
+    maps: list[list[Linear]]
     furthest: Furthest
     #: The op's operands: one value may stand there more than once.
-    operands: list[Any]
+    operands: list[ir.Value]
 
     @staticmethod
-    def bind_type(element: str | None, found: Any, env: Env) -> bool:
+    def bind_type(element: str | None, found: ir.Type, env: Env) -> bool:
         """Bind an element type's symbol in place; whether it is not another type elsewhere."""
         if element is None:
             return True
@@ -397,5 +397,5 @@ def _same_number(value: Any, node: Node, sign: str | None) -> bool:
     if node.kind == "bool" or isinstance(value, bool):
         return node.kind == "bool" and bool(value) == bool(node.value)
     if sign == UNSIGNED and isinstance(value, int) and node.kind:
-        return bool(value == node.value % (1 << node.type.width))
+        return bool(value == node.value % (1 << ir.IntegerType(node.type).width))
     return bool(node.value == value)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match import indexing
 from mlirules.drivers.match.attempt import PATTERN_HOLDS, State, Stop, progress
 from mlirules.drivers.match.equations import Equations
@@ -20,7 +21,7 @@ from mlirules.language.unify import bind
 from mlirules.language.values import dtype_named
 from mlirules.language.words import source
 
-Explain: TypeAlias = Callable[[Any, Around], Refusal | None]
+Explain: TypeAlias = Callable[[ir.Operation, Around], Refusal | None]
 
 
 @dataclass
@@ -29,7 +30,7 @@ class Judged:
 
     refusals: list[Refusal] = field(default_factory=list)
     lines: dict[tuple[str | int, str], tuple[Line, bool | None]] = field(default_factory=dict)
-    env: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, object] = field(default_factory=dict)
 
 
 class Diagnosing:
@@ -46,11 +47,11 @@ class Diagnosing:
         self.structure = structure
         self.equations = equations
         self.judging = judging
-        self.judged: dict[Any, Judged] = {}
+        self.judged: dict[object, Judged] = {}
         self.parts = _parts(rule)
 
     def diagnose(
-        self, op: Any, around: Around, explain: Explain, *, rewrite: bool = True
+        self, op: ir.Operation, around: Around, explain: Explain, *, rewrite: bool = True
     ) -> Diagnosis:
         """As :meth:`~mlirules.drivers.match.matcher.Matcher.diagnose` says.
 
@@ -72,7 +73,7 @@ class Diagnosing:
                 best.refusals.append(refusal)
         return best
 
-    def holds(self, op: Any, around: Around, explain: Explain) -> bool:
+    def holds(self, op: ir.Operation, around: Around, explain: Explain) -> bool:
         """Whether :meth:`diagnose` without the rewrite would find no refusal; ends at the first."""
         if self.equations.by_target or self.rule.other_roots or self.structure.several:
             return explain(op, around) is None
@@ -91,13 +92,13 @@ class Diagnosing:
         return False
 
     def _attempt_all(
-        self, op: Any, around: Around, swaps: tuple[bool, ...], swapped: ast.Call | None
+        self, op: ir.Operation, around: Around, swaps: tuple[bool, ...], swapped: ast.Call | None
     ) -> Diagnosis:
         state = State(around, refusals=[], swapped=swapped)
         self.structure.op(self.rule.root, len(self.rule.match) - 1, op, state, swaps)
         return self._judge_all(op, state)
 
-    def _other_order(self, op: Any, around: Around, best: Diagnosis) -> Diagnosis:
+    def _other_order(self, op: ir.Operation, around: Around, best: Diagnosis) -> Diagnosis:
         """Whether the rule would fit with two operands exchanged; if so, that is the reason."""
         for pattern in self.rule.match:
             for call in nested_calls(pattern.equation.call):
@@ -124,7 +125,7 @@ class Diagnosing:
                     return best
         return best
 
-    def _diagnose_whole(self, op: Any, around: Around, explain: Explain) -> Diagnosis:
+    def _diagnose_whole(self, op: ir.Operation, around: Around, explain: Explain) -> Diagnosis:
         """The reason that an attempt got furthest with, for matches with several ways to go."""
         refusal = explain(op, around)
         lines: list[tuple[Line, bool | None]] = [(n, None) for n in _judged_lines(self.rule)]
@@ -133,7 +134,7 @@ class Diagnosing:
         return Diagnosis(op, [refusal], min(refusal.depth, self.parts - 1), self.parts, lines)
 
     def _diagnose_equation(
-        self, line: Line, equation: ast.IndexEquation, op: Any, around: Around
+        self, line: Line, equation: ast.IndexEquation, op: ir.Operation, around: Around
     ) -> Diagnosis:
         found = indexing.match_equation(equation, op, said=self.equations.said)
         if isinstance(found, indexing.Miss):
@@ -146,11 +147,11 @@ class Diagnosing:
                 found.depth,
             )
             return Diagnosis(op, [refusal], found.depth, self.parts, lines)
-        symbols: dict[str, Any] = {**found.symbols, "op": op.name}
+        symbols: dict[str, object] = {**found.symbols, "op": op.name}
         state = State(around, values=dict(found.inputs), symbols=symbols, depth=10, refusals=[])
         return self._judge_all(op, state)
 
-    def _judge_all(self, op: Any, state: State) -> Diagnosis:
+    def _judge_all(self, op: ir.Operation, state: State) -> Diagnosis:
         """Judge every line that can be judged, not only up to the first that refuses."""
         assert state.refusals is not None
         for refusal in state.refusals:
@@ -179,7 +180,7 @@ class Diagnosing:
             op, list(unique.values()), state.depth + held, self.parts, list(lines.values())
         )
 
-    def _judged(self, op: Any, state: State) -> Judged:
+    def _judged(self, op: ir.Operation, state: State) -> Judged:
         rule = self.rule
         out = Judged()
         named, _ = self.judging.named_values(op, state)

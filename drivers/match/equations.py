@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match import indexing
 from mlirules.drivers.match.attempt import State
 from mlirules.drivers.match.results import Refusal
@@ -22,7 +22,9 @@ class Equations:
         self.by_target = {e.target: n for n, (_, e) in enumerate(rule.index_match[:-1])}
         self.said = said_by(rule)
 
-    def ways(self, number: int, op: Any, state: State, refusals: list[Refusal]) -> Iterator[State]:
+    def ways(
+        self, number: int, op: ir.Operation, state: State, refusals: list[Refusal]
+    ) -> Iterator[State]:
         """Every way in which ``op`` and what feeds it compute an equation and those before it."""
         line, equation = self.rule.index_match[number]
         if number in state.ops:
@@ -64,7 +66,7 @@ class Equations:
         self,
         line: Line,
         name: str,
-        value: Any,
+        value: ir.Value,
         states: Iterator[State],
         refusals: list[Refusal],
     ) -> Iterator[State]:

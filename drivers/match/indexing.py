@@ -8,7 +8,6 @@ maps and its body are compared with the equation, with backtracking over commuta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from mlirules.drivers.iree.compiler import indexing_maps, ir
 from mlirules.drivers.match.bodies import Node, Unsaid, body, op_for
@@ -34,13 +33,13 @@ _REDUCERS = {
 class Found:
     """A structured op that computes an equation."""
 
-    inputs: dict[str, Any]  # tensor name -> the operand
-    symbols: dict[str, Any]  # what the equation leaves open: strides, functions
-    init: Any
+    inputs: dict[str, ir.Value]  # tensor name -> the operand
+    symbols: dict[str, object]  # what the equation leaves open: strides, functions
+    init: ir.Value
 
 
 def match_equation(
-    equation: ast.IndexEquation, op: Any, *, said: Said = NOTHING, any_start: bool = False
+    equation: ast.IndexEquation, op: ir.Operation, *, said: Said = NOTHING, any_start: bool = False
 ) -> Found | Miss:
     """Match one op. The op's results are the equation's target.
 
@@ -52,7 +51,7 @@ def match_equation(
 
 
 def all_matches(
-    equation: ast.IndexEquation, op: Any, *, said: Said = NOTHING, any_start: bool = False
+    equation: ast.IndexEquation, op: ir.Operation, *, said: Said = NOTHING, any_start: bool = False
 ) -> list[Found] | Miss:
     """Every way in which one op computes the equation: factors may stand in either order."""
     maps = indexing_maps(op)
@@ -65,8 +64,8 @@ def all_matches(
     loops = maps[0].n_dims if maps else 0
     accesses = []
     for m in maps:
-        items = [linear(e) for e in m.results]
-        if any(i is None for i in items):
+        items = [i for e in m.results if (i := linear(e)) is not None]
+        if len(items) != len(m.results):
             return Miss("an indexing map is not linear", 1)
         accesses.append(items)
     tree = body(block)
@@ -137,7 +136,7 @@ def all_matches(
     return matches or furthest.miss
 
 
-def _start(value: Any) -> str:
+def _start(value: ir.Value) -> str:
     owner = value.owner
     if isinstance(owner, ir.Block):
         return "an argument"
@@ -162,7 +161,7 @@ def _reads(node: Node, argument: int) -> bool:
     return False
 
 
-def _identity_fill(value: Any, op: str, sign: str | None) -> bool:
+def _identity_fill(value: ir.Value, op: str, sign: str | None) -> bool:
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.name != "linalg.fill":
         return False

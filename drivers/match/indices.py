@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from mlirules.drivers.iree.compiler import ir
 from mlirules.language.notation import ast
 from mlirules.language.words import source
 
-Env = dict[str, Any]
+Env: TypeAlias = dict[str, Any]
+#: An index as terms, each a loop and its factor, and a constant.
+Linear: TypeAlias = tuple[tuple[tuple[int, int], ...], int]
 _AGREED = 10  # a depth beyond those of whole reasons: the body was compared, part by part
 
 
@@ -36,7 +38,7 @@ class Furthest:
             self.miss = Miss(message, _AGREED + len(env), expected, found)
 
 
-def _shown(name: str, found: list[Any], env: Env) -> str:
+def _shown(name: str, found: list[Linear], env: Env) -> str:
     """An indexing map as indices, in the equation's names as far as they are known."""
     names = {v: k[2:] for k, v in env.items() if k.startswith("i:")}
     items = []
@@ -51,12 +53,12 @@ def _shown(name: str, found: list[Any], env: Env) -> str:
     return f"{name}[{', '.join(items)}]"
 
 
-def linear(expr: Any) -> tuple[tuple[tuple[int, int], ...], int] | None:
+def linear(expr: ir.AffineExpr) -> Linear | None:
     """An affine expression as sorted (dim, coefficient) terms and a constant."""
     terms: dict[int, int] = {}
     constant = 0
 
-    def add(e: Any, factor: int) -> bool:
+    def add(e: ir.AffineExpr, factor: int) -> bool:
         nonlocal constant
         if isinstance(e, ir.AffineDimExpr):
             terms[e.position] = terms.get(e.position, 0) + factor
@@ -74,7 +76,7 @@ def linear(expr: Any) -> tuple[tuple[tuple[int, int], ...], int] | None:
 
 
 def indices(
-    name: str, items: tuple[ast.Expr, ...], found: list[Any], env: Env, furthest: Furthest
+    name: str, items: tuple[ast.Expr, ...], found: list[Linear], env: Env, furthest: Furthest
 ) -> Iterator[Env]:
     """Unify an access's indices with an operand's indexing map."""
     wanted = f"{name}[{', '.join(map(source, items))}]"
@@ -105,7 +107,7 @@ def indices(
     yield from envs
 
 
-def _aligned(items: tuple[ast.Expr, ...], found: list[Any], env: Env) -> Iterator[Env]:
+def _aligned(items: tuple[ast.Expr, ...], found: list[Linear], env: Env) -> Iterator[Env]:
     """Unify indices one by one; a pack takes as many dims as it did elsewhere, or as it can."""
     if not items:
         if not found:

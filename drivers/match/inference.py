@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from mlirules.drivers.iree.compiler import PassManager, ir
 from mlirules.drivers.iree.traversal import ops_below
@@ -30,9 +29,9 @@ _MARK = "mlirules.asked"
 class Inference:
     """Asks the compiler; what it said is kept for the next rewrite of the same text."""
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: ir.Context) -> None:
         self.context = context
-        self.known: dict[Any, list[str] | str] = {}
+        self.known: dict[object, list[str] | str] = {}
 
     def op(
         self,
@@ -111,7 +110,7 @@ class Inference:
         text = _function([*lines, back if operands else "return"], arguments, types)
         module = ir.Module.parse(text, self.context)
         *_, last = module.body.operations[0].regions[0].blocks[0].operations
-        given = ir.Attribute.parse(f"{{{attributes}}}", self.context)
+        given = ir.DictAttr(ir.Attribute.parse(f"{{{attributes}}}", self.context))
         with ir.InsertionPoint(last), ir.Location.unknown(self.context):
             made = ir.Operation.create(
                 name,
@@ -134,7 +133,7 @@ class Inference:
         except ir.MLIRError as error:
             return _told(error)
         for op in ops_below(module.operation):
-            if op.location.start_line == row + 2:
+            if ir.FileLineColLoc(op.location).start_line == row + 2:
                 return [type_info(r.type)[0] for r in op.results]
         return "no op of the body makes it"
 

@@ -6,10 +6,10 @@ import itertools
 from typing import Any
 
 from mlirules.drivers.iree import cpu
-from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.match.attempt import PATTERN_HOLDS, State, Stop, Verdict, progress
 from mlirules.drivers.match.inference import Inference
-from mlirules.drivers.match.results import Match, Refusal
+from mlirules.drivers.match.results import Bound, Match, Refusal
 from mlirules.drivers.match.rewrites import build
 from mlirules.drivers.match.structure import Structure
 from mlirules.drivers.match.values import (
@@ -47,11 +47,11 @@ from mlirules.language.unify import bind
 class Judging:
     """Judges matches of one rule, once for every combination of types and constants."""
 
-    def __init__(self, rule: Rule, structure: Structure, context: Any) -> None:
+    def __init__(self, rule: Rule, structure: Structure, context: ir.Context) -> None:
         self.rule = rule
         self.structure = structure
         self.context = context
-        self.cache: dict[Any, Verdict] = {}
+        self.cache: dict[object, Verdict] = {}
         self.other_roots = rule.other_roots
         self.root_results = rule.root_results
         # Names that need a look at the defining op: everything that may be a constant or a list.
@@ -66,10 +66,10 @@ class Judging:
         self.structural = [c for c in rule.where if asks_structure(c[1])]
         self.plain_where = [c for c in rule.where if not asks_structure(c[1])]
 
-    def key(self, op: Any, state: State) -> Any:
+    def key(self, op: Op, state: State) -> Any:
         """What a verdict depends on. Opens the lists among the bound values on the way."""
-        key: list[Any] = []
-        expanded: dict[str, Any] = {}
+        key: list[object] = []
+        expanded: dict[str, object] = {}
         values = state.values
         for name in list(values):
             value = values[name]
@@ -86,7 +86,7 @@ class Judging:
             (state.around.target, state.around.cpu) if self.rule.variants else "",
         )
 
-    def judge(self, op: Any, state: State) -> Match:
+    def judge(self, op: ir.Operation, state: State) -> Match:
         """The match that an attempt has found at ``op``. Raises :class:`Stop`."""
         whole = self.key(op, state)
         verdict = self.cache.get(whole)
@@ -122,9 +122,9 @@ class Judging:
     def _key_of(
         self,
         name: str,
-        value: Any,
-        values: dict[str, Any],
-        expanded: dict[str, Any],
+        value: Bound,
+        values: dict[str, Bound],
+        expanded: dict[str, object],
         state: State,
     ) -> Any:
         """The part of the key that one bound value gives; lists are opened on the way."""
@@ -155,7 +155,7 @@ class Judging:
         return value.type
 
     @staticmethod
-    def condition(line: Line, expr: ast.Expr, env: dict[str, Any]) -> None:
+    def condition(line: Line, expr: ast.Expr, env: dict[str, object]) -> None:
         """Raise NoMatch unless a condition on types and constants holds."""
         try:
             if truth(Evaluator(env).eval(expr)):
@@ -176,9 +176,9 @@ class Judging:
             return Refusal(self.rule.made_by, said, depth=99, error=error, consent=True)
         return None
 
-    def _verdict(self, op: Any, state: State) -> Verdict:
+    def _verdict(self, op: Op, state: State) -> Verdict:
         rule = self.rule
-        env: dict[str, Any] = {}
+        env: dict[str, object] = {}
         try:
             named, results = self.named_values(op, state)
             env = bind(rule, named)
@@ -224,7 +224,7 @@ class Judging:
             return Verdict(None, Refusal(error.line, error.message, depth=99, error=fault), env)
 
     def named_values(
-        self, op: Any, state: State
+        self, op: Op, state: State
     ) -> tuple[dict[str, Any], list[tuple[str | None, Any, str]]]:
         """What the names of the match stand for, and the root's results (name, value, type)."""
         named: dict[str, Any] = {k: _listed(v) for k, v in state.symbols.items()}
@@ -234,7 +234,7 @@ class Judging:
         for name in state.values:
             if "#" not in name and name not in named:
                 named[name] = self._value(name, state)
-        results: list[tuple[str | None, Any, str]] = []
+        results: list[tuple[str | None, object, str]] = []
         # Their numbers differ only while explaining, after that was noted.
         ends = list(zip(self.structure.names_of_results(op), op.results, strict=False))
         for n in self.other_roots:
@@ -264,7 +264,7 @@ class Judging:
         return typed(path, text, tensor, result=False)
 
     def check_uses(
-        self, line: Line, expr: ast.Expr, env: dict[str, Any], state: State, op: Any
+        self, line: Line, expr: ast.Expr, env: dict[str, object], state: State, op: Op
     ) -> None:
         """Raise :class:`Stop` unless a condition on uses holds."""
         dead = state.around.dead
@@ -282,7 +282,7 @@ class Judging:
                     results = self.rule.match[n].equation.results
                     if value is None and name in results:
                         value = state.ops[n].results[results.index(name)]
-                if value is None:
+                if not isinstance(value, ir.Value):
                     raise Refused(f"{name} is not a value of the match")
                 if fn == "inside":
                     outside = list(
@@ -334,7 +334,7 @@ def _numbered(text: str) -> str:
     return "\n".join(f"    {n:>3} | {row}" for n, row in enumerate(text.splitlines(), 1))
 
 
-def _listed(value: Any) -> Any:
+def _listed(value: object) -> object:
     """An item of an array attribute as a plain value: keys hold tuples for lists."""
     return [_listed(v) for v in value] if isinstance(value, tuple) else value
 

@@ -6,8 +6,8 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
 
+from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.match.attempt import PATTERN_HOLDS, State, Stop, refuse
 from mlirules.drivers.match.results import Refusal
 from mlirules.drivers.match.values import owner_of
@@ -43,23 +43,25 @@ class Lists(ABC):
 
     @abstractmethod
     def op(
-        self, pattern: OpPattern, number: int, op: Any, state: State, swaps: tuple[bool, ...]
+        self, pattern: OpPattern, number: int, op: Op, state: State, swaps: tuple[bool, ...]
     ) -> None:
         """Match an op against the pattern with this number, and what feeds it."""
 
     @abstractmethod
     def call(
-        self, line: Line, call: ast.Call, op: Any, state: State, swaps: tuple[bool, ...]
+        self, line: Line, call: ast.Call, op: Op, state: State, swaps: tuple[bool, ...]
     ) -> bool:
         """Match an op and what feeds it. False (explaining only): it is another op altogether."""
 
     @abstractmethod
     def operand(
-        self, line: Line, arg: ast.Expr, value: Any, state: State, swaps: tuple[bool, ...]
+        self, line: Line, arg: ast.Expr, value: ir.Value, state: State, swaps: tuple[bool, ...]
     ) -> None:
         """Match a value against what the pattern has in its place."""
 
-    def asked(self, line: Line, call: ast.Call, op: Any, head: ast.Node) -> tuple[Line, ast.Node]:
+    def asked(
+        self, line: Line, call: ast.Call, op: Op | None, head: ast.Node
+    ) -> tuple[Line, ast.Node]:
         """Where the rule asks for another op than ``op``: a condition on the variable, if any."""
         one_of = self.rule.one_of.get(call.fn)
         return (line, head) if op is None or one_of is None else (one_of.line, one_of.expr)
@@ -68,7 +70,7 @@ class Lists(ABC):
         self,
         pattern: OpPattern,
         number: int,
-        op: Any,
+        op: Op,
         start: State,
         swaps: tuple[bool, ...],
         refusals: list[Refusal],
@@ -110,7 +112,7 @@ class Lists(ABC):
         self,
         line: Line,
         node: ast.Call | ast.ListExpr,
-        values: Sequence[Any],
+        values: Sequence[ir.Value],
         state: State,
         swaps: tuple[bool, ...],
     ) -> bool:
@@ -139,7 +141,7 @@ class Lists(ABC):
         sizes = iter(self._divided(node, packs, free, state))
         at = 0
         # Packs last: what they hold may be ops whose operands the other items bind.
-        packed: list[tuple[ast.Pack, Sequence[Any]]] = []
+        packed: list[tuple[ast.Pack, Sequence[ir.Value]]] = []
         for item in items:
             if isinstance(item, ast.Pack):
                 size = next(sizes)
@@ -169,7 +171,7 @@ class Lists(ABC):
         line: Line,
         node: ast.Node,
         name: str,
-        elements: list[Any],
+        elements: list[ir.Value],
         state: State,
         swaps: tuple[bool, ...],
     ) -> None:
@@ -196,7 +198,7 @@ class Lists(ABC):
             self._every(made[0], elements, state, swaps)
 
     def _every(
-        self, number: int, elements: list[Any], state: State, swaps: tuple[bool, ...]
+        self, number: int, elements: list[ir.Value], state: State, swaps: tuple[bool, ...]
     ) -> None:
         """Match the op that stands for every item of a list."""
         pattern = self.rule.match[number]
@@ -224,7 +226,9 @@ class Lists(ABC):
                             ),
                         )
 
-    def _item(self, pattern: OpPattern, value: Any, state: State, swaps: tuple[bool, ...]) -> None:
+    def _item(
+        self, pattern: OpPattern, value: ir.Value, state: State, swaps: tuple[bool, ...]
+    ) -> None:
         """Match the op that makes one item of a list."""
         call = pattern.equation.call
         name = f"{pattern.equation.results[0]}[{state.item}]"
@@ -259,7 +263,7 @@ class Lists(ABC):
         line: Line,
         node: ast.Node,
         name: str,
-        value: Any,
+        value: ir.Value,
         state: State,
         swaps: tuple[bool, ...],
     ) -> None:

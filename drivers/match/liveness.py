@@ -8,10 +8,10 @@ a program that does not change. Both look at an op once, and again when a user o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
-from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.compiler import Op, ir
 
 __all__ = ["Frozen", "Liveness", "Marks", "in_reverse", "is_dead"]
 
@@ -26,11 +26,11 @@ _MARK = "mlirules.dead"
 class Liveness(Protocol):
     """Tells dead ops from others."""
 
-    def dead(self, op: Any) -> bool:
+    def dead(self, op: Op) -> bool:
         """Whether ``op`` only computes and nothing that lives uses its results."""
 
 
-def in_reverse(operation: Any) -> Iterator[Any]:
+def in_reverse(operation: ir.Operation) -> Iterator[ir.Operation]:
     """The ops in the regions of ``operation``, each one after its users, a level at a time.
 
     What stands in bodies that compute on scalars is left out: it never dies before its op.
@@ -44,7 +44,7 @@ def in_reverse(operation: Any) -> Iterator[Any]:
                 yield from reversed(ops)
 
 
-def is_dead(op: Any) -> bool:
+def is_dead(op: Op) -> bool:
     """Whether ``op`` is dead, asked of the program itself: a look at all that it leads to."""
     seen = {op}
     left = [op]
@@ -61,7 +61,7 @@ def is_dead(op: Any) -> bool:
     return True
 
 
-def _computes(op: Any) -> bool:
+def _computes(op: Op) -> bool:
     name = op.name
     if name.startswith(_TORCH):
         return True  # assertions among them: they ask for a value that something else must want
@@ -69,27 +69,23 @@ def _computes(op: Any) -> bool:
     return name.startswith(_BUILTIN) and name not in _SHARED and len(op.results) > 0
 
 
-def _unused(op: Any, dead: Any) -> bool:
+def _unused(op: Op, dead: Callable[[Op], bool]) -> bool:
     """Whether an op computes, and only ops for which ``dead`` holds use it."""
     if not _computes(op):
         return False
     return all(dead(use.owner.operation) for value in op.results for use in value.uses)
 
 
-def _is_argument(value: Any) -> bool:
-    return isinstance(value.owner, ir.Block)
-
-
 class Frozen:
     """The dead ops of a program that nobody changes."""
 
-    def __init__(self, operation: Any) -> None:
-        self._dead: set[Any] = set()
+    def __init__(self, operation: ir.Operation) -> None:
+        self._dead: set[Op] = set()
         for op in in_reverse(operation):
             if _unused(op, self._dead.__contains__):
                 self._dead.add(op)
 
-    def dead(self, op: Any) -> bool:
+    def dead(self, op: Op) -> bool:
         """See :class:`Liveness`."""
         return op in self._dead
 
@@ -101,7 +97,7 @@ class Marks:
     could be trusted; a mark goes with its op.
     """
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: ir.Module) -> None:
         self._module = module
         self._marked = False
         for op in in_reverse(module.operation):
@@ -109,17 +105,17 @@ class Marks:
                 self._mark(op)
 
     @staticmethod
-    def dead(op: Any) -> bool:
+    def dead(op: Op) -> bool:
         """See :class:`Liveness`."""
         return _MARK in op.attributes
 
-    def _mark(self, op: Any) -> None:
+    def _mark(self, op: Op) -> None:
         op.attributes[_MARK] = ir.UnitAttr.get(op.context)
         self._marked = True
 
-    def goes(self, op: Any, instead: Iterable[Any] = ()) -> None:
+    def goes(self, op: Op, instead: Iterable[ir.Value] = ()) -> None:
         """Note that ``op`` gives way to the values ``instead``: nothing will use it any more."""
-        kept = [value.owner.operation for value in instead if not _is_argument(value)]
+        kept = [v.owner.operation for v in instead if not isinstance(v.owner, ir.Block)]
         left = [op]
         while left:
             op = left.pop()
@@ -127,13 +123,14 @@ class Marks:
                 continue
             self._mark(op)
             for value in op.operands:
-                if _is_argument(value):
+                maker = value.owner
+                if isinstance(maker, ir.Block):
                     continue
-                owner = value.owner.operation
+                owner = maker.operation
                 if owner not in kept and not self.dead(owner) and _unused(owner, self.dead):
                     left.append(owner)
 
-    def forget(self, op: Any) -> None:
+    def forget(self, op: Op) -> None:
         """Take the mark off one op."""
         if self.dead(op):
             del op.attributes[_MARK]

@@ -10,8 +10,7 @@ once per distinct combination (the *key*) and looked up afterwards.
 
 from __future__ import annotations
 
-from typing import Any
-
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.attempt import State, Stop, Verdict
 from mlirules.drivers.match.beside import Beside
 from mlirules.drivers.match.diagnosis import Diagnosing
@@ -31,7 +30,7 @@ MAX_DECIDED = 20_000
 class Matcher:
     """Matches one rule. Keep one instance per rule and context: it holds the caches."""
 
-    def __init__(self, rule: Rule, context: Any) -> None:
+    def __init__(self, rule: Rule, context: ir.Context) -> None:
         self.rule = rule
         self.structure = Structure(rule)
         self.equations = Equations(rule)
@@ -46,7 +45,8 @@ class Matcher:
         self.root_op = rule.root.op if self.fast_names is not None else ""
         self.fast_range = range(len(self.fast_names or ()))
         self.one_result = len(rule.root_results) == 1
-        self.fast: dict[Any, Verdict] = {}
+        self._rank = self._result_rank()
+        self.fast: dict[object, Verdict] = {}
 
     def _simple_operands(self) -> list[str] | None:
         """The operands' names where the pattern is one op over distinct tensors, else None.
@@ -67,11 +67,28 @@ class Matcher:
             return None
         return names
 
+    def _result_rank(self) -> int | None:
+        """How many dims the root's result has by the rule's equation, if that says it."""
+        if not self.rule.index_match:
+            return None
+        indices = self.rule.index_match[-1][1].indices
+        return None if any(isinstance(index, ast.Pack) for index in indices) else len(indices)
+
+    def may(self, op: ir.Operation) -> bool:
+        """Whether the rule may match at ``op``, by what is seen at once.
+
+        Drivers ask this before :meth:`match`, which takes many times as long to say why not.
+        """
+        if self._rank is None or len(op.results) != 1:
+            return True
+        type_ = op.result.type
+        return not isinstance(type_, ir.RankedTensorType) or bool(type_.rank == self._rank)
+
     def rewrites(self) -> list[Rewrite]:
         """What the rule has made of the matches so far, one for each distinct kind of match."""
         return [v.rewrite for v in self.judging.cache.values() if v.rewrite is not None]
 
-    def match(self, op: Any, around: Around = ANYWHERE) -> Match | Refusal:
+    def match(self, op: ir.Operation, around: Around = ANYWHERE) -> Match | Refusal:
         """The rule's match at ``op``, or why there is none.
 
         A refusal with an ``error`` is a fault of the rule. Nothing of an attempt is kept but what
@@ -112,13 +129,15 @@ class Matcher:
             return found
         return self._attempt(op, around)
 
-    def _attempt(self, op: Any, around: Around, state: State | None = None) -> Match | Refusal:
+    def _attempt(
+        self, op: ir.Operation, around: Around, state: State | None = None
+    ) -> Match | Refusal:
         try:
             return self._match(op, around, state)
         except Stop as stop:
             return stop.refusal
 
-    def explain(self, op: Any, around: Around = ANYWHERE) -> Refusal | None:
+    def explain(self, op: ir.Operation, around: Around = ANYWHERE) -> Refusal | None:
         """Why the rule does not apply at ``op``, or None when it does."""
         found = self._attempt(op, around)
         return found if isinstance(found, Refusal) else None
@@ -129,7 +148,9 @@ class Matcher:
             if len(cache) > MAX_DECIDED:
                 cache.clear()
 
-    def diagnose(self, op: Any, around: Around = ANYWHERE, *, rewrite: bool = True) -> Diagnosis:
+    def diagnose(
+        self, op: ir.Operation, around: Around = ANYWHERE, *, rewrite: bool = True
+    ) -> Diagnosis:
         """All that keeps the rule from applying at ``op``, in the rule's order, and how near it is.
 
         ``op`` has one of the rule's root names. With no refusal the rule applies; ``rewrite=False``
@@ -137,11 +158,11 @@ class Matcher:
         """
         return self.diagnosing.diagnose(op, around, self.explain, rewrite=rewrite)
 
-    def holds(self, op: Any, around: Around = ANYWHERE) -> bool:
+    def holds(self, op: ir.Operation, around: Around = ANYWHERE) -> bool:
         """Whether :meth:`diagnose` without the rewrite would find no refusal, at less cost."""
         return self.diagnosing.holds(op, around, self.explain)
 
-    def _match(self, op: Any, around: Around, first: State | None = None) -> Match:
+    def _match(self, op: ir.Operation, around: Around, first: State | None = None) -> Match:
         if self.rule.equation is not None:
             return self._match_equation(op, around)
         best: Stop | None = None
@@ -165,7 +186,7 @@ class Matcher:
         assert best is not None
         raise best
 
-    def _match_ways(self, op: Any, start: State, swaps: tuple[bool, ...]) -> Match | Stop:
+    def _match_ways(self, op: ir.Operation, start: State, swaps: tuple[bool, ...]) -> Match | Stop:
         """The match with the first way to divide its lists that fits, or what came nearest."""
         refusals: list[Refusal] = []
         last = len(self.rule.match) - 1
@@ -180,7 +201,7 @@ class Matcher:
                     break
         return Stop(max(refusals, key=lambda r: (r.error is not None, r.depth)))
 
-    def _match_others(self, op: Any, state: State, swaps: tuple[bool, ...]) -> Match:
+    def _match_others(self, op: ir.Operation, state: State, swaps: tuple[bool, ...]) -> Match:
         """The match with the first ops that can be its further roots, in the program's order."""
         refusals: list[Refusal] = []
         if not is_used(op):
@@ -188,7 +209,7 @@ class Matcher:
         for trial in self.beside.others(self.other_roots, op, state, swaps, refusals):
             try:
                 match = self.judging.judge(op, trial)
-                match.others = [trial.ops[n] for n in self.other_roots]
+                match.others = [trial.ops[n].operation for n in self.other_roots]
                 self.beside.place(match, op, state.around.places)
             except Stop as stop:
                 refusals.append(stop.refusal)
@@ -196,7 +217,7 @@ class Matcher:
                 return match
         raise Stop(max(refusals, key=lambda r: r.depth))
 
-    def _match_equation(self, op: Any, around: Around) -> Match:
+    def _match_equation(self, op: ir.Operation, around: Around) -> Match:
         refusals: list[Refusal] = []
         start = State(around, symbols={"op": op.name}, depth=10)
         for state in self.equations.ways(len(self.rule.index_match) - 1, op, start, refusals):

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import Any
 
-from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.iree.traversal import ops_below
 
 __all__ = ["Numbered", "Places", "following", "forget"]
@@ -27,19 +26,19 @@ NEAR = 256
 class Places:
     """The order of ops as MLIR knows it."""
 
-    def before(self, a: Any, b: Any) -> bool:
+    def before(self, a: ir.Operation, b: ir.Operation) -> bool:
         """Whether op ``a`` stands before op ``b`` of the same block."""
-        return a != b and bool(a.is_before_in_block(b))
+        return a != b and a.is_before_in_block(b)
 
-    def ordered(self, ops: Iterable[Any]) -> list[Any]:
+    def ordered(self, ops: Iterable[ir.Operation]) -> list[ir.Operation]:
         """Ops of one block, the first one first."""
 
-        def compared(a: Any, b: Any) -> int:
+        def compared(a: ir.Operation, b: ir.Operation) -> int:
             return 0 if a == b else -1 if a.is_before_in_block(b) else 1
 
         return sorted(ops, key=functools.cmp_to_key(compared))
 
-    def moves(self, op: Any) -> None:
+    def moves(self, op: Op) -> None:
         """Note that ``op`` is about to be moved."""
 
     def erase(self) -> None:
@@ -54,14 +53,14 @@ class Numbered(Places):
     one that leads to the other comes first.
     """
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: ir.Module) -> None:
         self._module = module
         self._type = ir.IntegerType.get_signless(64, module.context)
         self._asked = 0
         # The size of the largest block that was numbered.
         self._size = 0
 
-    def before(self, a: Any, b: Any) -> bool:
+    def before(self, a: ir.Operation, b: ir.Operation) -> bool:
         """See :class:`Places`."""
         if a == b:
             return False
@@ -70,19 +69,19 @@ class Numbered(Places):
         first, second = self._number(a), self._number(b)
         return first < second if first != second else self._leads_to(a, b)
 
-    def ordered(self, ops: Iterable[Any]) -> list[Any]:
+    def ordered(self, ops: Iterable[ir.Operation]) -> list[ir.Operation]:
         """See :class:`Places`."""
         ops = list(ops)
         if self._asked < PATIENCE:
             self._asked += len(ops) > 1
             return super().ordered(ops)
 
-        def compared(a: Any, b: Any) -> int:
+        def compared(a: ir.Operation, b: ir.Operation) -> int:
             return 0 if a == b else -1 if self.before(a, b) else 1
 
         return sorted(ops, key=functools.cmp_to_key(compared))
 
-    def moves(self, op: Any) -> None:
+    def moves(self, op: Op) -> None:
         """See :class:`Places`."""
         if self._size:
             forget(op)
@@ -93,46 +92,48 @@ class Numbered(Places):
             for op in ops_below(self._module.operation):
                 forget(op)
 
-    def _number(self, op: Any) -> int:
-        passed: list[Any] = []
-        while op is not None:
-            attributes = op.attributes
+    def _number(self, op: ir.Operation) -> int:
+        passed: list[ir.Operation] = []
+        at: ir.Operation | None = op
+        while at is not None:
+            attributes = at.attributes
             if _MARK in attributes:
                 number = attributes[_MARK]
                 for unnumbered in passed:
                     unnumbered.attributes[_MARK] = number
-                return int(number.value)
-            passed.append(op)
-            op = following(op)
-        self._renumber(passed[0].block)
-        return int(passed[0].attributes[_MARK].value)
+                return ir.IntegerAttr(number).value
+            passed.append(at)
+            at = following(at)
+        self._renumber(op.block)
+        return ir.IntegerAttr(op.attributes[_MARK]).value
 
-    def _leads_to(self, a: Any, b: Any) -> bool:
+    def _leads_to(self, a: ir.Operation, b: ir.Operation) -> bool:
         """Whether ``b`` comes after ``a``: from both at once, so that the nearer end is found."""
-        after_a, after_b = a, b
+        next_a, next_b = a, b
         for _ in range(max(NEAR, self._size // 16)):
-            after_a, after_b = following(after_a), following(after_b)
+            after_a, after_b = following(next_a), following(next_b)
             if after_a == b or after_b is None:
                 return True
             if after_b == a or after_a is None:
                 return False
+            next_a, next_b = after_a, after_b
         self._renumber(a.block)
         return self._number(a) < self._number(b)
 
-    def _renumber(self, block: Any) -> None:
+    def _renumber(self, block: ir.Block) -> None:
         number = -1
         for number, op in enumerate(block.operations):
             op.operation.attributes[_MARK] = ir.IntegerAttr.get(self._type, number)
         self._size = max(self._size, number + 1)
 
 
-def following(op: Any) -> Any:
+def following(op: ir.Operation) -> ir.Operation | None:
     """The op after ``op`` in its block; None: it is the last."""
     found = ir.InsertionPoint.after(op).ref_operation
     return None if found is None else found.operation
 
 
-def forget(op: Any) -> None:
+def forget(op: Op) -> None:
     """Take the mark off one op, a copy perhaps."""
     if _MARK in op.attributes:
         del op.attributes[_MARK]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypeAlias
 
+from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.match.liveness import is_dead
 from mlirules.drivers.match.places import Places
 from mlirules.drivers.match.rewrites import Rewrite
@@ -13,7 +14,10 @@ from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation import ast
 from mlirules.language.rule import Line, Rule
 
-__all__ = ["ANYWHERE", "ONLY_TENSORS", "Around", "Diagnosis", "Match", "Refusal", "Spot"]
+__all__ = ["ANYWHERE", "ONLY_TENSORS", "Around", "Bound", "Diagnosis", "Match", "Refusal", "Spot"]
+
+#: What a name of a rule stands for at a match.
+Bound: TypeAlias = ir.Value | ir.Attribute
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class Spot:
     text: str
 
     @classmethod
-    def of(cls, op: Any, names: Any) -> Spot:
+    def of(cls, op: Op, names: ir.AsmState) -> Spot:
         """Where ``op`` stands; ``names``, the ``AsmState`` of its program, names its values."""
         results = ", ".join(value.get_name(names) for value in op.results)
         operands = ", ".join(value.get_name(names) for value in op.operands)
@@ -40,6 +44,10 @@ class Spot:
         types = " -> ".join(part for part in (takes, gives) if part)
         line = f"{results} = " * bool(results) + f"{op.name} {operands}".rstrip()
         return cls(op.name, str(op.location), f"{line} : {types}" if types else line)
+
+
+def _settled(op: Op | Spot | None, names: ir.AsmState) -> Spot | None:
+    return op if op is None or isinstance(op, Spot) else Spot.of(op, names)
 
 
 @dataclass
@@ -54,7 +62,7 @@ class Refusal:
     node: ast.Node | None = None
     #: The op of the program that stands where the rule wants something else, when not the root:
     #: an op, or its :class:`Spot`, as :class:`Diagnosis` says.
-    at: Any = field(default=None, repr=False, compare=False)
+    at: Op | Spot | None = field(default=None, repr=False, compare=False)
     suggestion: str = ""
     #: The rule is at fault: it let the op in, and its rewrite does not fit.
     error: MlirulesError | None = None
@@ -82,19 +90,16 @@ class Diagnosis:
     judged, because what it speaks of was not found.
     """
 
-    op: Any = field(repr=False)
+    op: Op | Spot | None = field(repr=False)
     refusals: list[Refusal]
     passed: int
     total: int
     lines: list[tuple[Line, bool | None]]
 
-    def settled(self, names: Any) -> Diagnosis:
+    def settled(self, names: ir.AsmState) -> Diagnosis:
         """The same for when the program is gone; ``names`` as :meth:`Spot.of` takes them."""
-        refusals = [
-            r if r.at is None else replace(r, at=Spot.of(r.at, names)) for r in self.refusals
-        ]
-        op = None if self.op is None else Spot.of(self.op, names)
-        return replace(self, op=op, refusals=refusals)
+        refusals = [replace(r, at=_settled(r.at, names)) for r in self.refusals]
+        return replace(self, op=_settled(self.op, names), refusals=refusals)
 
     @property
     def applies(self) -> bool:
@@ -109,7 +114,7 @@ class Diagnosis:
 
 
 # The inner ops of a match whose operands are tensors alone: none can have become dead.
-ONLY_TENSORS: list[Any] = []
+ONLY_TENSORS: list[Op] = []
 
 
 @dataclass(slots=True)
@@ -117,14 +122,18 @@ class Match:
     """A rule that fits at an op: the values bound, and the rewrite to put there."""
 
     rule: Rule
-    root: Any
-    values: dict[str, Any]  # every bound path -> ir.Value or ir.Attribute
+    root: ir.Operation
+    values: dict[str, Bound]  # by every bound path
     rewrite: Rewrite
-    inner: list[Any]  # ops below the root that may become dead
-    env: dict[str, Any]
-    others: list[Any] = field(default_factory=list)  # further ops that the rewrite replaces
-    anchor: Any = None  # what the rewrite goes before, when that is not the root
-    moved: list[Any] = field(default_factory=list)  # constants that must go before the anchor
+    inner: list[Op]  # ops below the root that may become dead
+    env: dict[str, object]
+    others: list[ir.Operation] = field(
+        default_factory=list
+    )  # further ops that the rewrite replaces
+    anchor: ir.Operation | None = None  # what the rewrite goes before, when that is not the root
+    moved: list[ir.Operation] = field(
+        default_factory=list
+    )  # constants that must go before the anchor
 
 
 @dataclass(frozen=True)
@@ -134,7 +143,7 @@ class Around:
     #: The kind of target that kernels are chosen for.
     target: str = "cpu"
     #: Whether an op is dead: uses by such ops do not count.
-    dead: Callable[[Any], bool] = is_dead
+    dead: Callable[[Op], bool] = is_dead
     #: Whether conditions on uses are asked: they say where a rule pays, not what it computes, and
     #: where alternatives stand beside each other they would speak of those.
     uses: bool = True

@@ -13,12 +13,13 @@ alive: what runs once an application keeps none.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from mlirules.drivers.iree import program
-from mlirules.drivers.iree.compiler import ir, parse
+from mlirules.drivers.iree.compiler import Op, ir, parse
 from mlirules.generator.lowering.values import Lowered
 from mlirules.language.faults import Span
 
@@ -53,7 +54,7 @@ _BACK = {
 class Step:
     """One op of a rewrite: where its operands come from, and what its regions capture."""
 
-    op: Any
+    op: ir.Operation
     operands: list[tuple[int, int]]  # (operand number, slot)
     captures: list[tuple[tuple[int, ...], int, int]]  # (path to the op, operand number, slot)
     first: int  # the slot of its first result
@@ -94,7 +95,7 @@ class Copies:
     LARGEST = 6
 
     def __init__(
-        self, function: Any, steps: list[Step], copied: list[bool], returned: list[int]
+        self, function: ir.Operation, steps: list[Step], copied: list[bool], returned: list[int]
     ) -> None:
         body = function.regions[0].blocks[0]
         arguments = range(len(body.arguments))
@@ -107,15 +108,25 @@ class Copies:
         ]
         self._function = function
         self._copied = copied
-        self._blocks: list[Any] = []
+        self._blocks: list[ir.Operation] = []
 
-    def block(self, size: int) -> Any:
+    def without_last(self, steps: list[Step], slot: int) -> Copies:
+        """The same without the last op, so that the slot of its operand is what is returned."""
+        function = self._function.clone(False).operation
+        body = function.regions[0].blocks[0].operations
+        end = body[len(body) - 1].operation
+        last = ir.OpResult(end.operands[0]).owner
+        end.operands[0] = last.operands[0]
+        last.erase()
+        return Copies(function, steps[:-1], self._copied[:-1], [slot])
+
+    def block(self, size: int) -> ir.Operation:
         """A new function of 2 ** ``size`` copies, which belongs to the caller."""
         while len(self._blocks) <= size:
             self._blocks.append(self._doubled() if self._blocks else self._one())
         return self._blocks[size].clone(False).operation
 
-    def _one(self) -> Any:
+    def _one(self) -> ir.Operation:
         new = self._function.clone(False).operation
         body = new.regions[0].blocks[0]
         operations = [op.operation for op in body.operations]
@@ -128,7 +139,7 @@ class Copies:
             op.erase()
         return new
 
-    def _doubled(self) -> Any:
+    def _doubled(self) -> ir.Operation:
         """The largest block so far, and another one after it."""
         new, more = (self._blocks[-1].clone(False).operation for _ in range(2))
         body, source = new.regions[0].blocks[0], more.regions[0].blocks[0]
@@ -152,7 +163,15 @@ def _fill(step: Step, arguments: range, returned: list[int]) -> _Fill:
 
 # How to come by an argument: what it is called, the cast to its builtin type, the cast back that
 # may have made it, that type. No cast (an empty name): the value as it is.
-Read = tuple[Any, str, str, Any]
+Read: TypeAlias = tuple[Any, str, str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Bare:
+    """A rewrite whose one result keeps its builtin type, and that type."""
+
+    rewrite: Rewrite
+    type: ir.Type
 
 
 @dataclass(eq=False)
@@ -160,7 +179,7 @@ class Rewrite:
     """A lowered rewrite, ready to be copied."""
 
     lowered: Lowered
-    module: Any  # keeps the parsed ops alive
+    module: ir.Module  # keeps the parsed ops alive
     reads: list[Read]  # the arguments, by their paths
     steps: list[Step]
     returned: list[int]
@@ -169,8 +188,32 @@ class Rewrite:
     every: Copies
     own: Copies
 
+    @functools.cached_property
+    def bare(self) -> Bare | None:
+        """Without the cast back to torch at its end; None where that does not say all.
 
-def build(lowered: Lowered, context: Any, made_by: Span) -> Rewrite:
+        Builtin integers do not tell their signs, and what other matches share is nobody's result.
+        """
+        step = self.steps[-1] if self.steps else None
+        if step is None or step.op.name != _BACK["torch_c.to_builtin_tensor"]:
+            return None
+        if self.returned != [step.first]:
+            return None
+        slot = step.operands[0][1]
+        made = next((s for s in self.steps[:-1] if slot in s.slots), None)
+        if made is None or made.hoist:
+            return None
+        type_ = made.op.results[slot - made.first].type
+        if not isinstance(ir.ShapedType(type_).element_type, ir.FloatType):
+            return None
+        every = self.every.without_last(self.steps, slot)
+        own = self.own.without_last(self.steps, slot)
+        steps, slots = self.steps[:-1], self.slots - 1
+        kept = Rewrite(self.lowered, self.module, self.reads, steps, [slot], slots, every, own)
+        return Bare(kept, type_)
+
+
+def build(lowered: Lowered, context: ir.Context, made_by: Span) -> Rewrite:
     """Parse a lowered rewrite. Raises MlirulesError when its MLIR is not valid.
 
     ``made_by``: the line of a rule file that the compiler names where it complains of these ops.
@@ -179,10 +222,12 @@ def build(lowered: Lowered, context: Any, made_by: Span) -> Rewrite:
     place = _location(made_by, context)
     places = {line: _location(span, context) for line, span in lowered.places.items()}
     for op in program.operations(module, bodies=True):
-        op.location = places.get(op.location.start_line, place) if places else place
+        op.location = (
+            places.get(ir.FileLineColLoc(op.location).start_line, place) if places else place
+        )
     function = module.body.operations[0]
     block = function.regions[0].blocks[0]
-    slot_of: dict[Any, int] = {}
+    slot_of: dict[ir.Value, int] = {}
     hoisted: set[int] = set()
     reads: list[Read] = []
     for argument, value in zip(lowered.arguments, block.arguments, strict=True):
@@ -192,8 +237,8 @@ def build(lowered: Lowered, context: Any, made_by: Span) -> Rewrite:
     steps: list[Step] = []
     named = dict(lowered.slots)
     operations = list(block.operations)
-    for op in operations[:-1]:
-        operation = op.operation
+    for view in operations[:-1]:
+        operation = view.operation
         operands = [(n, slot_of[v]) for n, v in enumerate(operation.operands)]
         captures = _captures(operation, slot_of)
         hoist = (
@@ -207,10 +252,10 @@ def build(lowered: Lowered, context: Any, made_by: Span) -> Rewrite:
             del operation.attributes["mlirules.slot"]
             hoist = False
         first = len(slot_of)
-        for value in operation.results:
+        for result in operation.results:
             if hoist:
                 hoisted.add(len(slot_of))
-            slot_of[value] = len(slot_of)
+            slot_of[result] = len(slot_of)
         steps.append(
             Step(
                 operation,
@@ -229,15 +274,17 @@ def build(lowered: Lowered, context: Any, made_by: Span) -> Rewrite:
     return Rewrite(lowered, module, reads, steps, returned, len(slot_of), every, own)
 
 
-def _location(span: Span, context: Any) -> Any:
+def _location(span: Span, context: ir.Context) -> ir.Location:
     return ir.Location.file(span.path, span.line, span.column, context)
 
 
-def _captures(operation: Any, slots: dict[Any, int]) -> list[tuple[tuple[int, ...], int, int]]:
+def _captures(
+    operation: ir.Operation, slots: dict[ir.Value, int]
+) -> list[tuple[tuple[int, ...], int, int]]:
     """Uses of outer values inside an op's regions."""
     out: list[tuple[tuple[int, ...], int, int]] = []
 
-    def visit(op: Any, path: tuple[int, ...]) -> None:
+    def visit(op: Op, path: tuple[int, ...]) -> None:
         for r, region in enumerate(op.regions):
             for b, block in enumerate(region.blocks):
                 for o, inner in enumerate(block.operations):

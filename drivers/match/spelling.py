@@ -65,12 +65,12 @@ _COMMUTE = frozenset(
 _CLOSED = ("linalg.", "hal.executable", "stream.executable")
 
 
-def ops_of(operation: Any) -> Iterator[Any]:
+def ops_of(operation: ir.Operation) -> Iterator[ir.Operation]:
     """The ops inside an op, except those in bodies of structured ops and of executables."""
     return ops_below(operation, lambda op: not op.name.startswith(_CLOSED))
 
 
-def root_of(module: Any) -> Any:
+def root_of(module: ir.Module) -> ir.Operation | None:
     """The last structured op of a candidate."""
     found = None
     for op in ops_of(module.operation):
@@ -79,7 +79,7 @@ def root_of(module: Any) -> Any:
     return found
 
 
-def environments(rule: Rule) -> Iterator[dict[str, Any]]:
+def environments(rule: Rule) -> Iterator[dict[str, object]]:
     """Every element type and pack rank that the rule's types leave open, with dynamic dims."""
     elements = list(
         dict.fromkeys(
@@ -99,7 +99,7 @@ def environments(rule: Rule) -> Iterator[dict[str, Any]]:
     for chosen in itertools.product(_ELEMENTS, repeat=len(elements)):
         types = {e: dtype_named(c) for e, c in zip(elements, chosen, strict=True)}
         for ranks in itertools.product(PACK_RANKS, repeat=len(packs)):
-            env: dict[str, Any] = dict(types)
+            env: dict[str, object] = dict(types)
             for pack, rank in zip(packs, ranks, strict=True):
                 env[f"{pack}..."] = rank
             yield env
@@ -130,8 +130,8 @@ def _tensor(rule: Rule, name: str, env: dict[str, Any]) -> Tensor | None:
 
 
 def spellings(
-    rule: Rule, line: Line, equation: ast.IndexEquation, env: dict[str, Any], context: Any
-) -> Iterator[Any]:
+    rule: Rule, line: Line, equation: ast.IndexEquation, env: dict[str, object], context: ir.Context
+) -> Iterator[ir.Module]:
     """Modules whose last structured op may compute the equation: candidates, to be judged."""
     reads = list(
         dict.fromkeys(
@@ -169,10 +169,10 @@ def _canonical(
     equation: ast.IndexEquation,
     env: dict[str, Any],
     tensors: dict[str, Tensor],
-    context: Any,
-) -> Any:
+    context: ir.Context,
+) -> ir.Module | None:
     """The equation as a rewrite would lower it."""
-    known: dict[str, Any] = {k: v for k, v in env.items() if not k.endswith("...")}
+    known: dict[str, object] = {k: v for k, v in env.items() if not k.endswith("...")}
     for name, tensor in tensors.items():
         if name == equation.target:
             continue
@@ -196,8 +196,8 @@ def _canonical(
 
 
 def _named_forms(
-    reads: list[Tensor], target: Tensor, equation: ast.IndexEquation, context: Any
-) -> Iterator[Any]:
+    reads: list[Tensor], target: Tensor, equation: ast.IndexEquation, context: ir.Context
+) -> Iterator[ir.Module]:
     """Named ops over the equation's tensors, in either order; most compute something else."""
     if equation.op not in ("=", "+="):
         return
@@ -230,13 +230,14 @@ def _named_forms(
                 continue
 
 
-def _generic_forms(text: str, context: Any) -> Iterator[Any]:
+def _generic_forms(text: str, context: ir.Context) -> Iterator[ir.Module]:
     """The computation of a module's last op as ``linalg.generic``, in every order."""
     generic = _generalized(text, context)
     if generic is None:
         return
     held = compiler.parse(generic, "<spelling>", context)  # an op does not keep its module alive
     op = root_of(held)
+    assert op is not None  # the generic
     loops = len(ir.ArrayAttr(op.attributes["iterator_types"]))
     inputs = len(op.operands) - 1
     commuting = sum(1 for o in op.regions[0].blocks[0].operations if o.operation.name in _COMMUTE)
@@ -247,13 +248,15 @@ def _generic_forms(text: str, context: Any) -> Iterator[Any]:
         for operands in itertools.permutations(range(inputs)):
             for swaps in itertools.product((False, True), repeat=min(commuting, 4)):
                 copy = compiler.parse(generic, "<spelling>", context)
-                _respell(root_of(copy), order, operands, swaps)
+                spelt = root_of(copy)
+                assert spelt is not None
+                _respell(spelt, order, operands, swaps)
                 yield copy
                 if inputs == 2 and not any(swaps):
                     yield from _with_maps(copy, context)
 
 
-def _generalized(text: str, context: Any) -> str | None:
+def _generalized(text: str, context: ir.Context) -> str | None:
     """A module with its last structured op as a generic (what it starts from stays as it is)."""
     module = compiler.parse(text, "<spelling>", context)
     op = root_of(module)
@@ -273,9 +276,10 @@ def _generalized(text: str, context: Any) -> str | None:
     return str(module)
 
 
-def _with_maps(module: Any, context: Any) -> Iterator[Any]:
+def _with_maps(module: ir.Module, context: ir.Context) -> Iterator[ir.Module]:
     """A generic over two inputs as the named products that take indexing maps."""
     op = root_of(module)
+    assert op is not None  # the generic
     maps = str(op.attributes["indexing_maps"])
     function = module.body.operations[0]
     for name in ("linalg.matmul", "linalg.batch_matmul", "linalg.contract"):
@@ -299,7 +303,7 @@ def _with_maps(module: Any, context: Any) -> Iterator[Any]:
 
 
 def _respell(
-    op: Any, order: tuple[int, ...], operands: tuple[int, ...], swaps: tuple[bool, ...]
+    op: ir.Operation, order: tuple[int, ...], operands: tuple[int, ...], swaps: tuple[bool, ...]
 ) -> None:
     """Another spelling of a generic, in place: loops, inputs and commuting operands reordered."""
     place = {old: new for new, old in enumerate(order)}
@@ -321,7 +325,9 @@ def _respell(
             op.operands[new] = values[old]
         block = op.regions[0].blocks[0]
         arguments = list(block.arguments)
-        moved = {arguments[old]: arguments[new] for new, old in enumerate(operands)}
+        moved: dict[ir.Value, ir.Value] = {
+            arguments[old]: arguments[new] for new, old in enumerate(operands)
+        }
         number = 0
         for inner in block.operations:
             body = inner.operation

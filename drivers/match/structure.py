@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.match.attempt import State, refuse
 from mlirules.drivers.match.lists import Lists
 from mlirules.drivers.match.results import Refusal
@@ -47,7 +46,7 @@ class Structure(Lists):
         return [tuple(bool(n >> i & 1) for i in range(count)) for n in range(1 << min(count, 6))]
 
     def op(
-        self, pattern: OpPattern, number: int, op: Any, state: State, swaps: tuple[bool, ...]
+        self, pattern: OpPattern, number: int, op: Op, state: State, swaps: tuple[bool, ...]
     ) -> None:
         """Match an op against the pattern with this number, and what feeds it."""
         line = pattern.line
@@ -87,7 +86,7 @@ class Structure(Lists):
                 state.values.setdefault(name, value)
 
     @staticmethod
-    def result_names(pattern: OpPattern, op: Any) -> list[str | None]:
+    def result_names(pattern: OpPattern, op: Op) -> list[str | None]:
         """A name for every result of ``op``; a pack ``ys...`` names the rest ``ys#0``, ``ys#1``."""
         names = list(pattern.equation.results)
         if pattern.equation.pack:
@@ -96,14 +95,14 @@ class Structure(Lists):
             names += [None if last is None else f"{last}#{i}" for i in range(count)]
         return names
 
-    def names_of_results(self, op: Any) -> list[str | None]:
+    def names_of_results(self, op: Op) -> list[str | None]:
         """A name for every result of the root."""
         if self.rule.equation is not None:
             return self.root_results
         return self.result_names(self.rule.root, op)
 
     def call(
-        self, line: Line, call: ast.Call, op: Any, state: State, swaps: tuple[bool, ...]
+        self, line: Line, call: ast.Call, op: Op, state: State, swaps: tuple[bool, ...]
     ) -> bool:
         """Match an op and what feeds it. False (explaining only): it is another op altogether."""
         if not self._named(line, call, op, state):
@@ -135,8 +134,8 @@ class Structure(Lists):
                 operands[0], operands[1] = operands[1], operands[0]
         elif call is state.swapped and len(operands) >= 2:
             operands[0], operands[1] = operands[1], operands[0]
-        for arg, value in zip(args, operands, strict=True):
-            self.operand(line, arg, value, state, swaps)
+        for arg, operand in zip(args, operands, strict=True):
+            self.operand(line, arg, operand, state, swaps)
         return True
 
     def _swap_index(self, call: ast.Call) -> int:
@@ -150,7 +149,7 @@ class Structure(Lists):
         return at
 
     def operand(
-        self, line: Line, arg: ast.Expr, value: Any, state: State, swaps: tuple[bool, ...]
+        self, line: Line, arg: ast.Expr, value: ir.Value, state: State, swaps: tuple[bool, ...]
     ) -> None:
         """Match a value against what the pattern has in its place."""
         match arg:
@@ -290,7 +289,7 @@ class Structure(Lists):
             case _:
                 refuse(state, Refusal(line, "cannot be matched", node=arg))
 
-    def _named(self, line: Line, call: ast.Call, op: Any, state: State) -> bool:
+    def _named(self, line: Line, call: ast.Call, op: Op, state: State) -> bool:
         """Whether an op has the name asked for; notes what a variable stands for."""
         head = ast.Node(call.pos, call.pos + len(call.fn))
         # Of the root the condition itself says it, when all else fits.
@@ -326,7 +325,7 @@ class Structure(Lists):
         )
         return False
 
-    def _attribute(self, line: Line, key: str, value: ast.Expr, op: Any, state: State) -> None:
+    def _attribute(self, line: Line, key: str, value: ast.Expr, op: Op, state: State) -> None:
         try:
             found = op.attributes[key]
         except KeyError:
@@ -387,7 +386,7 @@ class Structure(Lists):
         state.depth += 1
 
     def _attribute_items(
-        self, line: Line, key: str, pattern: ast.ListExpr, plain: Any, op: Any, state: State
+        self, line: Line, key: str, pattern: ast.ListExpr, plain: object, op: Op, state: State
     ) -> None:
         """An array attribute, item by item: numbers are compared, names bound."""
         items = list(pattern.items)
@@ -404,7 +403,7 @@ class Structure(Lists):
         if len(plain) < len(items) or (rest is None and len(plain) > len(items)):
             no(spelt(plain))
             return
-        pairs: list[tuple[ast.Expr, Any]] = list(zip(items, plain, strict=False))
+        pairs: list[tuple[ast.Expr, object]] = list(zip(items, plain, strict=False))
         if isinstance(rest, ast.Pack) and rest.id:
             node = ast.Name(rest.pos, rest.end, rest.id)
             pairs.append((node, plain[len(items) :]))
@@ -423,14 +422,14 @@ class Structure(Lists):
         state.depth += 1
 
 
-def _written(op: Any) -> str:
+def _written(op: Op) -> str:
     """The attributes of an op, for another one like it; ``REGIONS`` where it has more."""
     if len(op.regions) or len(op.successors):
         return REGIONS
     return ", ".join(f'"{name}" = {op.attributes[name]}' for name in op.attributes)
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> object:
     """A plain value as one that can be part of a key."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 

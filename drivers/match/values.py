@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TypeAlias
 
-from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.generator.lowering.values import tensor_of_type
 from mlirules.language.values import Dyn, Opaque, Scalar, Tensor
 
@@ -21,6 +21,10 @@ TORCH_CONSTANTS = {
 MAX_USERS = 4
 
 
+#: What attributes and constants say: numbers, truth values, strings, lists of them.
+Plain: TypeAlias = "bool | int | float | str | list[Plain] | None"
+
+
 class _NotConstant:
     pass
 
@@ -30,20 +34,20 @@ NOT_CONSTANT = _NotConstant()
 
 
 @functools.lru_cache(maxsize=20_000)
-def type_info(type_: Any) -> tuple[str, Tensor | None]:
+def type_info(type_: ir.Type) -> tuple[str, Tensor | None]:
     """An MLIR type as text, and as a tensor type (unnamed) when it is one."""
     text = str(type_)
     return text, tensor_of_type("", text)
 
 
-def only_tensors(types: Iterable[Any]) -> bool:
+def only_tensors(types: Iterable[ir.Type]) -> bool:
     """Whether types are those of tensors, whose values are neither constants nor lists."""
     return all(
         type_info(t)[0].startswith(("!torch.vtensor", "!torch.tensor", "tensor<")) for t in types
     )
 
 
-def owner_of(value: Any) -> Any:
+def owner_of(value: ir.Value) -> ir.OpView | None:
     """The op that makes a value; None for an argument."""
     owner = value.owner
     if isinstance(owner, ir.Block):
@@ -51,7 +55,7 @@ def owner_of(value: Any) -> Any:
     return owner
 
 
-def constant_of(value: Any) -> Any:
+def constant_of(value: ir.Value) -> Plain | _NotConstant:
     """The Python value of a torch (or arith) constant, or a marker when it is not one."""
     owner = owner_of(value)
     if owner is None:
@@ -64,7 +68,7 @@ def constant_of(value: Any) -> Any:
     return attribute_value(owner.attributes["value"])
 
 
-def attribute_value(attribute: Any) -> Any:
+def attribute_value(attribute: ir.Attribute) -> Plain:
     """A plain attribute (number, truth value, string, type) as a Python value, else None."""
     if isinstance(attribute, ir.BoolAttr):
         return bool(attribute.value)
@@ -95,7 +99,7 @@ _ARRAYS = (
 MAX_ELEMENTS, MAX_TEXT = 256, 4096
 
 
-def opaque_attribute(path: str, attribute: Any) -> Opaque:
+def opaque_attribute(path: str, attribute: ir.Attribute) -> Opaque:
     """An attribute that is no plain value, with what can be known of it."""
     if not is_elements(attribute):
         text = str(attribute)
@@ -103,25 +107,25 @@ def opaque_attribute(path: str, attribute: Any) -> Opaque:
     return Opaque(path, "attribute", items=elements_of(attribute))
 
 
-def elements_of(attribute: Any) -> Any:
+def elements_of(attribute: ir.Attribute) -> Plain:
     """The elements of a small constant tensor of integers, as nested lists; None: another one."""
     if not isinstance(attribute, ir.DenseIntElementsAttr) or len(attribute) > MAX_ELEMENTS:
         return None
     shaped = ir.ShapedType(attribute.type)
     if isinstance(shaped.element_type, ir.IntegerType) and shaped.element_type.width == 1:
         return None
-    items: list[Any] = [int(v) for v in attribute]
+    items: list[Plain] = [int(attribute[n]) for n in range(len(attribute))]
     for size in reversed([int(d) for d in shaped.shape][1:]):
         items = [items[n : n + size] for n in range(0, len(items), size)] if size else []
     return items if shaped.rank else items[0]
 
 
-def is_elements(attribute: Any) -> bool:
+def is_elements(attribute: ir.Attribute) -> bool:
     """Whether an attribute holds the elements of a tensor."""
     return isinstance(attribute, (ir.DenseElementsAttr, ir.DenseResourceElementsAttr))
 
 
-def runtime_value(value: Any) -> str:
+def runtime_value(value: ir.Value) -> str:
     """A value that is no constant, in words."""
     owner = owner_of(value)
     return "an argument" if owner is None else f"the result of {owner.name}"
@@ -135,7 +139,9 @@ def named(tensor: Tensor, name: str, *, result: bool) -> Tensor:
     return Tensor(name, dims, tensor.dtype, tensor.torch)
 
 
-def typed(name: str, text: str, tensor: Tensor | None, *, result: bool) -> Any:
+def typed(
+    name: str, text: str, tensor: Tensor | None, *, result: bool
+) -> Tensor | Dyn | Scalar | Opaque | None:
     """What a name stands for whose value has this type."""
     if tensor is not None:
         return named(tensor, name, result=result)
@@ -148,17 +154,17 @@ def typed(name: str, text: str, tensor: Tensor | None, *, result: bool) -> Any:
     return None if result and text == "!torch.none" else Opaque(name, text)
 
 
-def live_users(value: Any, dead: Callable[[Any], bool]) -> Iterator[Any]:
+def live_users(value: ir.Value, dead: Callable[[Op], bool]) -> Iterator[ir.OpView]:
     """The ops that use a value, without what earlier applications left dead."""
     return (use.owner for use in value.uses if not dead(use.owner.operation))
 
 
-def is_used(op: Any) -> bool:
+def is_used(op: ir.Operation) -> bool:
     """Whether anything uses a result of the op."""
     return any(next(iter(value.uses), None) is not None for value in op.results)
 
 
-def in_words(users: list[Any]) -> str:
+def in_words(users: list[ir.OpView]) -> str:
     """``3 uses: torch.aten.mul, torch.aten.add and func.return``, the same on every machine."""
     if not users:
         return "no use"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mlirules.drivers.iree import compiler, runtime
+from mlirules.drivers.iree import compiler, runtime, threads
 from mlirules.drivers.iree.devices import device_name
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics
@@ -119,6 +119,7 @@ def profile(
             "iree-benchmark-module",
             [
                 f"--device={target.device}",
+                *threads.arguments(),
                 f"--module={folder / 'module.vmfb'}",
                 f"--function={program.function}",
                 *(f"--parameters={runtime.scoped(text)}" for text in program.parameters),

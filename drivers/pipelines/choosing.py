@@ -44,7 +44,7 @@ def work_of(match: Match) -> Work | None:
     from mlirules.drivers.measure.forms import Convolution
 
     # A rule of depthwise windows has no name for filters: they are its channels.
-    env = {"F": match.env.get("C"), **match.env}
+    env: dict[str, Any] = {"F": match.env.get("C"), **match.env}
     depthwise = "F" not in match.env or env.get("groups", 1) != 1
     sizes = [env.get(name) for name in ("N", "C", "H", "W", "F", "P", "Q", "I", "J")]
     if any(not isinstance(size, int) for size in sizes):

@@ -450,7 +450,7 @@ def cut_out(match: Match, context: Any, order: Places) -> str:
             "func.func", attributes=named, regions=1, ip=ir.InsertionPoint(module.body)
         )
         block = function.regions[0].blocks.append(*[v.type for v in arguments])
-        mapped = dict(zip(arguments, block.arguments, strict=True))
+        mapped: dict[ir.Value, ir.Value] = dict(zip(arguments, block.arguments, strict=True))
         for op in cone:
             new = op.clone(ir.InsertionPoint(block))
             forget(new)

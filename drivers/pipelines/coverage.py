@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import jinja2
 from jinja2.sandbox import SandboxedEnvironment
@@ -219,9 +218,6 @@ def configured_by(
 
 def _given(op: ConfiguredOp) -> list[str]:
     given = [f"translation_info = {op.translation_info}"] if op.translation_info else []
-    attributes: Any = op.operation.attributes
-    for named in attributes:
-        key = named if isinstance(named, str) else named.name
-        if key != MARKER:
-            given.append(f"{key} = {attributes[key]}")
+    attributes = op.operation.attributes.items()
+    given += [f"{key} = {value}" for key, value in attributes if key != MARKER]
     return sorted(given)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from mlirules.drivers.iree import compiler, weights
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.drivers.match.values import type_info
 from mlirules.drivers.measure.forms import Product
 from mlirules.language.pipeline import Pipeline
 
@@ -84,8 +84,8 @@ def _layers(module: ir.Module) -> list[Product] | None:
     return found
 
 
-def _layer(op: Any) -> Product | None:
-    types = [value.type for value in op.operands]
+def _layer(op: ir.Operation) -> Product | None:
+    types = [ir.ShapedType(value.type) for value in op.operands]
     if len(types) != 3 or any(t.rank != 2 or str(t.element_type) != "f32" for t in types):
         return None
     if not _is_constant(op.operands[1]) or _is_constant(op.operands[0]):
@@ -99,7 +99,7 @@ def _layer(op: Any) -> Product | None:
     return Product(rows, inner, columns)
 
 
-def _is_constant(value: Any) -> bool:
+def _is_constant(value: ir.Value) -> bool:
     owner = value.owner
     return not isinstance(owner, ir.Block) and owner.name == "arith.constant"
 
@@ -115,19 +115,19 @@ def multiplied(module: ir.Module) -> float:
         if op.name in _LEFT:
             return math.inf
         if op.name.startswith("linalg.") and compiler.is_contraction(op):
-            sizes = [size for value in op.operands for size in _dims(value.type)]
+            sizes = [size for value in op.operands for size in _dims(ir.ShapedType(value.type))]
             if "?" in sizes:
                 return math.inf
             found += math.sqrt(math.prod(map(int, sizes)))
     return found
 
 
-def open_vectors(module: ir.Module) -> Iterator[Any]:
+def open_vectors(module: ir.Module) -> Iterator[ir.Operation]:
     """The products whose result has one dim that is not 1, known only at run time."""
     for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
         name = op.name
         if name in _LEFT:
-            if any(_open_vector(_sizes(str(result.type))) for result in op.results):
+            if any(_open_vector(_sizes(result.type)) for result in op.results):
                 yield op
         elif (
             name.startswith("linalg.")
@@ -144,18 +144,18 @@ def _open_vector(sizes: Sequence[str]) -> bool:
     return [size for size in sizes if size != "1"] == ["?"]
 
 
-def _dims(type_: Any) -> list[str]:
+def _dims(type_: ir.ShapedType) -> list[str]:
     return [
         "?" if type_.is_dynamic_dim(dim) else str(type_.get_dim_size(dim))
         for dim in range(type_.rank)
     ]
 
 
-def _sizes(text: str) -> list[str]:
-    """Of a type of another dialect, which the bindings cannot look into: what it is written as."""
-    if "<[" in text:  # !torch.vtensor<[1,?],f32>
-        return text.partition("<[")[2].partition("]")[0].split(",")
-    return text.partition("<")[2].split("x")[:-1]
+def _sizes(type_: ir.Type) -> list[str]:
+    """The sizes of a tensor of torch's or a builtin one; none of another type."""
+    _, tensor = type_info(type_)
+    dims = () if tensor is None else tensor.dims or ()
+    return [str(dim) if isinstance(dim, int) else "?" for dim in dims]
 
 
 def _without(pipeline: Pipeline, flags: Sequence[str], why: str) -> tuple[Pipeline, list[str]]:

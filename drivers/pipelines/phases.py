@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import ops_below
@@ -40,7 +39,7 @@ def check_rules(stage: Stage, number: int, entries: Sequence[Entry]) -> None:
         )
 
 
-def check_dispatched(module: Any, phase: str) -> None:
+def check_dispatched(module: ir.Module, phase: str) -> None:
     """Raise for what rules have made that computes and that no dispatch holds."""
     for function in module.body.operations:
         if function.operation.name not in ("func.func", "util.func"):

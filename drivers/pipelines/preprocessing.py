@@ -19,11 +19,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from mlirules.drivers.apply.programs import read_program
 from mlirules.drivers.iree import compiler
-from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match.liveness import Frozen
 from mlirules.drivers.match.matcher import Matcher
@@ -76,7 +75,7 @@ def transform_spec(
     rules: Sequence[Rule],
     name: str,
     *,
-    program: Any = None,
+    program: ir.Module | None = None,
     require: bool = True,
     kind: str = "cpu",
     templates: Templates | None = None,
@@ -105,7 +104,7 @@ def transform_spec(
     return spec
 
 
-def read_for(path: Path, target: str) -> Any:
+def read_for(path: Path, target: str) -> ir.Module:
     """The module of the program at ``path`` as the preprocessing phase for ``target`` has it."""
     text = read_program(path)
     lowered = compiler.lower_to(
@@ -142,7 +141,7 @@ def _refuse(line: Line | None, rule: Rule, why: str, hint: str = "") -> Mlirules
 # ---------------------------------------------------------------- which ops to match
 
 
-def _entries(rule: Rule, program: Any, kind: str) -> Iterator[Entry]:
+def _entries(rule: Rule, program: ir.Module | None, kind: str) -> Iterator[Entry]:
     if rule.match and any(op.startswith(("torch.", "torch_c.")) for op in rule.op_names):
         line = next(p.line for p in rule.match if p.op.startswith(("torch.", "torch_c.")))
         raise _refuse(
@@ -255,7 +254,7 @@ def _guard(line: Line, expr: ast.Expr, dims: set[str]) -> list[_Guard] | None:
     return found if all(g.symbol in dims for g in found) else None
 
 
-def _from_program(rule: Rule, program: Any, uses: list[_Uses], kind: str) -> Iterator[Entry]:
+def _from_program(rule: Rule, program: ir.Module, uses: list[_Uses], kind: str) -> Iterator[Entry]:
     matcher = Matcher(rule, program.context)
     around = Around(kind, Frozen(program.operation).dead)
     refusals: list[Refusal] = []
@@ -350,28 +349,28 @@ def _from_equation(rule: Rule, guards: list[_Guard], uses: list[_Uses]) -> Itera
 class _Dag:
     """The matched ops written out, from the root up to the values that the rule binds."""
 
-    def __init__(self, match: Match, root: Any) -> None:
+    def __init__(self, match: Match, root: ir.Operation) -> None:
         self.root = root
-        self.bound: dict[Any, list[str]] = {}
+        self.bound: dict[ir.Value, list[str]] = {}
         for name, value in match.values.items():
             if isinstance(value, ir.Value) and value.owner not in match.inner:
                 self.bound.setdefault(value, []).append(name)
-        self.inputs: list[Any] = []
-        self.steps: list[Any] = []
+        self.inputs: list[ir.Value] = []
+        self.steps: list[Op] = []
         self.visit(root)
 
-    def visit(self, op: Any) -> None:
+    def visit(self, op: Op) -> None:
         for value in op.operands:
             if value in self.bound or not self.followed(op, value):
                 if value not in self.inputs:
                     self.inputs.append(value)
-            elif value.owner not in self.steps:
+            elif not isinstance(value.owner, ir.Block) and value.owner not in self.steps:
                 self.visit(value.owner)
         if op not in self.steps:
             self.steps.append(op)
 
     @staticmethod
-    def followed(op: Any, value: Any) -> bool:
+    def followed(op: Op, value: ir.Value) -> bool:
         """Whether what gives ``value`` is part of the pattern: not what a result starts from."""
         owner = value.owner
         if isinstance(owner, ir.Block) or owner.name == "tensor.empty":
@@ -386,7 +385,7 @@ class _Dag:
         module = compiler.parse(f"func.func @dag({args}) {{\n  return\n}}\n", "<dag>", context)
         function = module.body.operations[0]
         block = function.regions[0].blocks[0]
-        values = dict(zip(self.inputs, block.arguments, strict=True))
+        values: dict[ir.Value, ir.Value] = dict(zip(self.inputs, block.arguments, strict=True))
         for op in self.steps:
             new = op.clone(ir.InsertionPoint(block.operations[len(block.operations) - 1]))
             for i, value in enumerate(op.operands):
@@ -396,13 +395,13 @@ class _Dag:
         head = re.sub(r"^.*?\((.*)\).*$", r"\1", rows[0])
         return "\n".join([f"^bb0({head}):", *rows[1:-2]])
 
-    def path(self, value: Any) -> list[str] | None:
+    def path(self, value: ir.Value) -> list[str] | None:
         """Lines that lead from ``%root`` to ``%v``, which is ``value``; None when none do."""
         if value in list(self.root.results):
             at = list(self.root.results).index(value)
             return [f"%v = transform.get_result %root[{at}] : ({ANY}) -> {VALUE}"]
 
-        def search(op: Any) -> list[tuple[int, bool]] | None:
+        def search(op: Op) -> list[tuple[int, bool]] | None:
             for i, operand in enumerate(op.operands):
                 if operand == value:
                     return [(i, True)]
@@ -429,7 +428,7 @@ class _Dag:
         return lines
 
 
-def _inside(op: Any) -> list[Any]:
+def _inside(op: Op) -> list[ir.Operation]:
     return [
         inner.operation
         for region in op.regions
@@ -438,19 +437,21 @@ def _inside(op: Any) -> list[Any]:
     ]
 
 
-def _captures(inner: Any, op: Any) -> bool:
+def _captures(inner: ir.Operation, op: Op) -> bool:
     """Whether an op of a body reads a value from outside the body."""
     for value in inner.operands:
         owner = value.owner
         if isinstance(owner, ir.Block):
-            if owner.owner.operation != op:
+            if owner.owner != op:
                 return True
-        elif owner.parent.operation != op:
+        elif owner.parent != op:
             return True
     return False
 
 
-def _entry(rule: Rule, match: Match, guards: list[_Guard], uses: list[_Uses], op: Any) -> Entry:
+def _entry(
+    rule: Rule, match: Match, guards: list[_Guard], uses: list[_Uses], op: ir.Operation
+) -> Entry:
     dag = _Dag(match, op)
     for step in dag.steps:
         if any(inner.name == "arith.constant" or _captures(inner, step) for inner in _inside(step)):
@@ -547,23 +548,23 @@ def _place(rule: Rule, match: Match, dag: _Dag, symbol: str) -> tuple[list[str],
         value = match.values.get(name)
         if value is None and name in rule.root_results:
             value = dag.root.results[rule.root_results.index(name)]
-        path = dag.path(value) if value is not None else None
+        path = dag.path(value) if isinstance(value, ir.Value) else None
         if path is not None:
             return path, axis
     return None
 
 
-def _use_lines(rule: Rule, match: Match, dag: _Dag, uses: list[_Uses], op: Any) -> tuple[str, ...]:
+def _use_lines(rule: Rule, match: Match, dag: _Dag, uses: list[_Uses], op: Op) -> tuple[str, ...]:
     """Conditions on uses, for the action: the matcher may not look at the users of a value."""
     lines: list[str] = []
     for number, use in enumerate(uses):
         value = match.values.get(use.name)
         if value is None and use.name in rule.root_results:
             value = op.results[rule.root_results.index(use.name)]
-        owner = None if value is None else value.owner
-        if owner is None or isinstance(owner, ir.Block) or (owner not in dag.steps and owner != op):
+        owner: Op | None = value.owner if isinstance(value, ir.OpResult) else None
+        if not isinstance(value, ir.OpResult) or (owner not in dag.steps and owner != op):
             raise _refuse(use.line, rule, f"{use.name} is not the result of an op of the match")
-        result = list(owner.results).index(value)
+        result = value.result_number
         held = f"%u{number}"
         if owner == op:
             lines.append(f"{held}_v = transform.get_result %root[{result}] : ({ANY}) -> {VALUE}")

@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mlirules.drivers.apply.run import Options, Outcome
 from mlirules.drivers.iree import compiler, program
@@ -70,8 +69,9 @@ class Verdict:
 def _is_large(module: ir.Module) -> bool:
     for op in program.operations(module):
         if op.name in ("torch.vtensor.literal", "arith.constant"):
-            value: Any = op.attributes["value"]
-            large = isinstance(value, ir.DenseElementsAttr) and len(value) > _MOST
-            if large and not value.is_splat:
+            value = op.attributes["value"]
+            if not isinstance(value, ir.DenseElementsAttr):
+                continue
+            if len(value) > _MOST and not value.is_splat:
                 return True
     return False

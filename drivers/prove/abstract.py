@@ -33,7 +33,7 @@ SLICE = "torch.aten.slice.Tensor"
 Named = Callable[[World, Any], Any]
 
 
-def sliced(world: World, args: Sequence[Any], named: Named, *, assume: bool) -> Array:
+def sliced(world: World, args: Sequence[object], named: Named, *, assume: bool) -> Array:
     """The result of a slice of these operands. ``assume``: of a program that PyTorch accepts."""
     x, axis, *bounds = args
     x = _settled(x)
@@ -79,7 +79,7 @@ def sliced(world: World, args: Sequence[Any], named: Named, *, assume: bool) -> 
 
 
 def pointwise(
-    world: World, op: str, args: Sequence[Any], t: DType, named: Named, *, assume: bool
+    world: World, op: str, args: Sequence[object], t: DType, named: Named, *, assume: bool
 ) -> Array:
     """The result, of type ``t``, of an op that is a function of its operands' elements."""
     count = POINTWISE[op]
@@ -112,5 +112,5 @@ def _carrying(name: str, x: Array) -> Array:
     return array(name, x.shape, BOOL, elem)
 
 
-def _settled(value: Any) -> Any:
+def _settled(value: object) -> Any:
     return value.settle() if isinstance(value, Unknown) and value.settle is not None else value

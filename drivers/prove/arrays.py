@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from mlirules.drivers.prove import scalars
 from mlirules.drivers.prove.conditions import all_of, at_least_zero, is_zero
@@ -98,7 +97,7 @@ def unravelled(world: World, at: Int, shape: Sequence[Int]) -> list[Int]:
     return out[::-1]
 
 
-def reshaped(symbols: Symbols, x: Array, shape: Sequence[Any], *, assume: bool) -> Array:
+def reshaped(symbols: Symbols, x: Array, shape: Sequence[object], *, assume: bool) -> Array:
     """The same elements in row-major order; one -1 is inferred."""
     world = symbols.world
     sizes = [symbols.whole(s, "a size") for s in shape]
@@ -226,7 +225,7 @@ def _inferred(
 
 
 def padded(
-    symbols: Symbols, x: Array, low: Sequence[Any], high: Sequence[Any], value: Any
+    symbols: Symbols, x: Array, low: Sequence[object], high: Sequence[object], value: object
 ) -> Array:
     """Elements put before and after each dim; negative numbers take elements away."""
     have = x.shape
@@ -263,7 +262,9 @@ def padded(
     return array(x.name, shape, x.dtype, elem)
 
 
-def windowed(symbols: Symbols, x: Array, axis: int, start: Any, size: Any, step: Any) -> Array:
+def windowed(
+    symbols: Symbols, x: Array, axis: int, start: object, size: object, step: object
+) -> Array:
     """A strided window along one axis."""
     start, size, step = (symbols.whole(v, "a bound") for v in (start, size, step))
     shape = x.shape
@@ -341,7 +342,7 @@ def cast(x: Array, t: DType) -> Array:
     )
 
 
-def spread(symbols: Symbols, x: Array, shape: Sequence[Any]) -> Array:
+def spread(symbols: Symbols, x: Array, shape: Sequence[object]) -> Array:
     """A tensor broadcast to a shape."""
     sizes = [symbols.whole(s, "a size") for s in shape]
     skip = len(sizes) - x.rank

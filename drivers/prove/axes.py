@@ -65,7 +65,7 @@ def axis_of(world: World, given: Poly, rank: int) -> Int | None:
     return atom(Node("axis", name.args[0], rank))
 
 
-def axes_of(world: World, given: Sequence[Any], rank: int) -> Unordered | None:
+def axes_of(world: World, given: Sequence[object], rank: int) -> Unordered | None:
     """The axes of a reduction as a set; None where more than that is known of them.
 
     Raises :class:`Refused` on the path where they are no axes, or one stands twice.
@@ -89,7 +89,7 @@ def axes_of(world: World, given: Sequence[Any], rank: int) -> Unordered | None:
     return Unordered(group.members, lambda: [_at(world, n) for n in found])
 
 
-def pinned(world: World, value: Any) -> Any:
+def pinned(world: World, value: object) -> Any:
     """A value with every axis in it chosen."""
     if not world.axes or not isinstance(value, Poly):
         return value

@@ -44,7 +44,7 @@ class Binder:
     def __init__(self, world: World, rule: Rule, env: dict[str, Any], *, assume: bool) -> None:
         self.world, self.rule, self.env, self.assume = world, rule, env, assume
 
-    def operand(self, pattern: ast.Expr, value: Any) -> None:
+    def operand(self, pattern: ast.Expr, value: object) -> None:
         """One operand of the pattern."""
         world = self.world
         match pattern:
@@ -111,7 +111,7 @@ class Binder:
             case _:
                 raise Undecided("an op inside an operand of a conversion rule")
 
-    def flag(self, value: Unknown, wanted: Any) -> Any:
+    def flag(self, value: Unknown, wanted: object) -> Any:
         """An operand that nothing says anything of, where a flag is asked for: either one."""
         if not isinstance(wanted, bool) or value.name == "_" or value.settle is not None:
             raise Undecided(f"whether {value.name} is {wanted}")
@@ -135,7 +135,7 @@ class Binder:
         world.chosen[key] = made
         return made
 
-    def declared(self, name: str, decl: ast.TypeDecl, value: Any) -> None:
+    def declared(self, name: str, decl: ast.TypeDecl, value: object) -> None:
         """Hold a value against its declared type."""
         if isinstance(value, Unknown):
             return

@@ -33,11 +33,11 @@ class Start:
 class Body:
     """The lines of one ``body:``. What is not listed here is not decided."""
 
-    def __init__(self, world: World, names: dict[str, Any], hint: Callable[[str], Hint]) -> None:
+    def __init__(self, world: World, names: dict[str, object], hint: Callable[[str], Hint]) -> None:
         self.world, self.names, self.hint = world, names, hint
-        self.made: dict[str, Any] = {}
+        self.made: dict[str, object] = {}
 
-    def run(self, text: str) -> dict[str, Any]:
+    def run(self, text: str) -> dict[str, object]:
         """Every line; the tensors that each name was given."""
         for line in text.splitlines():
             if line.strip():
@@ -148,7 +148,7 @@ class Body:
             return None
 
 
-def run(world: World, names: dict[str, Any], hint: Callable[[str], Hint], text: str) -> Any:
+def run(world: World, names: dict[str, object], hint: Callable[[str], Hint], text: str) -> Any:
     """The tensors that a ``body:`` makes, by name."""
     return Body(world, names, hint).run(text)
 

@@ -55,7 +55,7 @@ class Bodies(Symbols):
         key = Node("operands", node.fn, *(normal.of(a) for a in args))
         return E("applied", (key, 0, ()), self.world.chosen[known])
 
-    def access(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Any:
+    def access(self, node: ast.Access, base: object, items: Sequence[ast.Expr]) -> Any:
         """An element, or an item of a list."""
         if isinstance(base, Array):
             return self.equation.read(self, base, items)
@@ -202,7 +202,7 @@ class Equation:
 
     def _length(self, item: ast.Expr, known: set[str]) -> int | None:
         names = {n.id for n in walk(item) if isinstance(n, (ast.Name, ast.Pack)) and n.id}
-        trial: dict[str, Any] = dict(self.env)
+        trial: dict[str, object] = dict(self.env)
         for name in names:
             if name in self.packs:
                 trial[name] = [
@@ -224,7 +224,7 @@ class Equation:
 
     # -- reading
 
-    def names_at(self, at: dict[str, Int]) -> dict[str, Any]:
+    def names_at(self, at: dict[str, Int]) -> dict[str, object]:
         """The environment with loop indices at these values."""
         names = dict(self.env)
         for name, members in self.indices.items():
@@ -233,7 +233,7 @@ class Equation:
 
     def expanded(self, body: Bodies, items: Sequence[ast.Expr], source: Array | None) -> list[Any]:
         """The indices of an access, packs spliced in and `...` aligned at the right."""
-        out: list[Any] = []
+        out: list[object] = []
         for item in items:
             if isinstance(item, ast.Pack) and item.id is None:
                 pack = list(body.names["..."])
@@ -288,7 +288,7 @@ class Equation:
                     continue
                 raise Undecided(f"{name} is read before it is known")
             dims = list(held)
-            values: list[Any] = []
+            values: list[object] = []
             for item in items:
                 if isinstance(item, ast.Pack) and item.id is None:
                     members = self.indices["..."]
@@ -491,7 +491,7 @@ class Equation:
             return  # of the elements that are read it may still hold
         self.checked = False
 
-    def typed(self, value: Any, t: DType | None) -> E:
+    def typed(self, value: object, t: DType | None) -> E:
         """What the equation computes, in the target's type."""
         if isinstance(value, E) and value.dtype is not scalars.NUMBER:
             if t is not None and not (value.dtype is t or value.dtype == t):

@@ -26,7 +26,7 @@ class Undecided(Exception):
         self.reason = reason
 
 
-def key_of(value: Any) -> str:
+def key_of(value: object) -> str:
     """A text that equal values share and others do not."""
     if isinstance(value, (Node, Poly)):
         return value.key
@@ -107,7 +107,7 @@ class Node:
         return f"{self.op}({', '.join(map(str, self.args))})"
 
 
-def occurring(value: Any) -> tuple[frozenset[Node], frozenset[Node]]:
+def occurring(value: object) -> tuple[frozenset[Node], frozenset[Node]]:
     """The loop indices and the symbols that occur in a value."""
     if isinstance(value, (Node, Poly)):
         return value.vars, value.symbols
@@ -207,7 +207,7 @@ class Poly:
 
         return " + ".join(one(m, c) for m, c in self.terms.items())
 
-    def __add__(self, other: Any) -> Int:
+    def __add__(self, other: Int) -> Int:
         terms = dict(self._raw)
         for m, c in _raw_of(other).items():
             terms[m] = terms.get(m, 0) + c
@@ -218,13 +218,13 @@ class Poly:
     def __neg__(self) -> Int:
         return make({m: -c for m, c in self._raw.items()})
 
-    def __sub__(self, other: Any) -> Int:
+    def __sub__(self, other: Int) -> Int:
         return self + (-other)
 
-    def __rsub__(self, other: Any) -> Int:
+    def __rsub__(self, other: Int) -> Int:
         return (-self) + other
 
-    def __mul__(self, other: Any) -> Int:
+    def __mul__(self, other: Int) -> Int:
         terms: dict[Mono, Number] = {}
         others = _raw_of(other)
         for a, x in self._raw.items():
@@ -315,7 +315,7 @@ def times(a: Mono, b: Mono) -> Mono:
     return tuple(sorted(out, key=lambda t: t[0].key))
 
 
-def nodes_in(value: Any, seen: set[str] | None = None) -> Iterator[Node]:
+def nodes_in(value: object, seen: set[str] | None = None) -> Iterator[Node]:
     """Every node that occurs in a value, at any depth, once."""
     seen = set() if seen is None else seen
     stack = [value]

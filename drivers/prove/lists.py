@@ -17,7 +17,7 @@ from mlirules.language.notation import ast
 from mlirules.language.operands import Refused, sequence, tensor
 
 
-def in_order(value: Any) -> Any:
+def in_order(value: object) -> Any:
     """A list whose order is chosen."""
     return value.ordered() if isinstance(value, Unordered) else value
 
@@ -35,7 +35,7 @@ class Lists(Evaluator):
         super().__init__(names)
         self.world = world
 
-    def whole(self, value: Any, what: str) -> Int:
+    def whole(self, value: object, what: str) -> Int:
         """A whole number, perhaps a symbol."""
         if isinstance(value, bool):
             return int(value)
@@ -45,7 +45,7 @@ class Lists(Evaluator):
             raise Refused(f"{what} is not a whole number")
         raise Refused(f"{what} is not a number")
 
-    def concrete(self, value: Any, low: int, high: int) -> int:
+    def concrete(self, value: object, low: int, high: int) -> int:
         """A whole number as one of ``low`` .. ``high`` - 1, each a case of its own."""
         given = pinned(self.world, self.whole(value, "the axis"))
         if isinstance(given, int):
@@ -55,7 +55,7 @@ class Lists(Evaluator):
                 return int(v)
         raise Refused("the axis is out of range")
 
-    def do_dim(self, x: Any, axis: Any) -> Any:
+    def do_dim(self, x: object, axis: object) -> Any:
         """The size of one dim."""
         sizes = list(tensor(x).dims or ())
         at = self.concrete(axis, -len(sizes), len(sizes))
@@ -63,19 +63,19 @@ class Lists(Evaluator):
             raise Refused(f"axis {at} is outside a rank-{len(sizes)} tensor")
         return sizes[at]
 
-    def do_take(self, items: Any, count: Any) -> Any:
+    def do_take(self, items: object, count: object) -> Any:
         """The first items."""
         return self._counted("take", items, count)
 
-    def do_skip(self, items: Any, count: Any) -> Any:
+    def do_skip(self, items: object, count: object) -> Any:
         """All but the first items."""
         return self._counted("skip", items, count)
 
-    def do_last(self, items: Any, count: Any) -> Any:
+    def do_last(self, items: object, count: object) -> Any:
         """The last items."""
         return self._counted("last", items, count)
 
-    def _counted(self, fn: str, items: Any, count: Any) -> Any:
+    def _counted(self, fn: str, items: object, count: object) -> Any:
         from mlirules.language.builtins import FUNCTIONS
 
         most = len(sequence(items))
@@ -89,10 +89,10 @@ class Lists(Evaluator):
 
     def pack(self, node: ast.Pack) -> list[Any]:
         """The values that a pack stands for, in an order."""
-        found: list[Any] = in_order(super().pack(node))
+        found: list[object] = in_order(super().pack(node))
         return found
 
-    def access(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Any:
+    def access(self, node: ast.Access, base: object, items: Sequence[ast.Expr]) -> Any:
         """An item of a list, or an element of a tensor."""
         base = in_order(base)
         if isinstance(base, (list, tuple)):
@@ -107,29 +107,29 @@ class Lists(Evaluator):
             return base[at]
         return super().access(node, base, items)
 
-    def do_set(self, items: Any, where: Any, value: Any) -> list[Any]:
+    def do_set(self, items: object, where: object, value: object) -> list[Any]:
         """A list with items replaced."""
         return list(replaced(items, self._axes(items, where), value))
 
-    def do_drop(self, items: Any, where: Any) -> list[Any]:
+    def do_drop(self, items: object, where: object) -> list[Any]:
         """A list without some items."""
         return list(without(items, self._axes(items, where)))
 
-    def do_swap(self, items: Any, a: Any, b: Any) -> list[Any]:
+    def do_swap(self, items: object, a: object, b: object) -> list[Any]:
         """A list with two items exchanged."""
         out = sequence(items)
         i, j = self._axes(out, [a, b])
         out[i], out[j] = out[j], out[i]
         return out
 
-    def do_permute(self, items: Any, perm: Any) -> list[Any]:
+    def do_permute(self, items: object, perm: object) -> list[Any]:
         """Item p[i] of a list at place i."""
         values = sequence(in_order(items))
         if isinstance(perm, Unordered):
             return Unordered([values[i] for i in perm], lambda: [values[i] for i in perm.ordered()])
         return [values[i] for i in self._axes(values, perm)]
 
-    def do_inverse(self, items: Any) -> list[int]:
+    def do_inverse(self, items: object) -> list[int]:
         """The inverse of a permutation."""
         n = len(sequence(items))
         perm = [self.concrete(v, 0, n) for v in sequence(items)]
@@ -137,7 +137,7 @@ class Lists(Evaluator):
             raise Refused("not a permutation")
         return [perm.index(i) for i in range(n)]
 
-    def do_is_permutation(self, items: Any) -> bool:
+    def do_is_permutation(self, items: object) -> bool:
         """Whether a list holds 0 .. n-1 once each."""
         n = len(sequence(items))
         try:
@@ -146,7 +146,7 @@ class Lists(Evaluator):
             return False
         return sorted(perm) == list(range(n))
 
-    def do_insert(self, items: Any, where: Any, value: Any) -> list[Any]:
+    def do_insert(self, items: object, where: object, value: object) -> list[Any]:
         """A list with an item put in."""
         out = sequence(items)
         n = len(out)
@@ -157,7 +157,7 @@ class Lists(Evaluator):
             raise Refused(f"axis {a} is outside a list of {n + 1}")
         return [*out[:a], value, *out[a:]]
 
-    def do_restore(self, items: Any, where: Any, value: Any) -> list[Any]:
+    def do_restore(self, items: object, where: object, value: object) -> list[Any]:
         """A value put in to stand at some axes."""
         values = sequence(items)
         places = where if isinstance(where, (list, tuple)) else [where]
@@ -167,7 +167,7 @@ class Lists(Evaluator):
         rest = iter(values)
         return [value if i in at else next(rest) for i in range(len(values) + len(places))]
 
-    def do_expanded(self, items: Any, count: Any) -> list[Any]:
+    def do_expanded(self, items: object, count: object) -> list[Any]:
         """A list of one item repeated; of another length it is refused."""
         from mlirules.language.builtins import FUNCTIONS
 
@@ -175,13 +175,13 @@ class Lists(Evaluator):
         assert impl is not None
         return list(impl(sequence(items), self.concrete(count, 0, 7)))
 
-    def do_reduced(self, items: Any, where: Any, keep: Any) -> list[Any]:
+    def do_reduced(self, items: object, where: object, keep: object) -> list[Any]:
         """The indices of a reduction's result."""
         if not isinstance(keep, bool):
             raise Undecided("whether axes are kept is not known")
         return self.do_set(items, where, 0) if keep else self.do_drop(items, where)
 
-    def _axes(self, items: Any, where: Any) -> list[int]:
+    def _axes(self, items: object, where: object) -> list[int]:
         n = len(sequence(items))
         out = []
         for v in where if isinstance(where, (list, tuple)) else [where]:

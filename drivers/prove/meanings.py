@@ -98,7 +98,7 @@ class Meanings:
         self,
         world: World,
         call: ast.Call,
-        names: dict[str, Any],
+        names: dict[str, object],
         hints: Sequence[Hint],
         *,
         assume: bool,
@@ -115,7 +115,7 @@ class Meanings:
 
     @staticmethod
     def attribute(
-        world: World, symbols: Symbols, names: dict[str, Any], name: str, value: ast.Expr
+        world: World, symbols: Symbols, names: dict[str, object], name: str, value: ast.Expr
     ) -> Any:
         """An attribute of the match; one that the program gives is named by it."""
         if isinstance(value, ast.Name) and value.id not in names and name in INTEGERS:
@@ -130,7 +130,7 @@ class Meanings:
         if isinstance(arg, ast.Name) and isinstance(symbols.names.get(arg.id), (Unknown, Applied)):
             return symbols.names[arg.id]
         if isinstance(arg, ast.ListExpr):
-            out: list[Any] = []
+            out: list[object] = []
             for item in arg.items:
                 if isinstance(item, ast.Pack):
                     out.extend(symbols.pack(item))
@@ -193,8 +193,8 @@ class Meanings:
         self,
         world: World,
         rule: Rule,
-        args: list[Any],
-        attrs: dict[str, Any],
+        args: list[object],
+        attrs: dict[str, object],
         hints: Sequence[Hint],
         *,
         assume: bool,
@@ -203,7 +203,7 @@ class Meanings:
         call = rule.root.equation.call
         if len(call.args) != len(args):
             raise NoFit("another number of operands")
-        env: dict[str, Any] = {}
+        env: dict[str, object] = {}
         binder = Binder(world, rule, env, assume=assume)
         for pattern, value in zip(call.args, args, strict=True):
             binder.operand(pattern, value)
@@ -259,7 +259,7 @@ class Meanings:
             made = rewrite.run()
         except Refused as refused:
             raise NoFit(str(refused), sizes=_invalid(refused)) from None
-        out: list[Any] = []
+        out: list[object] = []
         for name in names:
             if name is None:
                 out.append(Unknown("_"))
@@ -294,7 +294,7 @@ class Meanings:
         named = [d.value for d in decl.dims]
         return [n if isinstance(n, int) else dim(world.fresh("size")) for n in named]
 
-    def let_and_where(self, world: World, rule: Rule, env: dict[str, Any]) -> None:
+    def let_and_where(self, world: World, rule: Rule, env: dict[str, object]) -> None:
         """A conversion rule's own names and conditions."""
         for bound, _, expr, value in rule.let:
             try:
@@ -316,7 +316,7 @@ class Meanings:
                 valid = rule.name in self.valid
                 raise NoFit(str(line), sizes=floats or valid, refused=valid)
 
-    def type_of(self, binder: Binder, name: str, args: list[Any], at: int) -> DType:
+    def type_of(self, binder: Binder, name: str, args: list[object], at: int) -> DType:
         """The element type of a result for which the program's type is not given."""
         world, rule, assume = binder.world, binder.rule, binder.assume
         args = [v.settle() if isinstance(v, Unknown) and v.settle is not None else v for v in args]
@@ -366,8 +366,8 @@ class Meanings:
         self,
         world: World,
         op: str,
-        args: list[Any],
-        attrs: dict[str, Any],
+        args: list[object],
+        attrs: dict[str, object],
         hints: Sequence[Hint],
         *,
         assume: bool,
@@ -384,7 +384,7 @@ class Meanings:
                 for n, v in sorted(attrs.items())
             ),
         )
-        out: list[Any] = []
+        out: list[object] = []
         for at, (dims, t) in enumerate(hints):
             known = world.chosen.get(f"applied {key.key} {at}")
             if known is None:
@@ -412,7 +412,7 @@ class Meanings:
             out.append(array(op, shape, t, elem))
         return out
 
-    def as_argument(self, world: World, value: Any) -> Any:
+    def as_argument(self, world: World, value: object) -> Any:
         """An operand by what it holds: equal tensors are equal operands."""
         for key, held in world.chosen.items():
             # The rule's own operand, perhaps named before anything was asked of it.
@@ -480,7 +480,7 @@ def _not_yet(_index: Sequence[Int]) -> E:
     raise Undecided("a result is read before it is made")
 
 
-def _flat(values: Iterable[Any]) -> Iterable[Any]:
+def _flat(values: Iterable[object]) -> Iterable[Any]:
     for v in values:
         if isinstance(v, (list, tuple)):
             yield from _flat(v)

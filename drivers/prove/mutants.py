@@ -40,7 +40,7 @@ def mutants(rule: Rule) -> Iterator[Mutant]:
             yield Mutant(_variant(rule, where=kept), f"dropped condition `{line}`")
 
 
-def _variant(rule: Rule, **parts: Any) -> Rule:
+def _variant(rule: Rule, **parts: object) -> Rule:
     """A rule with other parts, and nothing that was worked out of its own."""
     held = {f.name: getattr(rule, f.name) for f in fields(rule)}
     return Rule(**(held | parts))

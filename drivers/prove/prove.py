@@ -52,13 +52,13 @@ class Verdict:
     #: Both sides were worked out and their forms differ: not only out of the model's reach.
     different: bool = False
     #: A program and inputs that were run with and without the rule, and what differed.
-    refutation: dict[str, Any] | None = None
+    refutation: dict[str, object] | None = None
     #: What NaN, infinities and signed zeros do: "equal", "not decided" or what differs.
     special: str = ""
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, object]:
         """The verdict for ``--json``."""
-        out: dict[str, Any] = {
+        out: dict[str, object] = {
             "rule": self.rule,
             "verdict": self.verdict,
             "reason": self.reason,
@@ -451,7 +451,7 @@ def _round(rule: Rule, meanings: Meanings, terms: _Terms, dropped: int | None) -
     return out
 
 
-def compare(world: World, name: str, before: Any, after: Any) -> bool:
+def compare(world: World, name: str, before: object, after: object) -> bool:
     """Hold a result against what replaces it; whether they are computed alike.
 
     Raises :class:`Undecided` where they are not known to be equal.
@@ -521,7 +521,7 @@ def compare(world: World, name: str, before: Any, after: Any) -> bool:
     raise Undecided("too many conditions on indices")
 
 
-def _small_sums(normal: Normal, a: Any, b: Any) -> bool:
+def _small_sums(normal: Normal, a: object, b: object) -> bool:
     """Whether any sum is one over few numbers, as many on this path."""
     return any(
         n.op == "sum" and any(normal.count(v.args[1]) is not None for v in n.args[0])
@@ -529,7 +529,7 @@ def _small_sums(normal: Normal, a: Any, b: Any) -> bool:
     )
 
 
-def _settled(world: World, a: Any, b: Any) -> bool:
+def _settled(world: World, a: object, b: object) -> bool:
     """Write down equations of sizes that follow, though none of what is assumed is one of them.
 
     Sizes that are 1 for certain, and of several equations that may hold the one that does.
@@ -551,7 +551,7 @@ def _places(world: World, of: Array) -> list[Any]:
     ]
 
 
-def elements(world: World, before: Array, after: Array, index: list[Any]) -> tuple[E, E]:
+def elements(world: World, before: Array, after: Array, index: list[object]) -> tuple[E, E]:
     """One element of both sides, under the names of types that are left when both are known."""
     while True:
         stage = world.stage()
@@ -571,13 +571,13 @@ def rounds_nowhere(e: E) -> bool:
     return True
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A normal form, cut to a line."""
     text = str(value)
     return text if len(text) <= 300 else text[:300] + "..."
 
 
-def _free_condition(a: Any, b: Any, ops: Sequence[str]) -> Node | None:
+def _free_condition(a: object, b: object, ops: Sequence[str]) -> Node | None:
     """A condition of these kinds on sizes, indices and elements of the result that is open."""
     for node in nodes_in((a, b)):
         if node.op == "holds" and node.args[0].op in ops:
@@ -588,7 +588,7 @@ def _free_condition(a: Any, b: Any, ops: Sequence[str]) -> Node | None:
     return None
 
 
-def _emptiness(world: World, a: Any, b: Any) -> Int | None:
+def _emptiness(world: World, a: object, b: object) -> Int | None:
     """The size of a reduction of which it is open whether it runs over anything."""
     for node in nodes_in((a, b)):
         if node.op in ("sum", "reduce"):
@@ -602,7 +602,7 @@ def _emptiness(world: World, a: Any, b: Any) -> Int | None:
 def strict(normal: Normal, e: E, names: dict[Node, Any], depth: int = 0) -> str:
     """A key of a tree that rounds alike: equal but for the order of commuting operands."""
 
-    def one(value: Any) -> str:
+    def one(value: object) -> str:
         if isinstance(value, E):
             return strict(normal, value, names, depth)
         if isinstance(value, (Poly, Node)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from mlirules.drivers.prove.conditions import at_least_zero
 from mlirules.drivers.prove.expr import Int, Node, Poly, atom
@@ -48,7 +47,7 @@ def real_maximum(world: World, node: Node) -> bool:
     return c == 1 and all(n.op == "holds" and world.answer(n.args[0]) is True for n, _ in mono)
 
 
-def outer_nodes(world: World, value: Any) -> Iterator[Node]:
+def outer_nodes(world: World, value: object) -> Iterator[Node]:
     """Every node of a value but those inside of maxima that are real for certain."""
     seen: set[str] = set()
     stack = [value]
@@ -66,7 +65,7 @@ def outer_nodes(world: World, value: Any) -> Iterator[Node]:
             stack.extend(at.args)
 
 
-def may_be_infinite(world: World, value: Any) -> bool:
+def may_be_infinite(world: World, value: object) -> bool:
     """Whether an infinity or NaN that the program writes occurs in a value."""
     return any(n.op == "special" for n in outer_nodes(world, value))
 

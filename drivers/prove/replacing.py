@@ -18,13 +18,13 @@ class Replacement:
     def __init__(self, normal: Any, by: dict[Node, Int], *, bare: bool) -> None:
         self.normal, self.by, self.bare = normal, by, bare
         self.keys = frozenset(by)
-        self.memo: dict[str, Any] = {}
+        self.memo: dict[str, object] = {}
 
     def touches(self, value: Node | Poly) -> bool:
         """Whether any of them occurs."""
         return bool(value.vars & self.keys or value.symbols & self.keys)
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: object) -> Any:
         """A value with them replaced."""
         if isinstance(value, tuple):
             return tuple(self.value(v) for v in value)
@@ -127,7 +127,7 @@ class Replacement:
         return atom(Node(node.op, *args))
 
 
-def variables_of(value: Any) -> frozenset[Node]:
+def variables_of(value: object) -> frozenset[Node]:
     """The free loop indices of a value."""
     return value.vars if isinstance(value, (Node, Poly)) else frozenset()
 

@@ -43,7 +43,7 @@ class Rewrite:
         self,
         world: World,
         rule: Rule,
-        env: dict[str, Any],
+        env: dict[str, object],
         hints: dict[str, Hint],
         reading: Reading,
         unused: frozenset[str] = frozenset(),
@@ -52,7 +52,7 @@ class Rewrite:
         #: What says what raw MLIR makes.
         self.body = reading.body
         self.env = env
-        self.locals: dict[str, Any] = {}
+        self.locals: dict[str, object] = {}
         self.hints = hints
         self.assume, self.checked = reading.assume, reading.checked
         #: Results that nothing reads: whatever they are given.
@@ -60,11 +60,11 @@ class Rewrite:
         #: The line that is at work: where a verdict stands.
         self.line: Line | None = None
 
-    def names(self) -> dict[str, Any]:
+    def names(self) -> dict[str, object]:
         """What names stand for at this line."""
         return {**self.env, **self.locals}
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> dict[str, object]:
         """Every line; what each name was given."""
         for line, statement in self.rule.rewrite:
             self.line = line
@@ -129,7 +129,7 @@ class Rewrite:
         """A function that gives a tensor."""
         args = symbols.items(call.args)
 
-        def tensor(value: Any) -> Array:
+        def tensor(value: object) -> Array:
             if isinstance(value, Array):
                 return value
             if isinstance(value, E):

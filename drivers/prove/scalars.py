@@ -63,7 +63,7 @@ class LazyType(DType):
         return self.root().possible
 
     def _ask(self, what: str, answer: Any) -> Any:
-        options: list[Any] = []
+        options: list[object] = []
         for t in self.among:
             if answer(t) not in options:
                 options.append(answer(t))
@@ -183,7 +183,7 @@ class E(Node):
 
     __slots__ = ("dtype",)
 
-    def __init__(self, op: str, args: tuple[Any, ...], dtype: DType) -> None:
+    def __init__(self, op: str, args: tuple[object, ...], dtype: DType) -> None:
         super().__init__(op, *args)
         self.dtype = dtype
 
@@ -217,12 +217,12 @@ def truth(condition: Node | bool) -> E:
     return E("icond", (condition,), BOOL)
 
 
-def is_scalar(value: Any) -> bool:
+def is_scalar(value: object) -> bool:
     """Whether a value is a run-time or symbolic scalar."""
     return isinstance(value, (E, Poly))
 
 
-def to_type(value: Any, t: DType | None) -> E:
+def to_type(value: object, t: DType | None) -> E:
     """A value as a scalar of type ``t`` where given; constants take the type."""
     if isinstance(value, (bool, int, float, Fraction)):
         if t is None:
@@ -259,7 +259,7 @@ def paired(a: Any, b: Any) -> tuple[E, E]:
     return to_type(a, t), to_type(b, t)
 
 
-def number(value: Any) -> E:
+def number(value: object) -> E:
     """A value as a number without an element type."""
     if isinstance(value, E):
         if value.dtype is NUMBER:
@@ -272,7 +272,7 @@ def number(value: Any) -> E:
     return const(value, NUMBER)
 
 
-def converted(value: Any, t: DType) -> E:
+def converted(value: object, t: DType) -> E:
     """A value converted to an element type as PyTorch converts."""
     if isinstance(value, (bool, int, float)):
         if t.is_bool:
@@ -330,7 +330,7 @@ def arithmetic(world: World, op: str, a: Any, b: Any) -> Any:
     return E(_ARITH[op], (type_key(t), x, y), t)
 
 
-def comparison(op: str, a: Any, b: Any) -> Any:
+def comparison(op: str, a: object, b: object) -> Any:
     """A comparison: of symbols known before run time a decision, of elements a truth value."""
     if (
         not isinstance(a, E)
@@ -347,7 +347,7 @@ def comparison(op: str, a: Any, b: Any) -> Any:
     return E("cmp", (op, type_key(x.dtype), x, y), BOOL)
 
 
-def boolean(op: str, *args: Any) -> E:
+def boolean(op: str, *args: object) -> E:
     """``and``, ``or``, ``xor``, ``not`` of truth values."""
     values = [to_type(a, BOOL) for a in args]
     for v in values:
@@ -356,7 +356,7 @@ def boolean(op: str, *args: Any) -> E:
     return E(op, tuple(values), BOOL)
 
 
-def selected(c: Any, a: Any, b: Any) -> E:
+def selected(c: object, a: object, b: object) -> E:
     """``a`` where ``c`` holds, else ``b``."""
     if isinstance(c, bool):
         return to_type(a if c else b, None)

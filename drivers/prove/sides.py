@@ -37,8 +37,8 @@ class At(Exception):
 class Sides:
     """A rule on one path: the results that are replaced, before and after."""
 
-    before: dict[str, Any]
-    after: dict[str, Any]
+    before: dict[str, object]
+    after: dict[str, object]
 
 
 class Case:
@@ -350,7 +350,7 @@ class Case:
         }
         return out + [r for r in self.rule.root_results if r and r not in unused]
 
-    def rewritten(self, before: dict[str, Any]) -> dict[str, Any]:
+    def rewritten(self, before: dict[str, object]) -> dict[str, object]:
         """The rewrite's results, held against the types of what they replace."""
         hints: dict[str, Hint] = {}
         for name, value in before.items():

@@ -120,10 +120,10 @@ class Solver:
         self._answers: dict[tuple[frozenset[str], str], bool] = {}
         self._consistent: dict[frozenset[str], bool] = {}
         self._leaves: dict[str, frozenset[str]] = {}
-        self._formulas: dict[str, Any] = {}
+        self._formulas: dict[str, object] = {}
         #: By node: the symbol, and what holds of it (its range, what it is the quotient of).
-        self._symbols: dict[str, Any] = {}
-        self._ranges: dict[str, list[Any]] = {}
+        self._symbols: dict[str, object] = {}
+        self._ranges: dict[str, list[object]] = {}
 
     # -- questions
 

@@ -206,7 +206,7 @@ class Sums(Laws):
             by[v] = atom(fresh)
         return new, self.replaced(body, by)
 
-    def renamed(self, op: str, loops: list[Node], body: Int, *more: Any) -> Node:
+    def renamed(self, op: str, loops: list[Node], body: Int, *more: object) -> Node:
         """A sum or reduction under names of its own, in the order that gives the smallest key."""
         height = 1 + max(
             (
@@ -252,7 +252,7 @@ class Sums(Laws):
 
     # -- replacing indices
 
-    def replaced(self, value: Any, by: dict[Node, Int], *, bare: bool = False) -> Any:
+    def replaced(self, value: object, by: dict[Node, Int], *, bare: bool = False) -> Any:
         """A value with loop indices replaced; ``bare``: by other names alone."""
         if not by:
             return value

@@ -65,7 +65,7 @@ _STRUCTURAL = frozenset(
 )
 
 
-def symbolic(value: Any) -> bool:
+def symbolic(value: object) -> bool:
     """Whether a value holds anything that is known only as a symbol."""
     if isinstance(value, (list, tuple)):
         return any(symbolic(v) for v in value)
@@ -100,7 +100,7 @@ class Symbols(Lists):
 
     # -- operators
 
-    def unary(self, op: str, value: Any) -> Any:
+    def unary(self, op: str, value: object) -> Any:
         """``not`` or ``-``."""
         value = in_order(value)
         if op == "not":
@@ -126,7 +126,7 @@ class Symbols(Lists):
         join = partial(scalars.boolean, op)
         return self.joined(left, right, over=op == "or", join=join)
 
-    def conditional(self, condition: Any, then: ast.Expr, otherwise: ast.Expr) -> Any:
+    def conditional(self, condition: object, then: ast.Expr, otherwise: ast.Expr) -> Any:
         """One of two expressions."""
         if isinstance(condition, E):
             if condition.op == "icond":
@@ -169,7 +169,7 @@ class Symbols(Lists):
             return scalars.arithmetic(self.world, op, a, b)
         return super().binary(op, a, b)
 
-    def at_run_time(self, a: Any, b: Any) -> bool:
+    def at_run_time(self, a: object, b: object) -> bool:
         """Whether a comparison is of elements or of loop indices."""
         for v in (a, b):
             if isinstance(v, E) and v.dtype is not NUMBER:
@@ -180,7 +180,7 @@ class Symbols(Lists):
                 return True
         return False
 
-    def run_time_comparison(self, op: str, a: Any, b: Any) -> Any:
+    def run_time_comparison(self, op: str, a: object, b: object) -> Any:
         """A truth value; a plain one where the world knows it."""
         found = scalars.comparison(op, a, b)
         if isinstance(found, E) and found.op == "icond":
@@ -191,7 +191,7 @@ class Symbols(Lists):
             return bool(found.args[0])
         return found
 
-    def decided(self, op: str, a: Any, b: Any) -> bool:
+    def decided(self, op: str, a: object, b: object) -> bool:
         """A comparison of symbols: a fork where both are possible."""
         if isinstance(a, Unknown) or isinstance(b, Unknown):
             raise Undecided("a comparison with what is not known")
@@ -207,7 +207,7 @@ class Symbols(Lists):
                 raise Refused(f"{type(v).__name__} is not a number")
         return self.world.decide(compared(op, a, b))
 
-    def decided_real(self, op: str, a: Any, b: Any) -> bool:
+    def decided_real(self, op: str, a: object, b: object) -> bool:
         """A comparison of real numbers known as symbols."""
         values = []
         for v in (a, b):
@@ -249,7 +249,7 @@ class Symbols(Lists):
         if not more and len(mono) == 1 and mono[0][1] == 1 and mono[0][0].op == "num":
             self.world.reals[str(mono[0][0].args[0])] = -Fraction(rest) / Fraction(c)
 
-    def equal(self, a: Any, b: Any) -> bool:
+    def equal(self, a: object, b: object) -> bool:
         """Equality of two values, decided where they are symbols."""
         if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
             return len(a) == len(b) and all(self.equal(x, y) for x, y in zip(a, b, strict=True))
@@ -349,11 +349,11 @@ class Symbols(Lists):
             return a if self.world.decide(at_least_zero(a)) else -a
         return abs(a)
 
-    def do_max(self, *args: Any) -> Any:
+    def do_max(self, *args: object) -> Any:
         """The largest of numbers."""
         return self._extreme("max", args)
 
-    def do_min(self, *args: Any) -> Any:
+    def do_min(self, *args: object) -> Any:
         """The smallest of numbers."""
         return self._extreme("min", args)
 
@@ -382,49 +382,49 @@ class Symbols(Lists):
             out = self.world.most(out, v) if fn == "max" else self.world.least(out, v)
         return out
 
-    def do_product(self, items: Any) -> Any:
+    def do_product(self, items: object) -> Any:
         """The product of a list."""
         out: Any = 1
         for v in sequence(items):
             out = self.binary("*", out, v)
         return out
 
-    def do_sum(self, items: Any) -> Any:
+    def do_sum(self, items: object) -> Any:
         """The sum of a list."""
         out: Any = 0
         for v in sequence(items):
             out = self.binary("+", out, v)
         return out
 
-    def do_numel(self, x: Any) -> Any:
+    def do_numel(self, x: object) -> Any:
         """The number of elements."""
         return self.do_product(list(tensor(x).dims or ()))
 
-    def do_positions(self, items: Any, value: Any) -> list[int]:
+    def do_positions(self, items: object, value: object) -> list[int]:
         """Where a value stands in a list."""
         return [i for i, v in enumerate(sequence(items)) if self.equal(v, value)]
 
-    def do_distinct(self, items: Any) -> bool:
+    def do_distinct(self, items: object) -> bool:
         """Whether no two items are equal."""
         values = sequence(items)
         return not any(self.equal(values[i], v) for i in range(len(values)) for v in values[:i])
 
-    def do_all_equal(self, items: Any, value: Any) -> bool:
+    def do_all_equal(self, items: object, value: object) -> bool:
         """Whether every item equals a value."""
         return all(self.equal(v, value) for v in sequence(items))
 
-    def do_at_least(self, items: Any, value: Any) -> bool:
+    def do_at_least(self, items: object, value: object) -> bool:
         """Whether every item is at least a value."""
         return all(self.decided(">=", v, value) for v in sequence(items))
 
-    def do_divisible(self, a: Any, b: Any) -> bool:
+    def do_divisible(self, a: object, b: object) -> bool:
         """Whether the first is a multiple of the second."""
         a, b = self.whole(a, "a"), self.whole(b, "b")
         if self.world.decide(is_zero(b)):
             raise Refused("division by zero")
         return self.world.decide(is_zero(self.world.imod(a, b)))
 
-    def do_axis(self, d: Any, x: Any) -> Any:
+    def do_axis(self, d: object, x: object) -> Any:
         """An axis counted from the front."""
         if isinstance(d, (list, tuple)):
             return [self.do_axis(v, x) for v in d]
@@ -439,7 +439,7 @@ class Symbols(Lists):
         # Which one it is counts only where something stands on it.
         return 0 if most == 1 else self.world.imod(d, most)
 
-    def do_axes(self, dims: Any, x: Any) -> list[Any]:
+    def do_axes(self, dims: object, x: object) -> list[Any]:
         """The axes of a reduction."""
         rank = tensor(x).rank
         named = [] if dims is None else dims if isinstance(dims, (list, tuple)) else [dims]
@@ -454,7 +454,13 @@ class Symbols(Lists):
         return found or list(range(rank))
 
     def do_pooled(
-        self, sizes: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: Any
+        self,
+        sizes: object,
+        kernel: object,
+        stride: object,
+        padding: object,
+        dilation: object,
+        ceil: object,
     ) -> list[Any]:
         """The sizes that windows give."""
         lists = [sequence(v) for v in (sizes, kernel, stride, padding, dilation)]
@@ -481,7 +487,7 @@ class Symbols(Lists):
             return self.world.most(size + value, 0)
         return self.world.least(value, size)
 
-    def do_broadcasts(self, *tensors: Any) -> bool:
+    def do_broadcasts(self, *tensors: object) -> bool:
         """Whether shapes broadcast as far as known: what is left is assumed of programs."""
         shapes = [list(reversed(tensor(t).dims or ())) for t in tensors]
         for i in range(max(len(s) for s in shapes)):
@@ -490,12 +496,12 @@ class Symbols(Lists):
                 return False
         return True
 
-    def do_expanded_shape(self, x: Any, sizes: Any) -> list[Any]:
+    def do_expanded_shape(self, x: object, sizes: object) -> list[Any]:
         """The shape that x is stretched to."""
         dims, wanted = list(tensor(x).dims or ()), sequence(sizes)
         if len(wanted) < len(dims):
             raise Refused(f"{len(wanted)} sizes for a tensor of rank {len(dims)}")
-        out: list[Any] = [*wanted[: len(wanted) - len(dims)]]
+        out: list[object] = [*wanted[: len(wanted) - len(dims)]]
         for have, want in zip(dims, wanted[len(out) :], strict=True):
             # PyTorch takes -1 and the dim's own size where the dim is not 1.
             if self.equal(want, -1) or self.world.same(have, want):
@@ -506,7 +512,7 @@ class Symbols(Lists):
                 out.append(have)
         return out
 
-    def do_aligned(self, items: Any, x: Any) -> list[Any]:
+    def do_aligned(self, items: object, x: object) -> list[Any]:
         """The indices of a tensor that is broadcast."""
         values, dims = sequence(items), list(tensor(x).dims or ())
         if len(values) < len(dims):
@@ -527,7 +533,7 @@ class Symbols(Lists):
             self.world.inside.add((key_of(found), size.key))
         return found
 
-    def do_static(self, x: Any) -> bool:
+    def do_static(self, x: object) -> bool:
         """Whether sizes are known at compile time: both are cases where they are symbols."""
         if isinstance(x, Tensor):
             x = list(x.dims or ())
@@ -543,7 +549,7 @@ class Symbols(Lists):
             for n in nodes_in(tuple(x) if isinstance(x, list) else x)
         )
 
-    def do_constant(self, x: Any) -> bool:
+    def do_constant(self, x: object) -> bool:
         """Whether a scalar is known at compile time."""
         if isinstance(x, Unknown):
             raise Undecided(f"{x.name}: nothing says what it is")
@@ -555,13 +561,13 @@ class Symbols(Lists):
             return bool(self.world.choose(f"constant {x}", [True, False]))
         return True
 
-    def do_present(self, x: Any) -> bool:
+    def do_present(self, x: object) -> bool:
         """Whether an optional operand is there."""
         if isinstance(x, Unknown):
             raise Undecided(f"{x.name}: nothing says what it is")
         return x is not None
 
-    def do_is_float(self, t: Any) -> bool:
+    def do_is_float(self, t: object) -> bool:
         """Whether a type or number is a float."""
         if isinstance(t, Poly) or (isinstance(t, (int, float)) and not isinstance(t, bool)):
             return isinstance(t, float)
@@ -569,7 +575,7 @@ class Symbols(Lists):
             return t.dtype is NUMBER or t.dtype.is_float
         return not isinstance(t, bool) and dtype(t).is_float
 
-    def do_is_int(self, t: Any) -> bool:
+    def do_is_int(self, t: object) -> bool:
         """Whether a type or number is an integer."""
         if isinstance(t, E):
             return t.dtype is not NUMBER and t.dtype.is_int
@@ -577,7 +583,7 @@ class Symbols(Lists):
             return not isinstance(t, (bool, float))
         return dtype(t).is_int
 
-    def do_is_bool(self, t: Any) -> bool:
+    def do_is_bool(self, t: object) -> bool:
         """Whether a type or value is a truth value."""
         if isinstance(t, E):
             return t.dtype is not NUMBER and t.dtype.is_bool
@@ -585,13 +591,13 @@ class Symbols(Lists):
             return isinstance(t, bool)
         return dtype(t).is_bool
 
-    def do_opmath(self, t: Any) -> DType:
+    def do_opmath(self, t: object) -> DType:
         """The type PyTorch computes in."""
         return scalars.opmath(dtype(t))
 
-    def do_promoted(self, *values: Any) -> DType:
+    def do_promoted(self, *values: object) -> DType:
         """The element type in which PyTorch combines values."""
-        plain: list[Any] = []
+        plain: list[object] = []
         for v in values:
             if isinstance(v, Poly):
                 plain.append(1)

@@ -78,7 +78,7 @@ def _of(rule: Rule, by: dict[str, str], meanings: Meanings, count: int | None = 
     if packs.keys() & rule.types.keys():
         raise Undecided("the operands of an op of several names have a type")
 
-    def renamed(value: Any) -> Any:
+    def renamed(value: object) -> Any:
         match value:
             case ast.Call():
                 args = [a for v in value.args for a in _unpacked(v, packs)]

@@ -81,7 +81,7 @@ def ops_of(rule: Rule) -> set[str]:
     return found
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -93,7 +93,7 @@ def shipped(file: Path = FILE) -> dict[str, dict[str, Any]]:
     """The verdicts that ship, by rule; empty where the file is missing."""
     if not file.is_file():
         return {}
-    found: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    found: dict[str, dict[str, object]] = json.loads(file.read_text(encoding="utf-8"))
     return found
 
 
@@ -133,7 +133,7 @@ def badge(rule: Rule, known: Mapping[str, dict[str, Any]] | None = None) -> str 
     return sentence(entry)
 
 
-def sentence(entry: Mapping[str, Any]) -> str:
+def sentence(entry: Mapping[str, object]) -> str:
     """A verdict in words."""
     if entry["verdict"] in ("proven", "bounded"):
         how = "bit for bit" if entry["arithmetic"] == "bit for bit" else "over the reals"
@@ -154,7 +154,7 @@ def recalled(key: str, timeout: float) -> dict[str, Any] | None:
     return found if final or found["timeout"] >= timeout else None
 
 
-def keep(key: str, verdict: dict[str, Any], timeout: float) -> None:
+def keep(key: str, verdict: dict[str, object], timeout: float) -> None:
     """Keep a verdict under a hash."""
     data = json.dumps({**verdict, "timeout": timeout}).encode()
     cache.write_checked(_place(key), data)

@@ -154,7 +154,7 @@ class World:
         self.fresh_count += 1
         return f"{stem}'{self.fresh_count}"
 
-    def choose(self, what: str, options: Sequence[Any], ranks: Sequence[int] = ()) -> Any:
+    def choose(self, what: str, options: Sequence[object], ranks: Sequence[int] = ()) -> Any:
         """One of some ways, all of which are run; the same one for the same ``what``.
 
         ``ranks``: the rank that each way stands for; paths of lower ranks are run first.

@@ -8,14 +8,16 @@ program itself stays as it is, and both compile together.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.program import entry_points
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.language.faults import Fault, Span
 from mlirules.language.grid import TARGET
@@ -82,7 +84,7 @@ class Checked:
     #: What is not checked, at its place.
     unchecked: list[tuple[Span, str]] = field(default_factory=list)
 
-    def faults(self, results: Sequence[Any]) -> list[Fault]:
+    def faults(self, results: Sequence[npt.ArrayLike]) -> list[Fault]:
         """The accesses beyond their buffers that a call of the checked copy noted."""
         out = []
         for rows, noted in zip(self.rows, results[len(results) - len(self.rows) :], strict=True):
@@ -103,7 +105,7 @@ class Checked:
         return list(dict.fromkeys(out))
 
 
-def with_checks(module: Any, rule: Rule) -> Checked | None:
+def with_checks(module: ir.Module, rule: Rule) -> Checked | None:
     """Add to a program a copy whose kernels note accesses beyond their buffers; None: no kernel."""
     with module.context, ir.Location.unknown(module.context):
         kernels = {
@@ -126,7 +128,7 @@ def with_checks(module: Any, rule: Rule) -> Checked | None:
             op = view.operation
             if op.name != "flow.dispatch":
                 continue
-            symbol = str(op.attributes["entry_points"]).split("::", 1)[0].strip("[@ ")
+            symbol = entry_points(op)[0][0]
             if symbol not in kernels:
                 continue
             if symbol not in checked:
@@ -144,7 +146,7 @@ def with_checks(module: Any, rule: Rule) -> Checked | None:
 # ---------------------------------------------------------------- what surrounds the kernel
 
 
-def _dispatched(op: Any, symbol: str, rows: int) -> Any:
+def _dispatched(op: ir.Operation, symbol: str, rows: int) -> ir.Value:
     """A dispatch with a buffer for notes, in place of ``op``; returns the notes."""
     sizes = [int(n) for n in ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])]
     operands = list(op.operands)
@@ -174,7 +176,7 @@ def _dispatched(op: Any, symbol: str, rows: int) -> Any:
     return results[-1]
 
 
-def _returned(function: Any, notes: list[Any]) -> None:
+def _returned(function: ir.Operation, notes: list[ir.Value]) -> None:
     """Give a function the notes as further results."""
     block = function.regions[0].blocks[0]
     last = list(block.operations)[-1].operation
@@ -185,7 +187,11 @@ def _returned(function: Any, notes: list[Any]) -> None:
             emit.op(
                 "torch_c.from_builtin_tensor",
                 [note],
-                [ir.Type.parse(f"!torch.vtensor<[{note.type.get_dim_size(0)},{_COLUMNS}],si32>")],
+                [
+                    ir.Type.parse(
+                        f"!torch.vtensor<[{ir.ShapedType(note.type).get_dim_size(0)},{_COLUMNS}],si32>"
+                    )
+                ],
             )[0]
             for note in notes
         ]
@@ -202,7 +208,7 @@ def _returned(function: Any, notes: list[Any]) -> None:
 # ---------------------------------------------------------------- the kernel
 
 
-def _checked_kernel(executable: Any, symbol: str, rule: Rule, made: Checked) -> list[_Row]:
+def _checked_kernel(executable: ir.Operation, symbol: str, rule: Rule, made: Checked) -> list[_Row]:
     """A copy of an executable, beside it, that notes what it would have done wrong."""
     copy = executable.clone(ir.InsertionPoint.after(executable)).operation
     name = symbol + _SUFFIX
@@ -231,14 +237,14 @@ def _checked_kernel(executable: Any, symbol: str, rule: Rule, made: Checked) -> 
         return []
     notes = _noted(function, len(rows), rule)
     number = 0
-    beyond: dict[Any, Any] = {}
+    beyond: dict[ir.Value, ir.Value] = {}
     for op, found in accesses:
         _guard(op, found, notes, number, beyond)
         number += len(found.indices)
     return rows
 
 
-def _noted(function: Any, rows: int, rule: Rule) -> Any:
+def _noted(function: ir.Operation, rows: int, rule: Rule) -> ir.Value:
     """Give a kernel's function a buffer for notes, after those that it reads."""
     block = function.regions[0].blocks[0]
     inputs = len(rule.kernel_inputs)
@@ -258,6 +264,10 @@ def _noted(function: Any, rows: int, rule: Rule) -> Any:
     return emit.op("stream.binding.subspan", [added, emit.index(0)], [type_])[0]
 
 
+#: A value of the kernel, or a number that is known.
+_Number: TypeAlias = ir.Value | int
+
+
 @dataclass(frozen=True)
 class _Reach:
     """Where an access goes: its buffer, the index in each dim, and how far it goes from there.
@@ -266,22 +276,22 @@ class _Reach:
     itself. In the last dim those ``lanes`` of a vector count that ``mask`` lets.
     """
 
-    base: Any
-    indices: list[Any]  # values, or numbers
-    extents: list[Any]
+    base: ir.Value
+    indices: Sequence[_Number]
+    extents: Sequence[int | tuple[_Number, _Number] | None]
     writes: bool = False
-    mask: Any = None
-    lanes: Any = None
+    mask: ir.Value | None = None
+    lanes: ir.Value | None = None
 
 
-def _is_memref(value: Any) -> bool:
+def _is_memref(value: ir.Value) -> bool:
     with suppress(ValueError):
         ir.MemRefType(value.type)
         return True
     return False
 
 
-def _is_whole(op: Any) -> bool:
+def _is_whole(op: ir.Operation) -> bool:
     """Whether a recast is all of a buffer in another shape, row by row: `%x_base`, `%x_offset`.
 
     Such a view goes nowhere that its own extents do not say.
@@ -310,7 +320,7 @@ def _is_whole(op: Any) -> bool:
     )
 
 
-def _reach(op: Any) -> _Reach | None:
+def _reach(op: ir.Operation) -> _Reach | None:
     """Where an op goes in a buffer; None for one that goes nowhere, or unknown where."""
     operands = list(op.operands)
     name = op.name
@@ -323,7 +333,7 @@ def _reach(op: Any) -> _Reach | None:
     base = operands[at]
     rank = ir.MemRefType(base.type).rank
     indices = operands[at + 1 : at + 1 + rank]
-    extents: list[Any] = [1] * rank
+    extents: list[int | tuple[_Number, _Number] | None] = [1] * rank
     rest = operands[at + 1 + rank :]
     if name in ("vector.load", "vector.store"):
         type_ = op.results[0].type if not writes else operands[0].type
@@ -349,7 +359,7 @@ def _reach(op: Any) -> _Reach | None:
     return _Reach(base, indices, extents, writes)
 
 
-def _view(op: Any) -> _Reach:
+def _view(op: ir.Operation) -> _Reach:
     """What a subview takes of its buffer."""
     rest = iter(list(op.operands)[1:])
     dynamic = -(2**63)
@@ -373,20 +383,20 @@ _ACCESSES = _WRITES | {
 }
 
 
-def _shape(type_: Any) -> list[int]:
+def _shape(type_: ir.Type) -> list[int]:
     with suppress(ValueError):
         return list(ir.VectorType(type_).shape)
     return []
 
 
-def _rows(op: Any, found: _Reach, rule: Rule) -> Iterator[_Row]:
+def _rows(op: ir.Operation, found: _Reach, rule: Rule) -> Iterator[_Row]:
     span = _span(op, rule)
     buffer = _buffer(found.base, rule)
     for dim in range(len(found.extents)):
         yield _Row(span, op.name, found.writes, dim, buffer)
 
 
-def _span(op: Any, rule: Rule) -> Span:
+def _span(op: ir.Operation, rule: Rule) -> Span:
     place = op.location
     if not isinstance(place, ir.FileLineColLoc):
         return rule.made_by.span
@@ -395,7 +405,7 @@ def _span(op: Any, rule: Rule) -> Span:
     return rule.source.span(line, column, max(1, len(rest)))
 
 
-def _buffer(value: Any, rule: Rule) -> str:
+def _buffer(value: ir.Value, rule: Rule) -> str:
     """What a buffer is called: the tensor, or its type where it is the kernel's own."""
     shown = str(value.type)
     while not isinstance(value.owner, ir.Block) and value.owner.name in _THROUGH:
@@ -404,8 +414,7 @@ def _buffer(value: Any, rule: Rule) -> str:
     if isinstance(owner, ir.Block) or owner.name != "stream.binding.subspan":
         return shown
     names = [*rule.kernel_inputs, *(name or "a result" for name in rule.root_results)]
-    number: int = ir.BlockArgument(owner.operands[0]).arg_number
-    return names[number]
+    return names[ir.BlockArgument(owner.operands[0]).arg_number]
 
 
 # ---------------------------------------------------------------- text of the checks
@@ -414,29 +423,32 @@ def _buffer(value: Any, rule: Rule) -> str:
 class _Emit:
     """Builds ops before an op, or at the end of a block."""
 
-    def __init__(self, before: Any = None, block: Any = None) -> None:
-        self.point = ir.InsertionPoint(before) if before is not None else ir.InsertionPoint(block)
-        self.place = before.location if before is not None else ir.Location.unknown()
+    def __init__(self, at: ir.Operation | ir.Block) -> None:
+        self.place: ir.Location = ir.Location.unknown()
+        if isinstance(at, ir.Block):
+            self.point = ir.InsertionPoint(at)
+        else:
+            self.point, self.place = ir.InsertionPoint(at), at.location
 
     def op(
         self,
         name: str,
-        operands: Sequence[Any],
-        types: Sequence[Any],
-        attributes: dict[str, Any] | None = None,
+        operands: Sequence[ir.Value],
+        types: Sequence[ir.Type],
+        attributes: Mapping[str, ir.Attribute] | None = None,
         regions: int = 0,
-    ) -> Any:
+    ) -> ir.OpResultList:
         """A new op; returns its results."""
         return self.made(name, operands, types, attributes, regions).results
 
     def made(
         self,
         name: str,
-        operands: Sequence[Any],
-        types: Sequence[Any],
-        attributes: dict[str, Any] | None = None,
+        operands: Sequence[ir.Value],
+        types: Sequence[ir.Type],
+        attributes: Mapping[str, ir.Attribute] | None = None,
         regions: int = 0,
-    ) -> Any:
+    ) -> ir.Operation:
         """A new op."""
         return ir.Operation.create(
             name,
@@ -448,34 +460,38 @@ class _Emit:
             ip=self.point,
         )
 
-    def index(self, value: int) -> Any:
+    def index(self, value: int) -> ir.Value:
         """A constant of index type."""
         type_ = ir.IndexType.get()
         return self.op("arith.constant", [], [type_], {"value": ir.IntegerAttr.get(type_, value)})[
             0
         ]
 
-    def value(self, index: Any) -> Any:
+    def value(self, index: _Number) -> ir.Value:
         """An index, or a number as one."""
         return self.index(index) if isinstance(index, int) else index
 
-    def compare(self, predicate: int, a: Any, b: Any) -> Any:
+    def compare(self, predicate: int, a: ir.Value, b: ir.Value) -> ir.Value:
         """A comparison of two indices."""
         attributes = {"predicate": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), predicate)}
         return self.op("arith.cmpi", [a, b], [ir.IntegerType.get_signless(1)], attributes)[0]
 
-    def two(self, name: str, a: Any, b: Any) -> Any:
+    def two(self, name: str, a: ir.Value, b: ir.Value) -> ir.Value:
         """An op of dialect arith on two values of one type."""
         return self.op(f"arith.{name}", [a, b], [a.type])[0]
 
-    def when(self, condition: Any, types: Sequence[Any] = ()) -> tuple[Any, list[Any]]:
+    def when(
+        self, condition: ir.Value, types: Sequence[ir.Type] = ()
+    ) -> tuple[ir.Operation, list[ir.Block]]:
         """An scf.if with its blocks: one, or two where it gives values."""
         made = self.made("scf.if", [condition], types, regions=2)
         blocks = [region.blocks.append() for region in list(made.regions)[: 1 + bool(types)]]
         return made, blocks
 
 
-def _guard(op: Any, found: _Reach, notes: Any, number: int, beyond: dict[Any, Any]) -> None:
+def _guard(
+    op: ir.Operation, found: _Reach, notes: ir.Value, number: int, beyond: dict[ir.Value, ir.Value]
+) -> None:
     """Do an access only within its buffer, and note it otherwise."""
     emit = _Emit(op)
     wrong = _beyond(emit, found.base, beyond)
@@ -514,15 +530,15 @@ def _guard(op: Any, found: _Reach, notes: Any, number: int, beyond: dict[Any, An
     for old, new in zip(op.results, made.results, strict=True):
         old.replace_all_uses_with(new)
     blocks[0].append(op)
-    _Emit(block=blocks[0]).op("scf.yield", op.results, [])
+    _Emit(blocks[0]).op("scf.yield", op.results, [])
     if types:
-        other = _Emit(block=blocks[1])
+        other = _Emit(blocks[1])
         other.op("scf.yield", [_nothing(other, type_) for type_ in types], [])
 
 
-def _beyond(emit: _Emit, buffer: Any, known: dict[Any, Any]) -> Any:
+def _beyond(emit: _Emit, buffer: ir.Value, known: dict[ir.Value, ir.Value]) -> ir.Value | None:
     """Whether one of the views through which a buffer is reached is wrong already."""
-    wrong: Any = None
+    wrong: ir.Value | None = None
     while not isinstance(buffer.owner, ir.Block) and buffer.owner.name in _THROUGH:
         bad = known.get(buffer)
         if bad is not None:
@@ -531,13 +547,15 @@ def _beyond(emit: _Emit, buffer: Any, known: dict[Any, Any]) -> Any:
     return wrong
 
 
-def _lanes(emit: _Emit, found: _Reach) -> tuple[tuple[Any, Any] | None, Any]:
+def _lanes(emit: _Emit, found: _Reach) -> tuple[tuple[ir.Value, ir.Value] | None, ir.Value | None]:
     """Of an access by lanes: the first and the end of its offsets, and whether there are any."""
-    if found.mask is None:
+    mask = found.mask
+    if mask is None:
         return None, None
     index = ir.IndexType.get()
-    shape = _shape(found.mask.type)
+    shape = _shape(mask.type)
     type_ = ir.VectorType.get(shape, index)
+    lanes: ir.Value
     if found.lanes is None:
         lanes = emit.op("vector.step", [], [type_])[0]
     elif str(found.lanes.type) == str(type_):
@@ -545,10 +563,10 @@ def _lanes(emit: _Emit, found: _Reach) -> tuple[tuple[Any, Any] | None, Any]:
     else:
         lanes = emit.op("arith.index_cast", [found.lanes], [type_])[0]
 
-    def least(value: int, kind: str) -> Any:
+    def least(value: int, kind: str) -> ir.Value:
         splat = ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(index, value))
         (other,) = emit.op("arith.constant", [], [type_], {"value": splat})
-        chosen = emit.op("arith.select", [found.mask, lanes, other], [type_])[0]
+        chosen = emit.op("arith.select", [mask, lanes, other], [type_])[0]
         attributes = {"kind": ir.Attribute.parse(f"#vector.kind<{kind}>")}
         return emit.op("vector.reduction", [chosen], [index], attributes)[0]
 
@@ -556,14 +574,20 @@ def _lanes(emit: _Emit, found: _Reach) -> tuple[tuple[Any, Any] | None, Any]:
     end = emit.two("addi", high, emit.index(1))
     attributes = {"kind": ir.Attribute.parse("#vector.kind<or>")}
     bit = ir.IntegerType.get_signless(1)
-    active = emit.op("vector.reduction", [found.mask], [bit], attributes)[0]
+    active = emit.op("vector.reduction", [mask], [bit], attributes)[0]
     return (low, end), active
 
 
-def _note(emit: _Emit, bad: Any, notes: Any, row: int, found: tuple[Any, Any, Any]) -> None:
+def _note(
+    emit: _Emit,
+    bad: ir.Value,
+    notes: ir.Value,
+    row: int,
+    found: tuple[ir.Value, ir.Value | None, ir.Value],
+) -> None:
     first, end, size = found
     _, (block,) = emit.when(bad)
-    inside = _Emit(block=block)
+    inside = _Emit(block)
     i32 = ir.IntegerType.get_signless(32)
     at = inside.index(row)
     one = inside.op("arith.constant", [], [i32], {"value": ir.IntegerAttr.get(i32, 1)})[0]
@@ -577,11 +601,11 @@ def _note(emit: _Emit, bad: Any, notes: Any, row: int, found: tuple[Any, Any, An
     inside.op("scf.yield", [], [])
 
 
-def _nothing(emit: _Emit, type_: Any) -> Any:
+def _nothing(emit: _Emit, type_: ir.Type) -> ir.Value:
     """What an access gives that is not done."""
     element = ir.VectorType(type_).element_type if _shape(type_) else type_
     if isinstance(element, ir.FloatType):
-        zero: Any = ir.FloatAttr.get(element, 0.0)
+        zero: ir.Attribute = ir.FloatAttr.get(element, 0.0)
     elif isinstance(element, (ir.IntegerType, ir.IndexType)):
         zero = ir.IntegerAttr.get(element, 0)
     else:

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree import target_facts as targetfacts
@@ -164,7 +164,7 @@ def _unused(rule: Rule) -> Iterator[Fault]:
             )
 
 
-def _words(value: Any) -> Iterator[str]:
+def _words(value: object) -> Iterator[str]:
     left = [value]
     while left:
         item = left.pop()
@@ -185,7 +185,7 @@ def _target(text: Text) -> Iterator[Fault]:
 
 
 @functools.cache
-def _context() -> Any:
+def _context() -> compiler.ir.Context:
     return compiler.context()
 
 
@@ -337,7 +337,13 @@ def _known(prefix: str) -> bool:
     return prefix.removeprefix("CHECK") in _SUFFIXES or bool(_COUNT.fullmatch(prefix))
 
 
-def _pattern(rest: str, base: int, defined: set[str], fault: Any) -> None:
+class _Say(Protocol):
+    """Notes a fault: where it begins, how long it is, what it is, what helps."""
+
+    def __call__(self, offset: int, length: int, message: str, hint: str = "", /) -> None: ...
+
+
+def _pattern(rest: str, base: int, defined: set[str], fault: _Say) -> None:
     """Check the ``{{regex}}`` and ``[[VARIABLE]]`` parts of one pattern."""
     at = 0
     while True:
@@ -378,7 +384,7 @@ def _pattern(rest: str, base: int, defined: set[str], fault: Any) -> None:
         at = end + 2
 
 
-def _regex(pattern: str, base: int, fault: Any) -> None:
+def _regex(pattern: str, base: int, fault: _Say) -> None:
     # POSIX classes are not Python's; everything else that can be wrong is wrong in both.
     plain = re.sub(r"\[:\w+:\]", lambda m: "a" * len(m.group()), pattern)
     try:

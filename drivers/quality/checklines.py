@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.apply.run import Options
@@ -147,11 +146,11 @@ def _tells(rule: Rule, program: str, check: str, session: Session) -> bool:
     )
 
 
-def _module(rule: Rule, text: str, session: Session) -> Any:
+def _module(rule: Rule, text: str, session: Session) -> ir.Module:
     return parsed(text, rule.path, session)
 
 
-def _rewritten(rule: Rule, text: str, session: Session) -> Any:
+def _rewritten(rule: Rule, text: str, session: Session) -> ir.Module:
     """The program after the rule; ops that stood there before carry a mark."""
     module = _module(rule, text, session)
     with session.context:
@@ -199,7 +198,7 @@ def lines_for(rule: Rule, text: str, session: Session) -> list[str]:
     label = next((op for op in ops_below(module.operation) if op.name == "func.func"), None)
     telling = [op for op in made if not _SILENT.match(op.name)] or made
     if len(telling) > MAX_LINES:  # what stands in the function says more than bodies do
-        outer = [op for op in telling if op.parent.name == "func.func"]
+        outer = [op for op in telling if op.parent and op.parent.name == "func.func"]
         telling = (outer or telling)[:MAX_LINES]
     for op in ops_below(module.operation):
         if _OLD in op.attributes:
@@ -233,9 +232,9 @@ def lines_for(rule: Rule, text: str, session: Session) -> list[str]:
     )
 
 
-def _op_lines(ops: list[Any], wired: bool) -> list[str]:
+def _op_lines(ops: list[ir.Operation], wired: bool) -> list[str]:
     """A line for each op; ``wired``: with the checked ops that feed it, by captured names."""
-    names: dict[Any, str] = {}
+    names: dict[ir.Value, str] = {}
     used = {operand for op in ops for operand in op.operands} if wired else set()
     out = []
     for op in ops:
@@ -250,7 +249,7 @@ def _op_lines(ops: list[Any], wired: bool) -> list[str]:
     return out
 
 
-def _name(op: str, taken: dict[Any, str]) -> str:
+def _name(op: str, taken: dict[ir.Value, str]) -> str:
     stem = re.sub(r"\W", "_", op.rpartition(".")[2]).upper()
     known = set(taken.values())
     return next(n for n in (stem, *(f"{stem}{i}" for i in range(2, 1000))) if n not in known)

@@ -19,9 +19,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree.runtime import Array
 from mlirules.drivers.pipelines.transform import Recipe, default_for, stage_entries
 from mlirules.drivers.quality import torch_reference
 from mlirules.language import consent
@@ -33,7 +33,6 @@ from mlirules.support.limits import Limits, limited
 
 __all__ = ["ReferenceFailed", "evaluate", "named", "of_recipe", "of_rules"]
 
-Array = npt.NDArray[Any]
 Functions = Mapping[str, Reference]
 
 #: Of the child: processor time in seconds, and seconds in all.
@@ -207,7 +206,7 @@ def _raised(error: BaseException, file: Path) -> str:
 def _checked(function: _Function) -> Callable[..., Any]:
     """The function as the interpreter calls it: its exceptions carry the op."""
 
-    def called(arguments: list[Any], results: Sequence[str]) -> list[Array]:
+    def called(arguments: list[object], results: Sequence[str]) -> list[Array]:
         given = [_given(a, tensors=function.tensors) for a in arguments]
         try:
             made = function.call(*given)
@@ -223,7 +222,7 @@ def _checked(function: _Function) -> Callable[..., Any]:
     return called
 
 
-def _given(value: Any, *, tensors: bool) -> Any:
+def _given(value: object, *, tensors: bool) -> Any:
     if isinstance(value, list):
         return [_given(item, tensors=tensors) for item in value]
     if tensors and isinstance(value, np.ndarray):
@@ -231,7 +230,7 @@ def _given(value: Any, *, tensors: bool) -> Any:
     return value if tensors else torch_reference.array(value)
 
 
-def _fitted(op: str, value: Any, type_: str) -> Array:
+def _fitted(op: str, value: object, type_: str) -> Array:
     """A result as the program says that it is: other shapes and kinds of numbers are refused."""
     found = np.asarray(torch_reference.array(value))
     shape, element = torch_reference.parts(type_)

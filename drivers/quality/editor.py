@@ -207,7 +207,7 @@ def run_test(path: str | Path, text: str, name: str) -> dict[str, Any]:
     try:
         done = children.run(limited(command, _LIMITS), stdin=asked, timeout=_LIMITS.wall_s)
         if done.status == 0:
-            found: dict[str, Any] = json.loads(done.stdout)
+            found: dict[str, object] = json.loads(done.stdout)
             return found
         said = done.ending
     except children.TimedOut as out:
@@ -225,7 +225,7 @@ def _child() -> None:
         # Several members of a family may have it.
         found = [(r, t) for r in rules for t in r.tests if t.name == asked["name"]]
     except MlirulesError as error:
-        said: dict[str, Any] = {"passed": False, "problems": [str(error)], "skipped": []}
+        said: dict[str, object] = {"passed": False, "problems": [str(error)], "skipped": []}
     else:
         results = [run(*each) for each in found]
         several = len(results) > 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
 
 from mlirules.drivers.apply.run import Outcome
 from mlirules.drivers.iree.compiler import ir
@@ -21,10 +21,10 @@ from mlirules.language.faults import did_you_mean
 from mlirules.language.rule import Line, Rule
 
 # Says whether an op is one that the reader asked about.
-Wanted = Callable[[Any], bool]
+Wanted: TypeAlias = Callable[[ir.Operation], bool]
 
 
-def diagnoses(matcher: Matcher, module: Any, wanted: Wanted | None = None) -> list[Diagnosis]:
+def diagnoses(matcher: Matcher, module: ir.Module, wanted: Wanted | None = None) -> list[Diagnosis]:
     """How near a rule comes to applying at each candidate of a program, the nearest first.
 
     Candidates are the ops that have the name of the rule's root. Where an op asked for by
@@ -51,14 +51,14 @@ def diagnoses(matcher: Matcher, module: Any, wanted: Wanted | None = None) -> li
     return [d.settled(names) for d in sorted(found, key=lambda d: d.rank)]
 
 
-def _parents(op: Any) -> Iterator[Any]:
+def _parents(op: ir.Operation) -> Iterator[ir.Operation]:
     """The ops that ``op`` stands in: a body's line is asked about, its op is meant."""
     while (parent := op.parent) is not None:
-        op = parent.operation
+        op = parent
         yield op
 
 
-def _reached(op: Any, rule: Rule) -> list[Any]:
+def _reached(op: ir.Operation, rule: Rule) -> list[ir.Operation]:
     """The ops of the root's name that ``op`` feeds within the pattern's depth."""
     level, out = [op], []
     for _ in range(len(rule.op_names)):
@@ -69,7 +69,9 @@ def _reached(op: Any, rule: Rule) -> list[Any]:
     return out
 
 
-def _absent(matcher: Matcher, ops: Sequence[Any], names: Counter[str], there: Any) -> Diagnosis:
+def _absent(
+    matcher: Matcher, ops: Sequence[ir.Operation], names: Counter[str], there: ir.Operation | None
+) -> Diagnosis:
     """The answer where no op has the root's name: the nearest that the program has instead."""
     rule = matcher.rule
     if rule.equation is not None:
@@ -118,7 +120,9 @@ class WhyNot:
     taken: list[str] = field(default_factory=list)
 
 
-def why_not(matchers: Sequence[Matcher], before: Any, after: Any, outcome: Outcome) -> list[WhyNot]:
+def why_not(
+    matchers: Sequence[Matcher], before: ir.Module, after: ir.Module, outcome: Outcome
+) -> list[WhyNot]:
     """For each rule that left a candidate alone: why; the nearest first, absent roots last.
 
     ``before`` and ``after`` are the program around a run of the rules, ``outcome`` what the run
@@ -147,21 +151,23 @@ def why_not(matchers: Sequence[Matcher], before: Any, after: Any, outcome: Outco
         nearest = min(left, key=lambda d: d.rank)
         taken = []
         if nearest.applies:
+            op = nearest.op
+            assert isinstance(op, ir.Operation)  # not settled yet
             taken = [
                 other.rule.name
                 for other in matchers
                 if other is not matcher
-                and nearest.op.name in other.rule.root_ops
+                and op.name in other.rule.root_ops
                 and outcome.counts[other.rule.name]
-                and other.diagnose(nearest.op, around).applies
+                and other.diagnose(op, around).applies
             ]
         settled = nearest.settled(names[made])
         out.append(WhyNot(rule, len(left), settled, applied, made, taken))
     return sorted(out, key=lambda w: (w.nearest is None, w.nearest.rank if w.nearest else (0, 0.0)))
 
 
-def _by_name(module: Any) -> dict[str, list[Any]]:
-    out: dict[str, list[Any]] = {}
+def _by_name(module: ir.Module) -> dict[str, list[ir.Operation]]:
+    out: dict[str, list[ir.Operation]] = {}
     for op in ops_below(module.operation):
         out.setdefault(op.name, []).append(op)
     return out

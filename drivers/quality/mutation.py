@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from mlirules.drivers.apply.programs import parsed, shared_context
 from mlirules.drivers.apply.run import Options
@@ -180,7 +180,7 @@ def _place(line: Line) -> tuple[int, int]:
 @dataclass
 class _Case:
     name: str
-    module: Any
+    module: ir.Module
     fires: bool
     refused: list[list[Line]] = field(default_factory=list)
 
@@ -247,7 +247,7 @@ def _cases(rule: Rule, made: Synthesis) -> list[_Case]:
     return out
 
 
-def _roots(rule: Rule, module: Any) -> list[Any]:
+def _roots(rule: Rule, module: ir.Module) -> list[ir.Operation]:
     return [op for op in ops_below(module.operation) if op.name in rule.root_ops]
 
 

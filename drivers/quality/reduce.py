@@ -101,7 +101,7 @@ def save(folder: Path, reduced: Reduced, example: Counterexample, command: str) 
 _FREE = ("torch.constant.", "torch.prim.ListConstruct", "torch.vtensor.literal")
 
 
-def _body(module: Any) -> Any:
+def _body(module: ir.Module) -> ir.Block:
     return module.body.operations[0].operation.regions[0].blocks[0]
 
 
@@ -149,7 +149,7 @@ def _fewer_ops(
     return best
 
 
-def _tensors(op: Any) -> list[Any]:
+def _tensors(op: ir.Operation) -> list[ir.OpResult]:
     return [v for v in op.results if str(v.type).startswith(("!torch.vtensor", "tensor<"))]
 
 
@@ -165,7 +165,7 @@ def piece(text: str, start: int, end: int) -> tuple[str, list[tuple[int, int]]]:
     ops = [o.operation for o in block.operations]
     place = {op: n for n, op in enumerate(ops)}
     wanted: set[int] = set()
-    outer: dict[Any, tuple[int, int]] = {}
+    outer: dict[ir.Value, tuple[int, int]] = {}
 
     def take(n: int) -> None:
         if n in wanted:
@@ -174,14 +174,14 @@ def piece(text: str, start: int, end: int) -> tuple[str, list[tuple[int, int]]]:
         for value in ops[n].operands:
             owner = value.owner
             if isinstance(owner, ir.Block):
-                outer.setdefault(value, (-1, list(block.arguments).index(value)))
+                outer.setdefault(value, (-1, ir.BlockArgument(value).arg_number))
                 continue
-            at = place[owner.operation if hasattr(owner, "operation") else owner]
+            at = place[owner.operation]
             tensor = str(value.type).startswith(("!torch.vtensor", "tensor<"))
             if at >= start or not tensor or ops[at].name.startswith(_FREE):
                 take(at)
             else:
-                outer.setdefault(value, (at, list(ops[at].results).index(value)))
+                outer.setdefault(value, (at, ir.OpResult(value).result_number))
 
     take(end)
     if start == 0:  # the arguments stay as they are, used or not
@@ -200,7 +200,7 @@ def piece(text: str, start: int, end: int) -> tuple[str, list[tuple[int, int]]]:
             attributes={"sym_name": name, "function_type": ir.TypeAttr.get(signature)},
         )
         body = new.regions[0].blocks.append(*types, arg_locs=[ir.Location.unknown()] * len(types))
-        mapped: dict[Any, Any] = dict(zip(outer, body.arguments, strict=True))
+        mapped: dict[ir.Value, ir.Value] = dict(zip(outer, body.arguments, strict=True))
         ip = ir.InsertionPoint(body)
         for n in sorted(wanted):
             copy = ops[n].clone(ip)

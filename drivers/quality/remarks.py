@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from mlirules.drivers.apply.engine import Engine
 from mlirules.drivers.apply.programs import parsed
@@ -232,7 +231,7 @@ def _matches(rule: Rule, session: Session) -> Iterator[Match]:
             continue
         for op in ops_below(module.operation):
             if op.name in rule.root_ops:
-                found: Any = matcher.match(op)
+                found = matcher.match(op)
                 if isinstance(found, Match):
                     yield found
 

@@ -6,7 +6,6 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from filecheck.finput import FInput
 from filecheck.matcher import Matcher
@@ -17,6 +16,7 @@ from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.apply.run import Options
 from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.liveness import Frozen
@@ -174,12 +174,12 @@ def _within_bounds(
 
 def _expected(
     runs: Sequence[tuple[TestResult, Target, str]],
-) -> dict[int, list[list[Any]] | None]:
+) -> dict[int, list[list[runtime.Array]] | None]:
     """What the functions that rules name compute, by the id of the test's result.
 
     None where that is a problem, which the result tells then.
     """
-    out: dict[int, list[list[Any]] | None] = {}
+    out: dict[int, list[list[runtime.Array]] | None] = {}
     for result, _, _ in runs:
         rule, test = result.rule, result.test
         if id(result) in out or not isinstance(rule, Rule) or rule.doc.reference is None:
@@ -191,7 +191,7 @@ def _expected(
         calls = [(name, inputs) for _, inputs in numerics.inputs_of(test.run, arguments)]
         out[id(result)] = None
         wrong = [str(MlirulesError(fault)) for fault in reference.faults(rule)]
-        made: list[list[Any] | MlirulesError] = []
+        made: list[list[runtime.Array] | MlirulesError] = []
         if not wrong:
             try:
                 made = custom_ops.evaluate(test.input, calls, custom_ops.of_rules([rule]))
@@ -218,7 +218,7 @@ def example(rule: Rule, session: Session | None = None) -> tuple[Test, str] | No
     return None
 
 
-def _parse(text: str, rule: Rule, test: Test, session: Session) -> Any:
+def _parse(text: str, rule: Rule, test: Test, session: Session) -> ir.Module:
     index = rule.tests.index(test)
     key = "unchanged" if test.unchanged is not None else "input"
     mark = rule.source.text_at(("tests", index, key))
@@ -239,7 +239,9 @@ def _parse(text: str, rule: Rule, test: Test, session: Session) -> Any:
         raise MlirulesError(faults) from None
 
 
-def _apply(rule: Rule, module: Any, session: Session, kind: str = "cpu", cpu: str = "") -> int:
+def _apply(
+    rule: Rule, module: ir.Module, session: Session, kind: str = "cpu", cpu: str = ""
+) -> int:
     options = Options(driver="greedy", fold=False, target=kind, cpu=cpu)
     return session.engine_for([rule]).run(module, options).total
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.match.values import type_info
 from mlirules.generator.programs import Leaf, Program, constant, list_of
 from mlirules.language.notation import ast
@@ -127,14 +127,16 @@ CONSTANT_OPS = (
 )
 
 
-def extracted(rule: Rule, by_result: dict[str, tuple[int, int]], root: Any) -> Program | None:
+def extracted(
+    rule: Rule, by_result: dict[str, tuple[int, int]], root: ir.Operation
+) -> Program | None:
     """The ops that a rule matches at ``root``, as a program; None when they are not of its form."""
     values: dict[str, Leaf] = {}
     results: dict[str, tuple[Leaf, ...]] = {}
     attributes: dict[str, str] = {}
 
-    def operand(path: str, arg: ast.Expr, value: Any) -> None:
-        owner: Any = None if isinstance(value.owner, ir.Block) else value.owner
+    def operand(path: str, arg: ast.Expr, value: ir.Value) -> None:
+        owner = None if isinstance(value.owner, ir.Block) else value.owner
         match arg:
             case ast.Name(id=name) if by_result.get(name, (len(rule.match) - 1,))[0] < (
                 len(rule.match) - 1
@@ -144,6 +146,8 @@ def extracted(rule: Rule, by_result: dict[str, tuple[int, int]], root: Any) -> P
             case ast.Call():
                 op(path, arg, owner)
             case ast.ListExpr(items=items):
+                if owner is None:
+                    raise KeyError(path)
                 elements = list(owner.operands)
                 for i, item in enumerate(items):
                     if isinstance(item, ast.Pack):
@@ -158,9 +162,11 @@ def extracted(rule: Rule, by_result: dict[str, tuple[int, int]], root: Any) -> P
             case _:
                 values[path] = leaf_of(value)
 
-    def op(path: str, call: ast.Call, found: Any) -> None:
+    def op(path: str, call: ast.Call, found: Op | None) -> None:
         if path in results:
             return
+        if found is None:
+            raise KeyError(path)
         operands = list(found.operands)
         for i, arg in enumerate(call.args):
             if isinstance(arg, ast.Pack):
@@ -169,7 +175,7 @@ def extracted(rule: Rule, by_result: dict[str, tuple[int, int]], root: Any) -> P
                 break
             operand(f"{path}/{i}", arg, operands[i])
         results[path] = tuple(_typed(v.type) for v in found.results)
-        shown = [f"{name} = {found.attributes[name]}" for name in _attribute_names(found)]
+        shown = [f"{name} = {value}" for name, value in found.attributes.items()]
         if shown:
             attributes[path] = "{" + ", ".join(shown) + "}"
 
@@ -180,24 +186,21 @@ def extracted(rule: Rule, by_result: dict[str, tuple[int, int]], root: Any) -> P
     return Program(values, results, attributes)
 
 
-def _attribute_names(op: Any) -> list[str]:
-    # Releases of the bindings differ in what they iterate over.
-    return [found if isinstance(found, str) else str(found.name) for found in op.attributes]
-
-
-def leaf_of(value: Any) -> Leaf:
+def leaf_of(value: ir.Value) -> Leaf:
     """What a value of a program is: constants and lists by what they hold, the rest by type."""
     owner = None if isinstance(value.owner, ir.Block) else value.owner
     if owner is not None and owner.name in CONSTANT_OPS:
         from mlirules.drivers.match.values import constant_of
 
-        return constant(constant_of(value))
+        found = constant_of(value)
+        if found is None or isinstance(found, (int, float, str)):
+            return constant(found)
     if owner is not None and owner.name == "torch.prim.ListConstruct":
         return list_of(tuple(leaf_of(v) for v in owner.operands), str(value.type))
     return _typed(value.type)
 
 
-def _typed(type_: Any) -> Leaf:
+def _typed(type_: ir.Type) -> Leaf:
     text, tensor = type_info(type_)
     if tensor is not None and tensor.dims is not None and tensor.dtype is not None:
         dims = tuple(d if isinstance(d, int) else None for d in tensor.dims)

@@ -7,7 +7,6 @@ import importlib
 import inspect
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from mlirules.drivers.iree import ops
 from mlirules.drivers.iree.compiler import ir
@@ -99,7 +98,7 @@ def _verified(name: str) -> int | None:
     context = ops.shared_context()
     said: list[str] = []
 
-    def note(diagnostic: Any) -> bool:
+    def note(diagnostic: ir.Diagnostic) -> bool:
         said.append(diagnostic.message)
         return True
 

@@ -55,7 +55,7 @@ class Studio:
         self._lock = threading.Lock()
         self._child: children.Child | None = None
 
-    def judge(self, rule: str, program: str, *, numbers: bool = False) -> dict[str, Any]:
+    def judge(self, rule: str, program: str, *, numbers: bool = False) -> dict[str, object]:
         """What :func:`judge` says. A child that died or took too long is told as ``failed``."""
         if len(rule) + len(program) > MAX_TEXT:
             return {"failed": f"more than {MAX_TEXT} characters"}
@@ -82,7 +82,7 @@ def _serve() -> None:
     children.serve(_answers)
 
 
-def _answers(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _answers(asked: dict[str, Any]) -> Iterator[dict[str, object]]:
     try:
         yield judge(asked["rule"], asked["program"], numbers=asked["numbers"])
     except MlirulesError as error:
@@ -91,7 +91,7 @@ def _answers(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"failed": f"internal error: {type(error).__name__}: {error}"[:500]}
 
 
-def judge(rule: str, program: str, *, numbers: bool = False) -> dict[str, Any]:
+def judge(rule: str, program: str, *, numbers: bool = False) -> dict[str, object]:
     """What a rule does to a program, as plain data.
 
     ``faults`` of both texts; ``applied``: every application; ``refused``: why not, the nearest
@@ -127,7 +127,7 @@ def _program_faults(program: str) -> list[Fault]:
 
 def _applied(
     rules: list[Rule], program: str, out: dict[str, Any], *, numbers: bool
-) -> dict[str, Any]:
+) -> dict[str, object]:
     session = current()  # of the process that answers
     before = str(parsed(program, _PROGRAM, session))
     module = parsed(program, _PROGRAM, session)

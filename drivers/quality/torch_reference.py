@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mlirules.drivers.iree.compiler import ir
+from mlirules.generator.lowering.values import tensor_of_type
 from mlirules.language.faults import Fault, MlirulesError, Span
+from mlirules.language.values import Dyn
 
 Array = npt.NDArray[Any]
 
@@ -65,7 +67,7 @@ def evaluate(
         function = op.operation
         if function.name != "func.func" or not list(function.regions[0].blocks):
             continue
-        if name is None or function.attributes["sym_name"].value == name:
+        if name is None or ir.StringAttr(function.attributes["sym_name"]).value == name:
             return _Interpreter(text, functions).run(function.regions[0].blocks[0], inputs)
     raise NotInterpreted.because("no function")
 
@@ -94,13 +96,13 @@ class _Interpreter:
             import torch
 
             self.torch = torch
-        self.values: dict[Any, Any] = {}
+        self.values: dict[ir.Value, object] = {}
         at = text.rfind("{-#")
         section = text[at:] if at >= 0 else ""
         found = re.finditer(r'([\w.\-$]+|"[^"]+"): "0x([0-9A-Fa-f]*)"', section)
         self.blobs = {m[1].strip('"'): bytes.fromhex(m[2])[4:] for m in found}
 
-    def run(self, block: Any, inputs: Sequence[Array]) -> list[Array]:
+    def run(self, block: ir.Block, inputs: Sequence[Array]) -> list[Array]:
         for argument, value in zip(block.arguments, inputs, strict=True):
             self.values[argument] = self._input(str(argument.type), np.asarray(value))
         with self.torch.no_grad() if self.torch else contextlib.nullcontext():
@@ -109,8 +111,8 @@ class _Interpreter:
                 if operation.name.endswith("return"):
                     return [np.asarray(array(self.values[v])) for v in operation.operands]
                 results = self._op(operation)
-                for value, result in zip(operation.results, results, strict=True):
-                    self.values[value] = self._checked(value, result)
+                for made, result in zip(operation.results, results, strict=True):
+                    self.values[made] = self._checked(made, result)
         raise NotInterpreted.because("no return")
 
     def _input(self, type_: str, value: Array) -> Any:
@@ -121,28 +123,28 @@ class _Interpreter:
         return self._tensor(value, type_)
 
     def _tensor(self, value: Array, type_: str) -> Any:
-        found = re.search(r"\],([^>]+(?:<f\d+>)?)>$", type_)
-        name = _DTYPES.get(found[1] if found else "")
+        found = tensor_of_type("", type_)
+        name = _DTYPES.get(found.dtype.torch) if found is not None and found.dtype else None
         if name is None:
             raise NotInterpreted.because(f"a tensor of type {type_}")
         value = np.asarray(value, order="C")
         return tensor(value).to(getattr(self.torch, name)) if self.torch else value
 
-    def _checked(self, value: Any, result: Any) -> Any:
+    def _checked(self, value: ir.OpResult, result: object) -> Any:
         """The result, if it is what the program says that it is: shapes are promises."""
         type_ = str(value.type)
-        found = re.match(r"!torch\.vtensor<\[([\d,?]*)\]", type_)
-        if found and self.torch and isinstance(result, self.torch.Tensor):
-            dims = [d for d in found[1].split(",") if d]
+        found = tensor_of_type("", type_)
+        if found and found.torch and self.torch and isinstance(result, self.torch.Tensor):
+            dims = found.dims or ()
             shape = list(result.shape)
             fits = len(dims) == len(shape) and all(
-                d in ("?", str(s)) for d, s in zip(dims, shape, strict=True)
+                d == s or isinstance(d, Dyn) for d, s in zip(dims, shape, strict=True)
             )
             if not fits:
                 raise NotInterpreted.because(f"{value.owner.name} gives {shape}, not {type_}")
         return result
 
-    def _op(self, op: Any) -> list[Any]:
+    def _op(self, op: ir.Operation) -> list[Any]:
         name = op.name
         if name.startswith("torch.constant."):
             return [self._constant(op)]
@@ -195,14 +197,14 @@ class _Interpreter:
         return found
 
     @staticmethod
-    def _fitted(overload: Any, arguments: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+    def _fitted(overload: Any, arguments: list[object]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments as the schema wants them: the dialect has all of them by position."""
         schema = overload._schema  # the only way to it
         keyword = [a.name for a in schema.arguments if a.kwarg_only]
         positional = len(schema.arguments) - len(keyword)
         return arguments[:positional], dict(zip(keyword, arguments[positional:], strict=False))
 
-    def _constant(self, op: Any) -> Any:
+    def _constant(self, op: ir.Operation) -> Any:
         kind = op.name.rpartition(".")[2]
         if kind == "none":
             return None
@@ -219,7 +221,7 @@ class _Interpreter:
             return self.torch.device("cpu") if self.torch else "cpu"
         raise NotInterpreted.because(op.name)
 
-    def _literal(self, op: Any) -> Any:
+    def _literal(self, op: ir.Operation) -> Any:
         attribute, type_ = op.attributes["value"], str(op.results[0].type)
         text = str(attribute)
         shape = [int(d) for d in re.findall(r"(\d+)x", text[text.rfind("tensor<") :])]
@@ -287,10 +289,11 @@ def parts(type_: str) -> tuple[list[int | None], str]:
     number = {"int": "i64", "float": "f64", "bool": "i1"}.get(type_.removeprefix("!torch."))
     if number is not None:
         return [], number
-    found = re.match(r"!torch\.vtensor<\[([\d,?]*)\],(.+)>$", type_)
-    if not found:
+    found = tensor_of_type("", type_)
+    if found is None or not found.torch or found.dtype is None:
         raise NotInterpreted.because(f"a value of type {type_}")
-    return [None if d == "?" else int(d) for d in found[1].split(",") if d], found[2]
+    sizes = [d if isinstance(d, int) else None for d in found.dims or ()]
+    return sizes, found.dtype.torch
 
 
 def _number(word: str, name: str) -> Any:
@@ -308,7 +311,7 @@ def _number(word: str, name: str) -> Any:
     return float(word) if "." in word or "e" in word else int(word)
 
 
-def _truth(arguments: list[Any]) -> list[Any]:
+def _truth(arguments: list[object]) -> list[Any]:
     return [bool(arguments[0])]
 
 
@@ -366,7 +369,7 @@ _SPECIAL: dict[str, Callable[[list[Any]], list[Any]]] = {
 }
 
 
-def _as_tensor(value: Any) -> Any:
+def _as_tensor(value: object) -> Any:
     import torch
 
     return torch.tensor(value)

@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mlirules.drivers.iree import compiler, program, runtime
-from mlirules.drivers.iree.compiler import Program
+from mlirules.drivers.iree.compiler import Program, ir
+from mlirules.drivers.iree.runtime import Array
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.quality import custom_ops, torch_reference
 from mlirules.language.faults import MlirulesError
 
-Array = npt.NDArray[Any]
 Arguments = Sequence[tuple[Sequence[int | None], str]]
 #: A program: its text, or what reads it.
 Source = str | Callable[[], Program]
@@ -68,7 +67,7 @@ class Tolerance:
     atol: float | None = None
     of_largest: float = 0.0
 
-    def of(self, dtype: Any) -> tuple[float, float]:
+    def of(self, dtype: object) -> tuple[float, float]:
         """Both for results of ``dtype``: a few units in the last place for narrow floats."""
         narrow = {"float16": 2e-3, "bfloat16": 1.6e-2}.get(str(dtype), 0.0)
         rtol = self.rtol if self.rtol is not None else 1e-5
@@ -515,18 +514,18 @@ def verify(
     return report
 
 
-def _module(source: Source) -> Any:
+def _module(source: Source) -> ir.Module:
     """The program as a module."""
     return compiler.parse(source) if isinstance(source, str) else source().module
 
 
-def op_names(module: Any) -> str:
+def op_names(module: ir.Module) -> str:
     """The names of a program's ops, those of ``torch.operator`` by the op that each stands for."""
     found = set()
     for op in program.operations(module, bodies=True):
         found.add(op.name)
         if op.name == "torch.operator":
-            found.add(op.attributes["name"].value)
+            found.add(ir.StringAttr(op.attributes["name"]).value)
     return " ".join(sorted(found))
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning.dispatches import Dispatch
 from mlirules.drivers.tuning.space import Candidate
@@ -68,7 +69,7 @@ def candidates(
 
 
 def _solutions(
-    z3: Any, op: Any, loops: Sequence[str], count: int, seed: int
+    z3: Any, op: ir.Operation, loops: Sequence[str], count: int, seed: int
 ) -> Iterator[Candidate]:
     pipeline = str(op.attributes["pipeline"]).rpartition("<")[2].rstrip(">")
     knobs = op.attributes["knobs"]
@@ -150,7 +151,7 @@ def _settings(pipeline: str, plain: Mapping[str, Any], loops: Sequence[str]) -> 
         for level in _LEVELS
         if level in plain
     }
-    data: dict[str, Any] = {"pipeline": pipeline, "tiles": tiles}
+    data: dict[str, object] = {"pipeline": pipeline, "tiles": tiles}
     if "mma_kind" in plain:
         data["mma_kind"] = str(plain["mma_kind"]).partition("<")[2].rstrip(">")
     for key in ("promote_operands", "workgroup_size", "subgroup_size"):

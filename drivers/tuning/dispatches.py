@@ -10,9 +10,11 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.affine import loops_of
+from mlirules.drivers.iree.compiler import Op, ir
+from mlirules.drivers.iree.program import entry_points
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.language.faults import MlirulesError
@@ -169,9 +171,9 @@ def cut(
     """
     flow = compiler.lower_to(program, compiler.Job(target, tuple(flags), timeout, path), "flow")
     module = compiler.parse(flow, path)
-    calls: dict[str, list[Any]] = {}
+    calls: dict[str, list[ir.Operation]] = {}
     header: list[str] = []
-    executables: list[Any] = []
+    executables: list[ir.Operation] = []
     for op in module.body.operations:
         own = op.operation
         if own.name == "flow.executable":
@@ -180,8 +182,8 @@ def cut(
             header.append(_asm(own))
         for inner in ops_below(own):
             if inner.name == "flow.dispatch":
-                for entry in re.findall(r"@([\w$.]+)", str(inner.attributes["entry_points"]))[1::2]:
-                    calls.setdefault(entry, []).append(inner)
+                for called in entry_points(inner):
+                    calls.setdefault(called[1], []).append(inner)
     attributes = _asm(module.operation).partition("{\n")[0]
     out = Dispatches()
     for executable in executables:
@@ -202,7 +204,12 @@ class _SkippedError(Exception):
 
 
 def _dispatch(
-    name: str, executable: Any, function: Any, calls: list[Any], header: list[str], attributes: str
+    name: str,
+    executable: ir.Operation,
+    function: ir.Operation,
+    calls: list[ir.Operation],
+    header: list[str],
+    attributes: str,
 ) -> Dispatch:
     if not calls:
         raise _SkippedError("nothing calls it")
@@ -215,8 +222,8 @@ def _dispatch(
     inputs = tuple(_value(k) for k in kinds)
     outputs = tuple(_value(k) for k in results)
     entry = f"@{_symbol(executable)}::@{name}"
-    tied = str(call.attributes["tied_operands"]) if "tied_operands" in call.attributes else ""
-    ties = [int(t) for t in re.findall(r"-?\d+(?= : index)", tied)]
+    tied = call.attributes.get("tied_operands")
+    ties = [] if tied is None else [ir.IntegerAttr(t).value for t in ir.ArrayAttr(tied)]
     # What a dispatch writes into one of its inputs is written as that input's new value.
     returned = [
         f"%t{ties[i]}" if i < len(ties) and ties[i] >= 0 else kind for i, kind in enumerate(results)
@@ -261,18 +268,18 @@ def _value(kind: str) -> Value:
     return Value(tuple(int(d) for d in found[1].split("x") if d), found[2])
 
 
-def _asm(op: Any) -> str:
-    return str(op.get_asm(use_local_scope=True))
+def _asm(op: Op) -> str:
+    return op.get_asm(use_local_scope=True)
 
 
-def _symbol(op: Any) -> str:
-    return str(op.attributes["sym_name"]).strip('"')
+def _symbol(op: ir.Operation) -> str:
+    return ir.StringAttr(op.attributes["sym_name"]).value
 
 
 # ---- the root op ---------------------------------------------------------------------------
 
 
-def root_op(function: Any) -> Any | None:
+def root_op(function: ir.Operation) -> ir.Operation | None:
     """The op that a dispatch's function is about; None when it has no structured op.
 
     The last attention, else the last op with a reduction, else the last structured op that is no
@@ -296,14 +303,14 @@ _ATTENTION = ("iree_linalg_ext.attention", "iree_linalg_ext.online_attention")
 _NO_ROOTS = frozenset({"linalg.fill", "linalg.yield", "linalg.index", "iree_linalg_ext.yield"})
 
 
-def functions(module: Any) -> Iterator[Any]:
+def functions(module: ir.Module) -> Iterator[ir.Operation]:
     """The functions of all executables of a module, in order."""
     yield from (op for op in ops_below(module.operation) if op.name == "func.func")
 
 
-def _maps(op: Any) -> list[Any]:
+def _maps(op: ir.Operation) -> list[ir.AffineMap]:
     if op.name in _ATTENTION:
-        return [compiler.ir.AffineMapAttr(m).value for m in op.attributes["indexing_maps"]]
+        return [ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"])]
     return compiler.indexing_maps(op) or []
 
 
@@ -311,14 +318,14 @@ def _dims_in(text: str) -> set[int]:
     return {int(d) for d in re.findall(r"\bd(\d+)\b", text)}
 
 
-def _reductions(op: Any) -> set[int]:
+def _reductions(op: ir.Operation) -> set[int]:
     maps = _maps(op)
     results = len(op.results)
-    written = set().union(*(_dims_in(str(m).partition("->")[2]) for m in maps[-results:]))
+    written = set[int]().union(*(loops_of(e) for m in maps[-results:] for e in m.results))
     return set(range(maps[0].n_dims)) - written
 
 
-def describe(op: Any) -> Root:
+def describe(op: ir.Operation) -> Root:
     """What an op computes. Raises a reason to skip it when a size is dynamic."""
     maps = _maps(op)
     results = len(op.results)
@@ -350,7 +357,7 @@ def describe(op: Any) -> Root:
     )
 
 
-def key_of(op: Any) -> str:
+def key_of(op: ir.Operation) -> str:
     """The :attr:`Root.key` of an op; empty for one that cannot be tuned."""
     try:
         return describe(op).key
@@ -358,7 +365,7 @@ def key_of(op: Any) -> str:
         return ""
 
 
-def _results_of(map_: Any) -> list[str]:
+def _results_of(map_: ir.AffineMap) -> list[str]:
     inside = str(map_).partition("-> (")[2].rpartition(")")[0]
     inside = inside.rstrip(">").removesuffix(")") if inside.endswith(">") else inside
     return [part.strip() for part in inside.split(",") if part.strip()]
@@ -377,7 +384,7 @@ def _sizes(rank: int, expressions: list[list[str]], operands: Sequence[Value]) -
 
 
 def _names(
-    op: Any, rank: int, reductions: set[int], expressions: list[list[str]]
+    op: ir.Operation, rank: int, reductions: set[int], expressions: list[list[str]]
 ) -> tuple[str, list[str]]:
     roles: dict[str, list[int]]
     if op.name in _ATTENTION:
@@ -448,7 +455,7 @@ def _attention_roles(rank: int, expressions: list[list[str]]) -> dict[str, list[
     return roles
 
 
-def _region(op: Any) -> tuple[str, str]:
+def _region(op: ir.Operation) -> tuple[str, str]:
     """The region's text, and the constants from outside that it uses, as text."""
     text = _asm(op)
     start = text.find("{\n")
@@ -459,12 +466,13 @@ def _region(op: Any) -> tuple[str, str]:
     for inner in inside:
         for value in inner.operands:
             owner = value.owner
-            name = getattr(getattr(owner, "operation", owner), "name", "")
-            if name == "arith.constant" and str(value) not in own:
-                captured[_asm(owner.operation if hasattr(owner, "operation") else owner)] = None
+            if isinstance(owner, ir.Block):
+                continue
+            if owner.name == "arith.constant" and str(value) not in own:
+                captured[_asm(owner)] = None
     region = text[start:].rpartition("} ->")[0] + "}" if start >= 0 else ""
     if not region and block is not None:  # a named op hides its region
-        generic = str(op.get_asm(use_local_scope=True, print_generic_op_form=True))
+        generic = op.get_asm(use_local_scope=True, print_generic_op_form=True)
         region = "{" + generic.partition("({")[2].rpartition("})")[0] + "}"
     region = re.sub(r"\s+", " ", region)
     # Names depend on what else the function holds: number them anew.

@@ -84,7 +84,7 @@ class Result:
     device: str = ""
     compile_s: float = 0.0
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Plain data."""
         return asdict(self)
 
@@ -273,7 +273,7 @@ class Runner:
             )
         self.default_s = answer["seconds"]
 
-    def _ask(self, request: dict[str, Any], timeout: float) -> dict[str, Any]:
+    def _ask(self, request: dict[str, object], timeout: float) -> dict[str, Any]:
         assert self._child is not None
         try:
             answer = self._child.ask(request, timeout)

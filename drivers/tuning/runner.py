@@ -11,13 +11,13 @@ is. A candidate that takes ``hopeless`` times as long as the reference is timed 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mlirules.drivers.iree.runtime import Program
+from mlirules.drivers.iree.runtime import Array, Program
 from mlirules.drivers.measure import numerics, timing
 from mlirules.language.faults import MlirulesError
 from mlirules.support import children
@@ -41,8 +41,8 @@ NO_GAIN = 0.95
 
 class _State:
     default: Program
-    inputs: list[Any]
-    expected: list[Any]
+    inputs: list[Array]
+    expected: list[Array]
     device: str
     function: str
     parameters: list[str]
@@ -60,7 +60,7 @@ def main() -> None:
     """Answer requests until the input ends."""
     state = _State()
 
-    def answered(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def answered(request: dict[str, Any]) -> Iterator[dict[str, object]]:
         try:
             yield _HANDLERS[request["do"]](state, request)
         except MlirulesError as error:
@@ -75,7 +75,7 @@ def _once(program: Program) -> float:
     return time.perf_counter() - began
 
 
-def _load(state: _State, request: dict[str, Any]) -> dict[str, Any]:
+def _load(state: _State, request: dict[str, Any]) -> dict[str, object]:
     arguments = [(shape, element) for shape, element in request["inputs"]]
     state.inputs = numerics.random_inputs(arguments, seed=request["seed"], low=-1.0, high=1.0)
     state.device, state.function = request["device"], request["function"]
@@ -87,18 +87,18 @@ def _load(state: _State, request: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": state.seconds}
 
 
-def _baseline(state: _State, request: dict[str, Any]) -> dict[str, Any]:
+def _baseline(state: _State, request: dict[str, Any]) -> dict[str, object]:
     made = timing.paired({"default": state.default}, rounds=request["rounds"], seconds=20)
     return {"samples": list(made["default"].samples)}
 
 
-def _time(state: _State, request: dict[str, Any]) -> dict[str, Any]:
+def _time(state: _State, request: dict[str, Any]) -> dict[str, object]:
     program = state.program(request["binary"])
     began = time.perf_counter()
     found = program.results()
     first = time.perf_counter() - began
     difference = compare(found, state.expected)
-    answer: dict[str, Any] = {"difference": difference, "hopeless": False}
+    answer: dict[str, object] = {"difference": difference, "hopeless": False}
     if difference:
         return answer
     pace = state.seconds / state.factor
@@ -131,7 +131,7 @@ def _time(state: _State, request: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "tuned": list(made["tuned"].samples), "default": scaled}
 
 
-def _contest(state: _State, request: dict[str, Any]) -> dict[str, Any]:
+def _contest(state: _State, request: dict[str, Any]) -> dict[str, object]:
     programs = {"default": state.default}
     differences = {}
     for name, path in request["binaries"].items():
@@ -145,7 +145,7 @@ def _contest(state: _State, request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def compare(found: list[Any], expected: list[Any]) -> str:
+def compare(found: Sequence[Array], expected: Sequence[Array]) -> str:
     """How results differ from the default's beyond what another order of summing explains."""
     for index, (have, want) in enumerate(zip(found, expected, strict=True)):
         kind = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}.get(

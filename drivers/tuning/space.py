@@ -93,7 +93,7 @@ class Candidate:
         """The knobs, for people."""
         return " ".join(f"{name}={value}" for name, value in self.knobs) or self.space
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Plain data that :func:`candidate_of` reads back."""
         return {
             "space": self.space,
@@ -156,7 +156,7 @@ class Space:
         grid = _Grid(root, target, domains, self._ready(names))
         yield from self._search(grid, dict(env), {})
 
-    def _domain(self, name: str, env: dict[str, Any]) -> list[int]:
+    def _domain(self, name: str, env: dict[str, object]) -> list[int]:
         values: dict[int, None] = {}
         for index, choice in enumerate(self.doc.knobs[name]):
             where = ("knobs", name, index)
@@ -175,7 +175,7 @@ class Space:
         return out
 
     def _search(
-        self, grid: _Grid, env: dict[str, Any], chosen: dict[str, int]
+        self, grid: _Grid, env: dict[str, object], chosen: dict[str, int]
     ) -> Iterator[Candidate]:
         """The candidates that go on from the knobs ``chosen``, whose values are in ``env``."""
         depth = len(chosen)
@@ -193,7 +193,7 @@ class Space:
                 yield from self._search(grid, env, chosen)
             del env[name], chosen[name]
 
-    def _settings(self, root: Root, target: Target, env: dict[str, Any]) -> Settings:
+    def _settings(self, root: Root, target: Target, env: dict[str, object]) -> Settings:
         tiles: dict[str, dict[str, int]] = {}
         for level in dict.fromkeys([*self.doc.tiles, *self.doc.rest]):
             given = self.doc.tiles.get(level, {})
@@ -207,7 +207,7 @@ class Space:
                     if (loop in root.reductions) == ("reduction" in level):
                         sizes.setdefault(loop, self.doc.rest[level])
             tiles[level] = {loop: sizes[loop] for loop in root.loops if sizes.get(loop)}
-        extra: dict[str, Any] = {}
+        extra: dict[str, object] = {}
         if self.doc.workgroup_size:
             extra["workgroup_size"] = [
                 self._size(s, env, ("workgroup_size", i))
@@ -219,7 +219,7 @@ class Space:
         ordered = {level: tiles[level] for level in known if tiles.get(level)}
         return Settings.model_validate({"pipeline": self.doc.pipeline, "tiles": ordered, **extra})
 
-    def _size(self, size: Size, env: dict[str, Any], where: tuple[str | int, ...]) -> int:
+    def _size(self, size: Size, env: dict[str, object], where: tuple[str | int, ...]) -> int:
         return size if isinstance(size, int) else int(self._located(size, env, where))
 
     def _expr(self, text: str) -> ast.Expr:
@@ -227,10 +227,10 @@ class Space:
             self._parsed[text] = parse_expression(text)
         return self._parsed[text]
 
-    def _value(self, text: str, env: dict[str, Any]) -> Any:
+    def _value(self, text: str, env: dict[str, object]) -> Any:
         return Evaluator(env).eval(self._expr(text))
 
-    def _located(self, text: str, env: dict[str, Any], where: tuple[str | int, ...]) -> Any:
+    def _located(self, text: str, env: dict[str, object], where: tuple[str | int, ...]) -> Any:
         try:
             return self._value(text, env)
         except Refused as refused:
@@ -240,7 +240,7 @@ class Space:
             ) from refused
 
 
-def names_in(node: Any) -> set[str]:
+def names_in(node: object) -> set[str]:
     """The names that an expression uses."""
     if isinstance(node, ast.Name):
         return {node.id}
@@ -251,7 +251,7 @@ def names_in(node: Any) -> set[str]:
     return set()
 
 
-def environment(root: Root, target: Target) -> dict[str, Any]:
+def environment(root: Root, target: Target) -> dict[str, object]:
     """The names that a space's expressions can use, with their values for an op."""
     width = max(1, round(root.operands[0].bytes / max(1, root.operands[0].size)))
     vector = {"cpu": _vector_bytes(), "vulkan": 16}.get(target.kind, 16)

@@ -159,7 +159,7 @@ class Store:
                 out[task][1].append(measured)
         return out
 
-    def _select(self, rest: str, values: tuple[Any, ...]) -> list[tuple[str, Measured]]:
+    def _select(self, rest: str, values: tuple[str, ...]) -> list[tuple[str, Measured]]:
         with self._lock:
             rows = self._db.execute(
                 "SELECT task, candidate, device, state, default_ms, tuned_ms, ratio, spread, "
@@ -189,7 +189,7 @@ class Store:
             for row in rows
         ]
 
-    def add_way(self, program: str, device: str, described: dict[str, Any]) -> None:
+    def add_way(self, program: str, device: str, described: dict[str, object]) -> None:
         """Remember what became of a way to compile a program (named by a digest)."""
         with self._transaction() as db:
             db.execute(
@@ -197,7 +197,7 @@ class Store:
                 (program, device, json.dumps(described), _now()),
             )
 
-    def ways(self, program: str, device: str) -> list[dict[str, Any]]:
+    def ways(self, program: str, device: str) -> list[dict[str, object]]:
         """What is known of ways to compile a program on a device, in the order it was made."""
         with self._lock:
             rows = self._db.execute(

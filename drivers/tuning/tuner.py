@@ -13,7 +13,7 @@ from typing import Any
 from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.devices import device_name
-from mlirules.drivers.iree.runtime import Executable
+from mlirules.drivers.iree.runtime import Array, Executable
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import profile as profiling
 from mlirules.drivers.tuning import (
@@ -161,7 +161,7 @@ class _Program:
     text: str
     #: As it is compiled without any of what is searched for.
     program: Executable
-    inputs: Sequence[Any]
+    inputs: Sequence[Array]
     options: Options
     path: str
 
@@ -540,7 +540,7 @@ def _check(whole: _Program, outcome: Outcome) -> None:
         runner.close()
 
 
-def _element(array: Any) -> str:
+def _element(array: Array) -> str:
     from mlirules.drivers.iree import runtime
 
     return next(name for name, dtype in runtime.DTYPES.items() if dtype == array.dtype)

@@ -100,7 +100,7 @@ class Tried:
     binary: str = ""
     note: str = ""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Plain data that :func:`tried_of` reads back."""
         return asdict(self)
 

@@ -14,11 +14,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree import target_facts as targetfacts
-from mlirules.drivers.iree.compiler import CompileError, Job
+from mlirules.drivers.iree.compiler import CompileError, Job, ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning_specs.match import Refusal, refusal
 from mlirules.generator.emit import tuning_spec as tuning
@@ -48,7 +47,7 @@ class ConfiguredOp:
     translation_info: str  # of the function
     decomposition_config: str
     shape: str  # operand types, as written in the dump
-    operation: Any = field(repr=False, compare=False)
+    operation: ir.Operation = field(repr=False, compare=False)
 
 
 @dataclass
@@ -71,7 +70,7 @@ class ConfigReport:
     #: What else was done for the rules' sake, for people.
     notes: list[str] = field(default_factory=list)
     #: What the operations live in: without it they would dangle.
-    modules: list[Any] = field(default_factory=list, repr=False)
+    modules: list[ir.Module] = field(default_factory=list, repr=False)
 
     def count(self, name: str) -> int:
         """How many ops a rule configured."""
@@ -190,14 +189,14 @@ def _prepared(
 # ---- the proof -----------------------------------------------------------------------------
 
 
-def dumped(folder: Path, context: Any) -> Iterator[tuple[list[ConfiguredOp], Any]]:
+def dumped(folder: Path, context: ir.Context) -> Iterator[tuple[list[ConfiguredOp], ir.Module]]:
     """The ops of every dumped file that compute something, with the module that owns them."""
     for file in sorted(folder.glob("*.mlir")) if folder.is_dir() else ():
         module = compiler.parse(file.read_text(encoding="utf-8"), file.name, context)
         yield list(_ops(module.operation, "", "")), module
 
 
-def _ops(operation: Any, dispatch: str, info: str) -> Iterator[ConfiguredOp]:
+def _ops(operation: ir.Operation, dispatch: str, info: str) -> Iterator[ConfiguredOp]:
     for region in operation.regions:
         for block in region.blocks:
             for view in block.operations:
@@ -224,7 +223,7 @@ def _ops(operation: Any, dispatch: str, info: str) -> Iterator[ConfiguredOp]:
                 yield from _ops(op, dispatch, info)
 
 
-def _text(op: Any, key: str) -> str:
+def _text(op: ir.Operation, key: str) -> str:
     return str(op.attributes[key]) if key in op.attributes else ""
 
 
@@ -295,7 +294,9 @@ def _fault(rule: ConfigRule, op: ConfiguredOp, message: str) -> Fault:
     return Fault(rule.span, "not-applied", f"in {op.dispatch}, {op.op} of {op.shape}: {message}")
 
 
-def _differences(rule: ConfigRule, op: ConfiguredOp, target: Target, context: Any) -> Iterator[str]:
+def _differences(
+    rule: ConfigRule, op: ConfiguredOp, target: Target, context: ir.Context
+) -> Iterator[str]:
     wanted = [
         ("lowering config", tuning.lowering_config(rule, target.kind), op.lowering_config),
         (
@@ -312,9 +313,7 @@ def _differences(rule: ConfigRule, op: ConfiguredOp, target: Target, context: An
     for what, want, have in wanted:
         if not have:
             yield f"the marker is there, but no {what}"
-        elif compiler.ir.Attribute.parse(want, context) != compiler.ir.Attribute.parse(
-            have, context
-        ):
+        elif ir.Attribute.parse(want, context) != ir.Attribute.parse(have, context):
             yield f"the {what} is {have}, not {want}"
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
 
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.tuning_specs.steps import dag_ops
 from mlirules.generator.emit.tuning_spec import MARKER
 
@@ -23,7 +23,7 @@ _CONFIGURED = frozenset(
 
 
 @functools.lru_cache(maxsize=256)
-def parsed(program: str, context: Any) -> tuple[Any, Any]:
+def parsed(program: str, context: ir.Context) -> tuple[ir.Operation, ir.Module]:
     """The last op of a program, and the module that owns it.
 
     Raises :class:`~mlirules.language.faults.MlirulesError` for a program that does not parse.
@@ -42,13 +42,13 @@ def parsed(program: str, context: Any) -> tuple[Any, Any]:
     return dag_ops(dag)[-1], module
 
 
-def difference(program: str, op: Any, ignored: frozenset[str] = frozenset()) -> str:
+def difference(program: str, op: ir.Operation, ignored: frozenset[str] = frozenset()) -> str:
     """How the ops that lead to ``op`` differ from a program; empty where they do not.
 
     ``ignored`` are attributes that a rule has set on them.
     """
     root, _ = parsed(program, op.context)
-    met: dict[Any, Any] = {}
+    met: dict[ir.Value, ir.Value] = {}
     waiting = [(root, op)]
     while waiting:
         wanted, have = waiting.pop()
@@ -60,22 +60,19 @@ def difference(program: str, op: Any, ignored: frozenset[str] = frozenset()) -> 
                 return f"{have.name} reads another value than the one before"
             if not castable(str(given.type), str(asked.type)):
                 return f"{have.name} reads {given.type}, not {asked.type}"
-            owner = getattr(asked.owner, "operation", None)
-            if owner is None or owner.name == "":
+            owner, source = asked.owner, given.owner
+            if isinstance(owner, ir.Block):
                 continue
-            source = getattr(given.owner, "operation", None)
-            if source is None or list(owner.results).index(asked) != _number(given, source):
+            if (
+                isinstance(source, ir.Block)
+                or ir.OpResult(asked).result_number != ir.OpResult(given).result_number
+            ):
                 return f"what {have.name} reads is made by no {owner.name}"
-            waiting.append((owner, source))
+            waiting.append((owner.operation, source.operation))
     return ""
 
 
-def _number(value: Any, op: Any) -> int:
-    results = list(op.results)
-    return results.index(value) if value in results else -1
-
-
-def _differs(wanted: Any, have: Any, ignored: frozenset[str]) -> str:
+def _differs(wanted: ir.Operation, have: ir.Operation, ignored: frozenset[str]) -> str:
     if wanted.name != have.name:
         return f"it is {have.name}, not {wanted.name}"
     if len(wanted.operands) != len(have.operands) or len(wanted.results) != len(have.results):
@@ -92,15 +89,14 @@ def _differs(wanted: Any, have: Any, ignored: frozenset[str]) -> str:
     return ""
 
 
-def _attributes(op: Any, ignored: frozenset[str] = frozenset()) -> dict[str, Any]:
-    found = {named if isinstance(named, str) else named.name for named in op.attributes}
-    return {n: op.attributes[n] for n in found - _CONFIGURED - ignored}
+def _attributes(op: ir.Operation, ignored: frozenset[str] = frozenset()) -> dict[str, ir.Attribute]:
+    return {n: op.attributes[n] for n in {*op.attributes} - _CONFIGURED - ignored}
 
 
-def _body(region: Any) -> list[tuple[Any, ...]]:
+def _body(region: ir.Region) -> list[tuple[object, ...]]:
     """What a region computes: its ops over numbered values; values of outside by themselves."""
-    numbers: dict[Any, int] = {}
-    out: list[tuple[Any, ...]] = []
+    numbers: dict[ir.Value, int] = {}
+    out: list[tuple[object, ...]] = []
     for block in region.blocks:
         for argument in block.arguments:
             numbers[argument] = len(numbers)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from mlirules.drivers.iree.compiler import Job
+from mlirules.drivers.iree.compiler import Job, ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match.indexing import Miss, match_equation
 from mlirules.drivers.tuning_specs.compile import ConfiguredOp, configure
@@ -25,7 +24,7 @@ class ConfigDiagnosis:
     refusal: Refusal | None
     fault: Fault | None
     #: What the op lives in.
-    owner: Any = field(repr=False, default=None)
+    owner: list[ir.Module] = field(repr=False, default_factory=list)
 
     @property
     def stage(self) -> int:
@@ -33,7 +32,7 @@ class ConfigDiagnosis:
         return 4 if self.refusal is None else _STAGES[self.refusal.because.partition(".")[0]]
 
 
-def _deeper(rule: ConfigRule, refused: Refusal, op: Any) -> str:
+def _deeper(rule: ConfigRule, refused: Refusal, op: ir.Operation) -> str:
     """What differs, where the rule only says that something does."""
     if refused.because == "compute" and rule.equation is not None:
         found = match_equation(rule.equation, op, said=rule.said)

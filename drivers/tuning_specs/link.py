@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.tuning_specs.check import Kept, Source
 from mlirules.drivers.tuning_specs.overlap import Overlap, overlaps
 from mlirules.drivers.tuning_specs.reader import nested
@@ -212,7 +212,7 @@ def _written(entries: Sequence[ConfigRule | Kept]) -> list[ConfigRule | tuning.V
         if isinstance(entry, ConfigRule):
             taken |= set(tuning.matchers(entry))
     out: list[ConfigRule | tuning.Verbatim] = []
-    copies: dict[Any, _Copies] = {}
+    copies: dict[ir.Operation, _Copies] = {}
     for entry in entries:
         if isinstance(entry, ConfigRule):
             out.append(entry)
@@ -235,14 +235,14 @@ def _written(entries: Sequence[ConfigRule | Kept]) -> list[ConfigRule | tuning.V
 class _Copies:
     """Symbols of a module, copied into a spec under names that are free there."""
 
-    def __init__(self, own: dict[str, Any], taken: set[str]) -> None:
+    def __init__(self, own: dict[str, ir.Operation], taken: set[str]) -> None:
         self.own = own
         self.taken = taken
         self.names: dict[str, str] = {}
 
     def take(self, wanted: Sequence[str]) -> list[str]:
         """The text of symbols and of all that they use, what was taken before left out."""
-        found: dict[str, Any] = {}
+        found: dict[str, ir.Operation] = {}
         waiting = list(wanted)
         while waiting:
             name = waiting.pop()
@@ -259,10 +259,10 @@ class _Copies:
             self.names[name] = fresh
         return [self.renamed(op) for op in found.values()]
 
-    def renamed(self, op: Any) -> str:
+    def renamed(self, op: ir.Operation) -> str:
         """An op as text, with the new names of the symbols that it defines and uses."""
-        copy = op.clone()
-        table = compiler.ir.SymbolTable
+        copy = op.clone().operation
+        table = ir.SymbolTable
         changes = {n: self.names[n] for n in {*_uses(op), symbol_of(op)} if n in self.names}
         # In two steps, so that a new name that was another's old one is not renamed again.
         for step, (old, new) in enumerate(changes.items()):
@@ -274,24 +274,23 @@ class _Copies:
         return "\n".join("  " + line for line in text.split("\n"))
 
     @staticmethod
-    def rename(table: Any, op: Any, old: str, new: str) -> None:
+    def rename(table: type[ir.SymbolTable], op: ir.Operation, old: str, new: str) -> None:
         """Give a symbol another name inside an op."""
         if symbol_of(op) == old:
-            op.attributes["sym_name"] = compiler.ir.StringAttr.get(new, op.context)
+            op.attributes["sym_name"] = ir.StringAttr.get(new, op.context)
         table.replace_all_symbol_uses(old, new, op)
 
 
+# The bindings do not go over what an attribute is made of.
 _REFERENCE = re.compile(r'@(?:"([^"]*)"|([\w.$-]+))')
 
 
-def _uses(op: Any) -> set[str]:
+def _uses(op: ir.Operation) -> set[str]:
     """The symbols that an op refers to, and those that the ops inside of it do."""
     found: set[str] = set()
     for inner in (op, *nested(op)):
-        for named in inner.attributes:
-            key = named if isinstance(named, str) else named.name
-            value = inner.attributes[key]
-            if key == "sym_name" or isinstance(value, compiler.ir.StringAttr):
+        for key, value in inner.attributes.items():
+            if key == "sym_name" or isinstance(value, ir.StringAttr):
                 continue
             found |= {m[1] or m[2] for m in _REFERENCE.finditer(str(value))}
     return found

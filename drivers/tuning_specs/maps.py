@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from typing import Any
+
+from mlirules.drivers.iree.affine import loops_of
+from mlirules.drivers.iree.compiler import ir
 
 
-def exprs(affine: Any) -> list[str]:
+def exprs(affine: ir.AffineMap) -> list[str]:
     """The results of a map as text over d0, d1, ..."""
     return list(_exprs(str(affine)))
 
@@ -20,22 +22,17 @@ def _exprs(affine: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in inner.split(",") if part.strip())
 
 
-def indices(affine: Any, names: Sequence[str]) -> list[str]:
+def indices(affine: ir.AffineMap, names: Sequence[str]) -> list[str]:
     """The results of a map over named loops."""
     return [re.sub(r"\bd(\d+)\b", lambda m: names[int(m[1])], e) for e in exprs(affine)]
 
 
-def used(affine: Any) -> list[set[int]]:
+def used(affine: ir.AffineMap) -> list[set[int]]:
     """The loops that each result of a map goes over."""
-    return [set(loops) for loops in _used(str(affine))]
+    return [loops_of(e) for e in affine.results]
 
 
-@functools.lru_cache(maxsize=1024)
-def _used(affine: str) -> tuple[frozenset[int], ...]:
-    return tuple(frozenset(map(int, re.findall(r"\bd(\d+)\b", e))) for e in _exprs(affine))
-
-
-def groups_by_number(op_class: str, maps: Sequence[Any]) -> list[list[int]]:
+def groups_by_number(op_class: str, maps: Sequence[ir.AffineMap]) -> list[list[int]]:
     """The loops by what they do, in the order in which the matcher returns their sizes."""
     reads = [{d for together in used(m) for d in together} for m in maps]
     rank = maps[0].n_dims
@@ -61,7 +58,7 @@ def groups_by_number(op_class: str, maps: Sequence[Any]) -> list[list[int]]:
     return [[d for d in range(rank) if kinds[d] == w] for w in wanted]
 
 
-def convolution_groups(maps: Sequence[Any], rank: int) -> list[list[int]]:
+def convolution_groups(maps: Sequence[ir.AffineMap], rank: int) -> list[list[int]]:
     """Batch, image, output channels, filter, input channels and depth of a convolution."""
     read = used(maps[0])
     plain = {d for together in read if len(together) == 1 for d in together}
@@ -79,7 +76,7 @@ def convolution_groups(maps: Sequence[Any], rank: int) -> list[list[int]]:
     return [[d for d in range(rank) if d in group] for group in groups]
 
 
-def steps(maps: Sequence[Any]) -> tuple[list[int], list[int]]:
+def steps(maps: Sequence[ir.AffineMap]) -> tuple[list[int], list[int]]:
     """Strides and dilations of a convolution: how far an image and a filter loop go at a step."""
     factors: dict[int, int] = {}
     for text in exprs(maps[0]):
@@ -93,7 +90,7 @@ def steps(maps: Sequence[Any]) -> tuple[list[int], list[int]]:
     return [factors.get(d, 1) for d in image], [factors.get(d, 1) for d in window]
 
 
-def groups(op_class: str, maps: Sequence[Any], names: Sequence[str]) -> list[list[str]]:
+def groups(op_class: str, maps: Sequence[ir.AffineMap], names: Sequence[str]) -> list[list[str]]:
     """The loops of an op by name, in groups of what they do."""
     return [[names[d] for d in group] for group in groups_by_number(op_class, maps)]
 
@@ -105,7 +102,7 @@ WORDS = {
 }
 
 
-def loop_names(op_class: str, maps: Sequence[Any]) -> list[str] | None:
+def loop_names(op_class: str, maps: Sequence[ir.AffineMap]) -> list[str] | None:
     """Names of the loops by what they do; None when the maps are not those of the class."""
     groups = groups_by_number(op_class, maps)
     rank = maps[0].n_dims

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
 
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.indexing import Miss, match_equation
 from mlirules.drivers.tuning_specs import dag
 from mlirules.generator.emit.tuning_spec import position_of
@@ -30,7 +30,7 @@ class Refusal:
     message: str
 
 
-def refusal(rule: ConfigRule, op: Any) -> Refusal | None:
+def refusal(rule: ConfigRule, op: ir.Operation) -> Refusal | None:
     """None when the rule is for ``op``, else what of the rule refuses it."""
     if rule.match.op == "operation":
         return _by_name(rule, op)
@@ -81,17 +81,17 @@ def outside(size: int | None, limits: DimRange) -> str:
     return ""
 
 
-def size_of(rule: ConfigRule, op: Any, loop: str) -> int | None:
+def size_of(rule: ConfigRule, op: ir.Operation, loop: str) -> int | None:
     """The size of a loop in an op that the rule's maps fit; None when it is dynamic."""
     for i, operand in enumerate(rule.operands):
         for j, index in enumerate(operand.indices):
             if isinstance(index, ast.Name) and index.id == loop:
-                type_ = op.operands[position_of(rule, i)].type
-                return None if type_.is_dynamic_dim(j) else int(type_.get_dim_size(j))
+                type_ = ir.ShapedType(op.operands[position_of(rule, i)].type)
+                return None if type_.is_dynamic_dim(j) else type_.get_dim_size(j)
     return None
 
 
-def _is_class(rule: ConfigRule, op: Any) -> Refusal | None:
+def _is_class(rule: ConfigRule, op: ir.Operation) -> Refusal | None:
     if rule.match.op == "attention":
         if op.name != ATTENTION:
             return Refusal("op", f"{op.name} is no attention")
@@ -110,35 +110,35 @@ def _is_class(rule: ConfigRule, op: Any) -> Refusal | None:
     return None
 
 
-def _maps_of(op: Any) -> list[Any] | None:
+def _maps_of(op: ir.Operation) -> list[ir.AffineMap] | None:
     if op.name == ATTENTION:
-        return [compiler.ir.AffineMapAttr(m).value for m in op.attributes["indexing_maps"]]
+        return [ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"])]
     return compiler.indexing_maps(op)
 
 
-def _relevant(rule: ConfigRule, maps: list[Any]) -> list[Any]:
+def _relevant(rule: ConfigRule, maps: list[ir.AffineMap]) -> list[ir.AffineMap]:
     """Those of an op's maps that the rule speaks of."""
     return [maps[position_of(rule, i)] for i in range(len(rule.operands))]
 
 
-def _maps(rule: ConfigRule, context: Any) -> list[Any]:
+def _maps(rule: ConfigRule, context: ir.Context) -> list[ir.AffineMap]:
     return [_map(rule, o, context) for o in rule.operands]
 
 
-def _map(rule: ConfigRule, operand: Operand, context: Any) -> Any:
-    return compiler.ir.AffineMapAttr(_attribute(affine_map(rule, operand), context)).value
+def _map(rule: ConfigRule, operand: Operand, context: ir.Context) -> ir.AffineMap:
+    return ir.AffineMapAttr(_attribute(affine_map(rule, operand), context)).value
 
 
 @functools.lru_cache(maxsize=4096)
-def _attribute(text: str, context: Any) -> Any:
-    return compiler.ir.Attribute.parse(text, context)
+def _attribute(text: str, context: ir.Context) -> ir.Attribute:
+    return ir.Attribute.parse(text, context)
 
 
-def _element(type_: Any) -> str:
+def _element(type_: ir.Type) -> str:
     return str(getattr(type_, "element_type", type_))
 
 
-def _by_name(rule: ConfigRule, op: Any) -> Refusal | None:
+def _by_name(rule: ConfigRule, op: ir.Operation) -> Refusal | None:
     if op.name != rule.match.name:
         return Refusal("name", f"it is {op.name}")
     for i, wanted in enumerate(rule.match.operands):
@@ -149,10 +149,9 @@ def _by_name(rule: ConfigRule, op: Any) -> Refusal | None:
             return Refusal(f"operands.{i}", f"operand {i} is {have}, not {wanted}")
     for i, limit in enumerate(rule.match.limits):
         type_ = op.operands[limit.operand].type if limit.operand < len(op.operands) else None
-        if limit.dim >= getattr(type_, "rank", 0):
+        if not isinstance(type_, ir.ShapedType) or limit.dim >= type_.rank:
             return Refusal(f"limits.{i}", f"operand {limit.operand} has no dim {limit.dim}")
-        assert type_ is not None
-        size = None if type_.is_dynamic_dim(limit.dim) else int(type_.get_dim_size(limit.dim))
+        size = None if type_.is_dynamic_dim(limit.dim) else type_.get_dim_size(limit.dim)
         problem = outside(size, DimRange(**limit.model_dump(include=_SIZES)))
         if problem:
             where = f"dim {limit.dim} of operand {limit.operand}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.tuning_specs import dag
 from mlirules.drivers.tuning_specs.maps import exprs
 from mlirules.drivers.tuning_specs.steps import dag_ops
@@ -50,7 +51,7 @@ func.func @beside(%a: tensor<77xi32>, %b: tensor<77xi32>) -> tensor<77xi32> {
 """
 
 
-def named_tests(match: Mapping[str, Any]) -> list[dict[str, Any]]:
+def named_tests(match: Mapping[str, Any]) -> list[dict[str, object]]:
     """A positive and a negative test; empty where no program is known."""
     program = match.get("program") or _program(match)
     if program is None:
@@ -101,8 +102,10 @@ def _example(match: Mapping[str, Any], program: str) -> str | None:
         root, module = dag.parsed(program, compiler.context())
     except MlirulesError:
         return None
-    block = root.parent.operation.regions[0].blocks[0]
-    ops = dag_ops(root.parent.operation)
+    holder = root.parent
+    assert holder is not None  # the op that matches the DAG
+    block = holder.regions[0].blocks[0]
+    ops = dag_ops(holder)
     sizes = _Sizes(ops)
     for i, asked in enumerate(match.get("operands") or []):
         found = _TENSOR.fullmatch(asked or "")
@@ -130,7 +133,7 @@ def _fitting(limit: Mapping[str, int]) -> int | None:
     return size if high is None or size <= high else None
 
 
-def _function(block: Any, ops: Sequence[Any], module: Any) -> str | None:
+def _function(block: ir.Block, ops: Sequence[ir.Operation], module: ir.Module) -> str | None:
     holder = block.owner.operation
     body = str(holder.get_asm(use_local_scope=True)).split("\n")
     inner = body[1:-1]
@@ -162,13 +165,17 @@ def _tops(lines: Sequence[str]) -> list[str]:
     return [s for s in lines if len(s) - len(s.lstrip()) == least and "=" in s]
 
 
+#: A dim of a value, or a loop of an op by its number.
+_Place: TypeAlias = tuple[ir.Value | int, int]
+
+
 class _Sizes:
     """Sizes of values, by the loops that read them; what goes together has one size."""
 
-    def __init__(self, ops: Sequence[Any]) -> None:
-        self.parent: dict[Any, Any] = {}
-        self.known: dict[Any, int] = {}
-        self.summed: dict[tuple[Any, int], tuple[int, str]] = {}
+    def __init__(self, ops: Sequence[ir.Operation]) -> None:
+        self.parent: dict[_Place, _Place] = {}
+        self.known: dict[_Place, int] = {}
+        self.summed: dict[_Place, tuple[int, str]] = {}
         for number, op in enumerate(ops):
             maps = compiler.indexing_maps(op) if op.name.startswith("linalg.") else None
             for i, affine in enumerate(maps or ()):
@@ -183,22 +190,25 @@ class _Sizes:
             if maps:
                 tied = list(op.operands)[-len(op.results) :] if len(op.results) else []
                 for result, out in zip(op.results, tied, strict=False):
-                    for j in range(getattr(result.type, "rank", 0)):
+                    shaped = isinstance(result.type, ir.ShapedType)
+                    for j in range(ir.ShapedType(result.type).rank if shaped else 0):
                         self.join((result, j), (out, j))
         for op in ops:
             for value in (*op.operands, *op.results):
                 type_ = value.type
-                for j in range(getattr(type_, "rank", 0)):
+                if not isinstance(type_, ir.ShapedType):
+                    continue
+                for j in range(type_.rank):
                     if not type_.is_dynamic_dim(j) and (value, j) not in self.summed:
                         self.ask(value, j, int(type_.get_dim_size(j)))
 
-    def find(self, key: Any) -> Any:
+    def find(self, key: _Place) -> _Place:
         """The representative of what goes together with ``key``."""
         while self.parent.get(key, key) != key:
             key = self.parent[key]
         return key
 
-    def join(self, one: Any, other: Any) -> None:
+    def join(self, one: _Place, other: _Place) -> None:
         """Say that two have one size."""
         a, b = self.find(one), self.find(other)
         if a != b:
@@ -206,22 +216,21 @@ class _Sizes:
             if a in self.known:
                 self.known.setdefault(b, self.known[a])
 
-    def ask(self, value: Any, dim: int, size: int) -> None:
+    def ask(self, value: ir.Value, dim: int, size: int) -> None:
         """Say what size a dim has."""
         self.known[self.find((value, dim))] = size
 
-    def size(self, key: Any) -> int:
+    def size(self, key: _Place) -> int:
         """The size of a dim or a loop."""
         return self.known.get(self.find(key), FREE)
 
-    def type_of(self, value: Any) -> Any:
-        """A value's type with its sizes."""
+    def type_of(self, value: ir.Value) -> ir.Type | None:
+        """A value's type with its sizes; None: they cannot be told."""
         type_ = value.type
-        rank = getattr(type_, "rank", None)
-        if rank is None:
+        if not isinstance(type_, ir.ShapedType):
             return type_
         sizes = []
-        for j in range(rank):
+        for j in range(type_.rank):
             if (value, j) not in self.summed or not type_.is_dynamic_dim(j):
                 static = None if type_.is_dynamic_dim(j) else int(type_.get_dim_size(j))
                 sizes.append(static or self.size((value, j)))
@@ -236,5 +245,5 @@ class _Sizes:
                 factor = int(times[1]) if times else 1
                 total += (self.size((number, int(loop[1]))) - 1) * factor
             sizes.append(total)
-        location = compiler.ir.Location.unknown(type_.context)
-        return compiler.ir.RankedTensorType.get(sizes, type_.element_type, loc=location)
+        location = ir.Location.unknown(type_.context)
+        return ir.RankedTensorType.get(sizes, type_.element_type, loc=location)

@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.tuning_specs import attributes as attrtext
 from mlirules.drivers.tuning_specs.attributes import Attr, AttrError
 from mlirules.drivers.tuning_specs.steps import (
@@ -70,12 +70,12 @@ class SpecEntry:
         return self.does.rule
 
     @property
-    def config_value(self) -> Any:
+    def config_value(self) -> ir.Attribute | None:
         """The compilation info itself, beside its text."""
         return self.does.config.attributes["value"] if self.does.config is not None else None
 
     @property
-    def decomposition_value(self) -> Any:
+    def decomposition_value(self) -> ir.Attribute | None:
         """The decomposition config itself."""
         parts = self.does.decomposition
         return parts.attributes["value"] if parts is not None else None
@@ -86,7 +86,7 @@ class Part:
     """A module with an entry point: the file's own, or one nested in it."""
 
     name: str
-    module: Any = field(repr=False)
+    module: ir.Operation = field(repr=False)
     entry: str  # the entry point's name
     offset: int
     strict: bool  # the module says that it has the default entry point
@@ -108,7 +108,7 @@ class Spec:
     path: str
     text: str
     parts: list[Part]
-    module: Any = field(repr=False)
+    module: ir.Module = field(repr=False)
 
     @property
     def entries(self) -> list[SpecEntry]:
@@ -157,7 +157,7 @@ def read_spec(text: str, path: str) -> Spec:
 
 
 class _Reader:
-    def __init__(self, text: str, path: str, module: Any) -> None:
+    def __init__(self, text: str, path: str, module: ir.Module) -> None:
         self.text = text
         self.starts = _line_starts(text)
         self.aliases = attrtext.aliases_of(text)
@@ -175,12 +175,12 @@ class _Reader:
         for part in self.spec.parts:
             self.entry_point(part)
 
-    def parts(self, top: Any) -> Iterator[Part]:
+    def parts(self, top: ir.Operation) -> Iterator[Part]:
         """Modules with an entry point, outermost first."""
         waiting = [top]
         while waiting:
             module = waiting.pop(0)
-            sequences: list[Any] = []
+            sequences: list[ir.Operation] = []
             for region in module.regions:
                 for block in region.blocks:
                     for view in block.operations:
@@ -210,10 +210,10 @@ class _Reader:
                     part.whole.append(Unread("several entry points", part.offset))
                 yield part
 
-    def offset(self, op: Any) -> int:
+    def offset(self, op: ir.Operation) -> int:
         """Where an op's name stands."""
         place = op.location
-        if not isinstance(place, compiler.ir.FileLineColLoc):
+        if not isinstance(place, ir.FileLineColLoc):
             return 0
         line, column = int(place.start_line), int(place.start_col)
         if not 1 <= line <= len(self.starts):
@@ -223,7 +223,9 @@ class _Reader:
     def entry_point(self, part: Part) -> None:
         symbols = Symbols(part.module, self.offset)
         reached: list[list[SpecEntry]] = []
-        self.walk(part, symbols, symbols.get("@" + part.entry), reached)
+        first = symbols.get([part.entry])
+        assert first is not None  # where the part was found
+        self.walk(part, symbols, first, reached)
         if len(reached) > 1 and not part.whole:
             # One after the other they are as one only if each leaves alone what has a config.
             loose = [e for group in reached[1:] for e in group if e.kept or not e.asks.guarded]
@@ -235,10 +237,10 @@ class _Reader:
         part.entries = [entry for group in reached for entry in group]
 
     def walk(
-        self, part: Part, symbols: Symbols, sequence: Any, reached: list[list[SpecEntry]]
+        self, part: Part, symbols: Symbols, sequence: ir.Operation, reached: list[list[SpecEntry]]
     ) -> None:
         """The foreach_match ops that an entry point comes to, includes followed."""
-        waiting: list[tuple[Any, Symbols]] = [(sequence, symbols)]
+        waiting: list[tuple[ir.Operation, Symbols]] = [(sequence, symbols)]
         seen = 0
         lenient = False  # what fails inside an include ends it, and no more
         while waiting:
@@ -248,8 +250,8 @@ class _Reader:
                 part.whole.append(Unread("includes without end", part.offset))
                 return
             block = sequence.regions[0].blocks[0]
-            carried = set(block.arguments)
-            inner: list[tuple[Any, Symbols]] = []
+            carried: set[ir.Value] = set(block.arguments)
+            inner: list[tuple[ir.Operation, Symbols]] = []
             for view in block.operations:
                 op = view.operation
                 at = self.offset(op)
@@ -265,7 +267,7 @@ class _Reader:
                         part.whole.append(Unread("entries after an include", at))
                     reached.append(list(self.foreach(op, scope, at)))
                 elif op.name == "transform.include" and threaded:
-                    called = scope.get(str(op.attributes["target"]))
+                    called = scope.get(ir.SymbolRefAttr(op.attributes["target"]).value)
                     if called is None:
                         part.whole.append(Unread("an include of what is not here", at))
                     else:
@@ -282,15 +284,15 @@ class _Reader:
             if loose:
                 part.whole.append(Unread("an include that may fail in silence", loose[0].use))
 
-    def foreach(self, op: Any, symbols: Symbols, at: int) -> Iterator[SpecEntry]:
-        matchers = [str(a) for a in op.attributes["matchers"]]
-        actions = [str(a) for a in op.attributes["actions"]]
+    def foreach(self, op: ir.Operation, symbols: Symbols, at: int) -> Iterator[SpecEntry]:
+        matchers = list(ir.ArrayAttr(op.attributes["matchers"]))
+        actions = list(ir.ArrayAttr(op.attributes["actions"]))
         pos = at
         for matcher, action in zip(matchers, actions, strict=True):
-            mention = self.mention(matcher, pos)
+            mention = self.mention(str(matcher), pos)
             use = at if mention < 0 else mention
             pos = max(pos, mention + 1)
-            found, done = symbols.get(matcher), symbols.get(action)
+            found, done = (symbols.get(ir.SymbolRefAttr(a).value) for a in (matcher, action))
             if found is None or done is None:
                 self.faults.append(
                     Fault(
@@ -310,7 +312,9 @@ class _Reader:
             pos += 1
         return -1
 
-    def entry(self, matcher: Any, action: Any, use: int, symbols: Symbols) -> SpecEntry:
+    def entry(
+        self, matcher: ir.Operation, action: ir.Operation, use: int, symbols: Symbols
+    ) -> SpecEntry:
         asks = read_matcher(matcher, symbols.of(matcher))
         does = read_action(action, symbols.of(action), asks.yielded)
         made = SpecEntry(
@@ -325,7 +329,7 @@ class _Reader:
             made.decomposition = self.constant(does.decomposition)
         return made
 
-    def constant(self, op: Any) -> Attr | None:
+    def constant(self, op: ir.Operation) -> Attr | None:
         """The value of a constant, with the place of each of its parts."""
         at = self.offset(op)
         if at in self.constants:
@@ -350,7 +354,7 @@ _ARROW = re.compile(r"\s*->")
 _CONSTANT = re.compile(r"transform\.param\.constant\s")
 
 
-def nested(operation: Any) -> Iterator[Any]:
+def nested(operation: ir.Operation) -> Iterator[ir.Operation]:
     """All ops inside an op, each before what it holds."""
     waiting = [operation]
     while waiting:

@@ -119,7 +119,7 @@ class SettingsReader:
         name = str(pipeline.items[0].value)
         self.mark(("set",), config.pos)
         self.mark(("set", "pipeline"), pipeline.items[0].pos)
-        made: dict[str, Any] = {"pipeline": name}
+        made: dict[str, object] = {"pipeline": name}
         self.data["set"] = made
         loops = self.loops
         options = [item for attr in translation.walk() for item in attr.keys.items()]
@@ -141,7 +141,7 @@ class SettingsReader:
         order = ("rule", "kind", "summary", "reason", "targets", "match", "set")
         self.data = {key: self.data[key] for key in order}
 
-    def annotations(self, made: dict[str, Any]) -> None:
+    def annotations(self, made: dict[str, object]) -> None:
         """Attributes that are set beside the configuration."""
         given: dict[str, str] = {}
         for name, (value, at) in self.entry.does.annotations.items():
@@ -172,7 +172,7 @@ class SettingsReader:
         return "cuda" if any(w.startswith("NV_") for w in words) else "hip"
 
     def lowering(
-        self, attr: Attr, path: Path_, made: dict[str, Any], kind: str, loops: Sequence[str]
+        self, attr: Attr, path: Path_, made: dict[str, object], kind: str, loops: Sequence[str]
     ) -> dict[str, dict[str, int]]:
         """A lowering config's parts; returns the tiles, and puts the rest into ``made``."""
         parts = attr.keys
@@ -297,7 +297,7 @@ class SettingsReader:
             )
         return tiles
 
-    def translation(self, attr: Attr, made: dict[str, Any]) -> None:
+    def translation(self, attr: Attr, made: dict[str, object]) -> None:
         """The workgroup and options of a translation_info."""
         for key, (at, value) in attr.keys.items():
             self.mark(("set", key), at)
@@ -314,10 +314,10 @@ class SettingsReader:
             for key, (at, value) in item.keys.items():
                 self.option(key, at, value, made)
 
-    def option(self, key: str, at: int, value: Attr, made: dict[str, Any]) -> None:
+    def option(self, key: str, at: int, value: Attr, made: dict[str, object]) -> None:
         """One option of a translation_info."""
         if key == "gpu_pipeline_options":
-            options: dict[str, Any] = {}
+            options: dict[str, object] = {}
             for name, (where, given) in value.keys.items():
                 self.mark(("set", "pipeline_options"), where)
                 if name == "prefetch_num_stages":
@@ -352,10 +352,10 @@ class SettingsReader:
                 "gpu_pipeline_options, llvm_func_attrs",
             )
 
-    def decomposition(self, attr: Attr, made: dict[str, Any], kind: str) -> None:
+    def decomposition(self, attr: Attr, made: dict[str, object], kind: str) -> None:
         """How an attention's two products are configured."""
         self.mark(("set", "decomposition"), attr.pos)
-        parts: dict[str, Any] = {}
+        parts: dict[str, object] = {}
         for key, (at, value) in attr.keys.items():
             name = key.removesuffix("_attrs")
             config = value.get("lowering_config")
@@ -367,7 +367,7 @@ class SettingsReader:
                     "qk_attrs and pv_attrs, each with a lowering_config",
                 )
                 continue
-            part: dict[str, Any] = {}
+            part: dict[str, object] = {}
             over = self.part_loops(config)
             if over is not None:
                 part["over"] = over

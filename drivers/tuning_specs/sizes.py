@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from mlirules.drivers.tuning_specs.settings import SettingsReader
 
@@ -40,9 +39,9 @@ class Limits:
             )
         self.maker.mark(("match", "dims", loop), at)
 
-    def as_data(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, object]:
         """The sizes as a rule's `dims:`."""
-        out: dict[str, Any] = {}
+        out: dict[str, object] = {}
         for loop in sorted(self.order, key=self.maker.loops.index):
             low, high = self.low.get(loop), self.high.get(loop)
             if low is not None and low == high:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
 from mlirules.generator.emit.tuning_spec import MARKER
 
 TYPED = {
@@ -57,7 +57,7 @@ class Matcher:
     names: list[str] = field(default_factory=list)
     root: int = 0  # where the op is asked for
     types: dict[str, str] = field(default_factory=dict)
-    maps: list[Any] = field(default_factory=list)
+    maps: list[ir.AffineMap] = field(default_factory=list)
     sizes: list[tuple[int, list[int], int]] = field(default_factory=list)  # group, sizes, offset
     limits: list[Limit] = field(default_factory=list)
     #: The ops that the root stands at the end of, as text, with the root's number of loops.
@@ -65,17 +65,17 @@ class Matcher:
     loops: int = 0
     unread: list[Unread] = field(default_factory=list)
     #: What it yields: the op, a constant, or something else (None).
-    yielded: list[Any] = field(default_factory=list)
+    yielded: list[object] = field(default_factory=list)
 
 
 @dataclass
 class Action:
     """What an action sets on the op; constants are the ops that hold them."""
 
-    config: Any = None
-    decomposition: Any = None
+    config: ir.Operation | None = None
+    decomposition: ir.Operation | None = None
     #: Other attributes: their values, None for those without.
-    annotations: dict[str, tuple[Any, int]] = field(default_factory=dict)
+    annotations: dict[str, tuple[ir.Attribute | None, int]] = field(default_factory=dict)
     rule: str = ""
     unread: list[Unread] = field(default_factory=list)
 
@@ -97,17 +97,20 @@ class Symbols:
     """Named sequences as seen from a module: each module has its own."""
 
     def __init__(
-        self, module: Any, offset: Callable[[Any], int], cache: dict[Any, Symbols] | None = None
+        self,
+        module: ir.Operation,
+        offset: Callable[[ir.Operation], int],
+        cache: dict[ir.Operation, Symbols] | None = None,
     ) -> None:
         self.module = module
         self.offset = offset
         self._cache = cache if cache is not None else {}
-        self._own: dict[str, Any] | None = None
+        self._own: dict[str, ir.Operation] | None = None
         #: What was read of a sequence, by name.
         self._cache[module] = self
 
     @property
-    def own(self) -> dict[str, Any]:
+    def own(self) -> dict[str, ir.Operation]:
         """The module's symbols by name."""
         if self._own is None:
             self._own = {
@@ -117,10 +120,10 @@ class Symbols:
             }
         return self._own
 
-    def get(self, reference: str) -> Any:
-        """The named sequence that ``@name`` or ``@module::@name`` leads to; None: nothing."""
+    def get(self, reference: Sequence[str]) -> ir.Operation | None:
+        """The named sequence that symbols, the outermost module's first, lead to; None: nothing."""
         scope: Symbols = self
-        *outer, last = [part.strip('"') for part in reference[1:].split("::@")]
+        *outer, last = reference
         for name in outer:
             module = scope.own.get(name)
             if module is None or module.name != "builtin.module":
@@ -131,23 +134,24 @@ class Symbols:
             return None
         return found if found.regions[0].blocks else None
 
-    def at(self, module: Any) -> Symbols:
+    def at(self, module: ir.Operation) -> Symbols:
         """The symbols of another module."""
         return self._cache.get(module) or Symbols(module, self.offset, self._cache)
 
-    def of(self, sequence: Any) -> Symbols:
+    def of(self, sequence: ir.Operation) -> Symbols:
         """The symbols of the module that a sequence stands in."""
-        return self.at(sequence.parent.operation)
+        assert sequence.parent is not None
+        return self.at(sequence.parent)
 
 
-def symbol_of(op: Any) -> str:
+def symbol_of(op: ir.Operation) -> str:
     """An op's symbol name; empty when it has none."""
     if "sym_name" not in op.attributes:
         return ""
-    return str(compiler.ir.StringAttr(op.attributes["sym_name"]).value)
+    return ir.StringAttr(op.attributes["sym_name"]).value
 
 
-def read_matcher(sequence: Any, symbols: Symbols) -> Matcher:
+def read_matcher(sequence: ir.Operation, symbols: Symbols) -> Matcher:
     """What a matcher asks, includes followed."""
     made = Matcher()
     more = list(sequence.regions[0].blocks[0].arguments)[1:]
@@ -162,10 +166,12 @@ class _Reading:
         self.made = made
         self.includes = 0
 
-    def run(self, sequence: Any, symbols: Symbols, given: Sequence[Any]) -> list[Any]:
+    def run(
+        self, sequence: ir.Operation, symbols: Symbols, given: Sequence[object]
+    ) -> list[object]:
         """Follow a sequence; returns what it yields."""
         block = sequence.regions[0].blocks[0]
-        known: dict[Any, Any] = dict(zip(block.arguments, given, strict=True))
+        known: dict[ir.Value, object] = dict(zip(block.arguments, given, strict=True))
         for view in block.operations:
             op = view.operation
             values = [known.get(v) for v in op.operands]
@@ -182,9 +188,11 @@ class _Reading:
             known.update(zip(op.results, results, strict=False))
         return []
 
-    def include(self, op: Any, symbols: Symbols, values: Sequence[Any], at: int) -> list[Any]:
+    def include(
+        self, op: ir.Operation, symbols: Symbols, values: Sequence[object], at: int
+    ) -> list[object]:
         self.includes += 1
-        called = symbols.get(str(op.attributes["target"]))
+        called = symbols.get(ir.SymbolRefAttr(op.attributes["target"]).value)
         strict = propagates(op)
         if called is None or not strict or self.includes > MAX_INCLUDES:
             self.made.unread.append(Unread("transform.include that may fail in silence", at))
@@ -192,7 +200,7 @@ class _Reading:
         # As deep as a spec's includes go, which the limit bounds.
         return self.run(called, symbols.of(called), values)
 
-    def step(self, op: Any, values: Sequence[Any], at: int) -> list[Any] | None:
+    def step(self, op: ir.Operation, values: Sequence[object], at: int) -> list[object] | None:
         """What an op of a matcher gives; None where it is not read."""
         made, attributes = self.made, op.attributes
         about_op = bool(values) and values[0] is _OP
@@ -203,7 +211,7 @@ class _Reading:
             case "transform.iree.match.has_no_lowering_config" if about_op:
                 made.guarded = True
             case "transform.match.operation_name" if about_op and not made.names:
-                made.names = [str(a).strip(chr(34)) for a in attributes["op_names"]]
+                made.names = [ir.StringAttr(a).value for a in ir.ArrayAttr(attributes["op_names"])]
                 made.op_class = made.op_class or "operation"
                 made.root = made.root or at
             case name if name in TYPED and about_op and made.op_class in ("", "operation"):
@@ -211,7 +219,7 @@ class _Reading:
                     return None
                 return self.typed(op, at)
             case "transform.iree.match.dims_equal" if isinstance(values[0], _Group):
-                sizes = [_int(n) for n in attributes["expected_values"]]
+                sizes = list(ir.DenseI64ArrayAttr(attributes["expected_values"]))
                 made.sizes.append((values[0].number, sizes, at))
             case "transform.get_operand" if about_op:
                 position = _single(op)
@@ -238,16 +246,17 @@ class _Reading:
                 return None
         return []
 
-    def typed(self, op: Any, at: int) -> list[Any]:
+    def typed(self, op: ir.Operation, at: int) -> list[object]:
         made, attributes = self.made, op.attributes
         made.op_class, roles = TYPED[op.name]
         made.root = at
         made.types = {role: str(attributes[f"{role}_type"]) for role in roles}
         if "indexing_maps" in attributes:
-            made.maps = [compiler.ir.AffineMapAttr(m).value for m in attributes["indexing_maps"]]
+            found = ir.ArrayAttr(attributes["indexing_maps"])
+            made.maps = [ir.AffineMapAttr(m).value for m in found]
         return [_Group(i) for i in range(len(op.results))]
 
-    def dag(self, op: Any, at: int) -> list[Any] | None:
+    def dag(self, op: ir.Operation, at: int) -> list[object] | None:
         ops = dag_ops(op)
         if not ops:
             return None
@@ -268,7 +277,7 @@ class _Reading:
         return [None, None]
 
 
-def dag_ops(dag: Any) -> list[Any]:
+def dag_ops(dag: ir.Operation) -> list[ir.Operation]:
     """The ops of a DAG that is matched, its root last."""
     ops = [view.operation for view in dag.regions[0].blocks[0].operations]
     return [op for op in ops if op.name != "transform.yield"]
@@ -280,11 +289,12 @@ def _dedented(text: str) -> str:
     return "\n".join(line[indent:] for line in lines) + "\n"
 
 
-def read_action(sequence: Any, symbols: Symbols, given: Sequence[Any]) -> Action:
+def read_action(sequence: ir.Operation, symbols: Symbols, given: Sequence[object]) -> Action:
     """What an action sets on the op that the matcher yields."""
     made = Action()
     block = sequence.regions[0].blocks[0]
-    waiting = [(list(block.operations), dict(zip(block.arguments, given, strict=False)), symbols)]
+    bound: dict[ir.Value, object] = dict(zip(block.arguments, given, strict=False))
+    waiting = [(list(block.operations), bound, symbols)]
     includes = 0
     while waiting:
         views, known, scope = waiting.pop()
@@ -297,14 +307,14 @@ def read_action(sequence: Any, symbols: Symbols, given: Sequence[Any]) -> Action
             elif op.name == "transform.annotate" and values[0] is _OP:
                 _annotated(made, op, values, at)
             elif op.name == "transform.include" and not list(op.results):
-                called = scope.get(str(op.attributes["target"]))
+                called = scope.get(ir.SymbolRefAttr(op.attributes["target"]).value)
                 includes += 1
                 if called is None or includes > MAX_INCLUDES:
                     made.unread.append(Unread(op.name, at))
                     continue
                 inner = called.regions[0].blocks[0]
                 waiting.append((views[number + 1 :], known, scope))
-                named = dict(zip(inner.arguments, values, strict=True))
+                named: dict[ir.Value, object] = dict(zip(inner.arguments, values, strict=True))
                 waiting.append((list(inner.operations), named, scope.of(called)))
                 break
             elif op.name != "transform.yield" or values:
@@ -315,9 +325,10 @@ def read_action(sequence: Any, symbols: Symbols, given: Sequence[Any]) -> Action
     return made
 
 
-def _annotated(made: Action, op: Any, values: Sequence[Any], at: int) -> None:
-    name = compiler.ir.StringAttr(op.attributes["name"]).value
-    constant = values[1] if len(values) > 1 else None
+def _annotated(made: Action, op: ir.Operation, values: Sequence[object], at: int) -> None:
+    name = ir.StringAttr(op.attributes["name"]).value
+    held = values[1] if len(values) > 1 else None
+    constant = held if isinstance(held, ir.Operation) else None
     if len(values) > 1 and constant is None:
         made.unread.append(Unread(f"{name!r} with a value that is no constant", at))
     elif name == "compilation_info" and constant is not None and made.config is None:
@@ -325,7 +336,7 @@ def _annotated(made: Action, op: Any, values: Sequence[Any], at: int) -> None:
     elif name == "decomposition_config" and constant is not None and made.decomposition is None:
         made.decomposition = constant
     elif name == MARKER and constant is not None:
-        made.rule = str(constant.attributes["value"]).strip('"')
+        made.rule = ir.StringAttr(constant.attributes["value"]).value
     elif name in made.annotations or name in ("compilation_info", "decomposition_config"):
         made.unread.append(Unread(f"{name!r} set twice, or without a value", at))
     else:
@@ -333,18 +344,18 @@ def _annotated(made: Action, op: Any, values: Sequence[Any], at: int) -> None:
         made.annotations[name] = (value, at)
 
 
-def _single(op: Any) -> int | None:
+def _single(op: ir.Operation) -> int | None:
     """The one position that a ``get_operand`` asks for; None for any other form."""
     if "is_inverted" in op.attributes or "is_all" in op.attributes:
         return None
-    listed = [int(n) for n in op.attributes["raw_position_list"]]
+    listed = list(ir.DenseI64ArrayAttr(op.attributes["raw_position_list"]))
     return listed[0] if len(listed) == 1 and listed[0] >= 0 else None
 
 
-def propagates(include: Any) -> bool:
+def propagates(include: ir.Operation) -> bool:
     """Whether an include that fails makes what includes it fail."""
-    return str(include.attributes["failure_propagation_mode"]).startswith("1")
+    return ir.IntegerAttr(include.attributes["failure_propagation_mode"]).value == 1
 
 
-def _int(attribute: Any) -> int:
-    return int(str(attribute).partition(":")[0])
+def _int(attribute: ir.Attribute) -> int:
+    return ir.IntegerAttr(attribute).value

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.tuning_specs import dag
 from mlirules.drivers.tuning_specs.attributes import Attr
 from mlirules.drivers.tuning_specs.maps import groups_by_number
@@ -160,7 +160,7 @@ def _pipeline(word: str) -> str | None:
 _MMA = re.compile(r"V?D?[MW]+F?MM?A[RC\d]*_(\w+?)_(\d+x\d+x\d+)_(\w+)")
 
 
-def _instruction(name: str, context: Any) -> str:
+def _instruction(name: str, context: ir.Context) -> str:
     """A matrix instruction's name: the result's type stands first now."""
     found = _MMA.fullmatch(name)
     if found is None or _known(name, context):
@@ -169,11 +169,11 @@ def _instruction(name: str, context: Any) -> str:
     return swapped if _known(swapped, context) else name
 
 
-def _known(name: str, context: Any) -> bool:
+def _known(name: str, context: ir.Context) -> bool:
     for layout in ("mma_layout", "virtual_mma_layout"):
         try:
-            compiler.ir.Attribute.parse(f"#iree_gpu.{layout}<{name}>", context)
-        except compiler.ir.MLIRError:
+            ir.Attribute.parse(f"#iree_gpu.{layout}<{name}>", context)
+        except ir.MLIRError:
             continue
         return True
     return False

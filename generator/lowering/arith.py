@@ -28,7 +28,7 @@ from mlirules.language.values import Arithmetic, DType, Dyn, Scalar, Tensor, dty
 class Arith(Builder):
     """Expressions whose value is known only at run time, as ops on scalars."""
 
-    def argument_of(self, value: Any) -> Any:
+    def argument_of(self, value: object) -> Any:
         """What a compile-time function is given for a value: of a local, its type."""
         return value.tensor if isinstance(value, Local) else value
 
@@ -77,7 +77,7 @@ class Arith(Builder):
                 return self.special(fn, args) if fn in SPECIAL else self.simple(fn, args)
         return super().call(node)
 
-    def arithmetic(self, function: Arithmetic, args: list[Any], node: ast.Call) -> Val:
+    def arithmetic(self, function: Arithmetic, args: list[object], node: ast.Call) -> Val:
         """A function that was found in the body of an op, of other values."""
         if len(args) != len(function.inputs):
             raise Refused(f"{node.fn} takes {len(function.inputs)} values", node)
@@ -93,7 +93,7 @@ class Arith(Builder):
             raise Refused(f"{node.fn} gives {function.result}", node)
         return Val(values[-1], made)
 
-    def itemwise(self, fn: str, args: list[Any]) -> list[Any]:
+    def itemwise(self, fn: str, args: list[object]) -> list[Any]:
         """``max`` or ``min`` of lists, item by item; what is not a list goes with every item."""
         lengths = {len(a) for a in args if isinstance(a, list)}
         if len(lengths) > 1:
@@ -117,7 +117,7 @@ class Arith(Builder):
             raise Refused(f"{node.fn} takes {low} values", node)
         return [self.eval(a) for a in node.args]
 
-    def indexed(self, loops: Any, indices: Any, source: Any) -> list[Any]:
+    def indexed(self, loops: object, indices: object, source: object) -> list[Any]:
         """The indices that PyTorch's x[indices] reads for loops over its result."""
         if self.body is None or not isinstance(source, (Tensor, Local)):
             raise Refused("indexed(I, indices, x) stands among the indices of a tensor")
@@ -132,7 +132,7 @@ class Arith(Builder):
         at, rank = advanced([t.tensor if t is not None else None for t in tensors], len(dims))
         items = sequence(loops)
         own, rest = items[at : at + rank], items[:at] + items[at + rank :]
-        out: list[Any] = []
+        out: list[object] = []
         for axis, dim in enumerate(dims):
             index = tensors[axis] if axis < len(tensors) else None
             if index is None:
@@ -147,7 +147,7 @@ class Arith(Builder):
             out.append(self.to_val(self.special("select", [below, wrapped, read]), INDEX))
         return out
 
-    def access(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Any:
+    def access(self, node: ast.Access, base: object, items: Sequence[ast.Expr]) -> Any:
         """A name followed by indices: an element of a tensor, or of a list."""
         if isinstance(base, (Tensor, Local)):
             if self.body is None:
@@ -155,7 +155,7 @@ class Arith(Builder):
             return self.body.read(node, base, items)
         return super().access(node, base, items)
 
-    def extract(self, source: Local, where: list[Any]) -> Val:
+    def extract(self, source: Local, where: list[object]) -> Val:
         """An element of a tensor, read by `tensor.extract`."""
         assert source.tensor.dtype is not None and source.tensor.dims is not None
         if len(where) != len(source.tensor.dims):
@@ -169,7 +169,7 @@ class Arith(Builder):
         )
         return Val(out, source.tensor.dtype)
 
-    def unary(self, op: str, value: Any) -> Any:
+    def unary(self, op: str, value: object) -> Any:
         """`-x` and `not x`."""
         if isinstance(value, Affine):
             if op == "-":
@@ -198,19 +198,19 @@ class Arith(Builder):
     def logical(self, op: str, left: ast.Expr, right: ast.Expr) -> Any:
         """`and` and `or`, folded where one side is known."""
 
-        def join(a: Any, b: Any) -> Any:
+        def join(a: object, b: object) -> Any:
             both = [self.to_val(a, DType("i1")), self.to_val(b, DType("i1"))]
             return self.simple("bitand" if op == "and" else "bitor", both)
 
         return self.joined(left, right, over=op == "or", join=join)
 
-    def conditional(self, condition: Any, then: ast.Expr, otherwise: ast.Expr) -> Any:
+    def conditional(self, condition: object, then: ast.Expr, otherwise: ast.Expr) -> Any:
         """`a if c else b`: chosen now, or selected at run time."""
         if isinstance(condition, bool):
             return self.eval(then if condition else otherwise)
         return self.special("select", [condition, self.eval(then), self.eval(otherwise)])
 
-    def binary(self, op: str, a: Any, b: Any) -> Any:
+    def binary(self, op: str, a: object, b: object) -> Any:
         """An operator: folded, kept linear in loop indices, or an op on scalars."""
         if isinstance(a, list) or isinstance(b, list) or op in ("in", "not in"):
             return super().binary(op, a, b)
@@ -249,7 +249,7 @@ class Arith(Builder):
             arith(op, first.offset, second.offset),
         )
 
-    def runtime_binary(self, op: str, a: Any, b: Any) -> Val:
+    def runtime_binary(self, op: str, a: object, b: object) -> Val:
         """An operator between run-time scalars of one type."""
         a, b = self.paired(a, b)
         t = a.dtype
@@ -321,7 +321,7 @@ class Arith(Builder):
         self.scalar_emit(f"{out} = arith.cmpi {name}, {a.ssa}, {b.ssa} : {t.mlir}")
         return Val(out, bool_)
 
-    def paired(self, a: Any, b: Any) -> tuple[Val, Val]:
+    def paired(self, a: object, b: object) -> tuple[Val, Val]:
         """Two operands as run-time scalars of one type; constants take the other's type."""
         if isinstance(a, Scalar):
             a = self.to_val(a, None)
@@ -472,7 +472,7 @@ class Arith(Builder):
         self.scalar_emit(f"{out} = arith.cmpf {op}, {magnitude.ssa}, {inf} : {x.dtype.mlir}")
         return Val(out, DType("i1"))
 
-    def special(self, fn: str, args: list[Any]) -> Val:
+    def special(self, fn: str, args: list[object]) -> Val:
         """A function of scalars that needs more than one op or has rules of its own."""
         low, high, _ = SPECIAL[fn]
         if not low <= len(args) <= high:
@@ -566,7 +566,7 @@ class Arith(Builder):
             holder[key] = out
         return holder[key]
 
-    def to_val(self, value: Any, t: DType | None) -> Val:
+    def to_val(self, value: object, t: DType | None) -> Val:
         """A value as a run-time scalar, of type ``t`` where given (constants convert)."""
         if isinstance(value, bool):
             if t is None:
@@ -623,7 +623,7 @@ class Arith(Builder):
             total = out
         return total
 
-    def convert(self, value: Any, t: DType) -> Val:
+    def convert(self, value: object, t: DType) -> Val:
         """``value`` converted to ``t`` as PyTorch converts."""
         if isinstance(value, (bool, int, float)):
             if t.is_bool:

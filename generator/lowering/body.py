@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from mlirules.generator.lowering.ops import Ops
 from mlirules.generator.lowering.spelling import float_text, quoted
@@ -107,7 +106,7 @@ class Bodies(Ops):
             return self.index(value)
         raise Refused(f"%{name} is {describe(value)}, not a value")
 
-    def spelled(self, value: Any, source: str) -> str:
+    def spelled(self, value: object, source: str) -> str:
         """A value as it is spelt inside MLIR text."""
         if isinstance(value, Local):
             return value.tensor.builtin_type()

@@ -27,7 +27,7 @@ from mlirules.language.notation import ast
 from mlirules.language.operands import Refused, describe, sequence
 from mlirules.language.rule import Line, Rule
 from mlirules.language.sizes import size
-from mlirules.language.values import DType, Dyn, Opaque, Scalar, Tensor, dtype_named
+from mlirules.language.values import Dim, DType, Dyn, Opaque, Scalar, Tensor, dtype_named
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Part:
     reads: list[Read] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     head: list[str] = field(default_factory=list)
-    constants: dict[Any, str] = field(default_factory=dict)
+    constants: dict[object, str] = field(default_factory=dict)
     index_values: dict[str, str] = field(default_factory=dict)
 
 
@@ -61,7 +61,7 @@ class Body(Part, ABC):
         """The SSA value of a loop index."""
 
     @abstractmethod
-    def read(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Val:
+    def read(self, node: ast.Access, base: object, items: Sequence[ast.Expr]) -> Val:
         """An element of a tensor that the equation names."""
 
     @abstractmethod
@@ -92,7 +92,7 @@ class Infer(Protocol):
         """The types of what the op in a row (from 0) of ``lines`` makes, or why not."""
 
 
-def _as_bound(bound: Any, result: Any) -> Any:
+def _as_bound(bound: object, result: object) -> Any:
     if isinstance(bound, Tensor) and isinstance(result, Tensor) and not result.torch:
         return replace(result, dtype=bound.dtype)
     return result
@@ -116,10 +116,10 @@ class Builder(Evaluator):
         self.result_names = {n: (v, t) for n, v, t in self.results if n}
         self.lines: list[str] = []
         self.arguments: dict[tuple[str, str], Argument] = {}
-        self.locals: dict[str, Any] = {}
+        self.locals: dict[str, object] = {}
         # Operands that a statement `y = x` passes on, by their SSA value.
         self.forwarded: dict[str, Tensor] = {}
-        self.memo: dict[Any, str] = {}
+        self.memo: dict[object, str] = {}
         self.counter = 0
         self.slots: list[tuple[str, str]] = []
         self.line: Line = rule.rewrite[0][0]
@@ -151,7 +151,7 @@ class Builder(Evaluator):
             self.arguments[key] = Argument(path, form, f"%arg_{stem}{suffix}", type_)
         return self.arguments[key].ssa
 
-    def cast_shape(self, local: Local, dims: Sequence[Any]) -> str:
+    def cast_shape(self, local: Local, dims: Sequence[Dim]) -> str:
         """``local`` with its type's static and dynamic dims as in ``dims``."""
         have = local.tensor
         assert have.dims is not None
@@ -231,7 +231,7 @@ class Builder(Evaluator):
         self.emit(f"{out} = torch_c.to_builtin_tensor {ssa} : {type_} -> {builtin.builtin_type()}")
         return Local(builtin, out)
 
-    def local(self, value: Any, what: str = "") -> Local:
+    def local(self, value: object, what: str = "") -> Local:
         """A tensor value in builtin form."""
         if isinstance(value, Local):
             return value
@@ -245,7 +245,7 @@ class Builder(Evaluator):
             return Local(builtin, self.argument(value.name, form, builtin.builtin_type()))
         raise Refused(f"{what or describe(value)} is not a tensor")
 
-    def index(self, value: Any) -> str:
+    def index(self, value: object) -> str:
         """An int or run-time integer as an SSA value of index type, at function level."""
         if isinstance(value, bool):
             value = int(value)
@@ -305,7 +305,7 @@ class Builder(Evaluator):
             return sequence(self.env[base])[int(at)]
         raise Refused(f"{path} has no value")
 
-    def raw(self, value: Any) -> Raw:
+    def raw(self, value: object) -> Raw:
         """A bound value as it stands in the IR."""
         if isinstance(value, Tensor):
             type_ = value.torch_type() if value.torch else value.builtin_type()
@@ -340,7 +340,7 @@ class Builder(Evaluator):
             return f"!torch.list<{decl.of.kind}>"
         if decl.dims is None or decl.element is None:
             raise LoweringError(declared[0], f"the type of {name!r} must be written out")
-        dims: list[Any] = []
+        dims: list[Dim] = []
         for dim in decl.dims:
             if isinstance(dim.value, int):
                 dims.append(dim.value)
@@ -359,7 +359,7 @@ class Builder(Evaluator):
             return Tensor(name, tuple(dims), element).torch_type()
         return Tensor(name, tuple(dims), element, False).builtin_type()
 
-    def target_dims(self, target: str) -> list[Any]:
+    def target_dims(self, target: str) -> list[Dim]:
         """The dims of a result, from the matched program."""
         if target in self.result_names and isinstance(self.result_names[target][0], Tensor):
             dims = self.result_names[target][0].dims
@@ -367,7 +367,7 @@ class Builder(Evaluator):
                 return self.unified_dims(target, list(dims))
         raise Refused(f"the shape of {target} is not known: write it out")
 
-    def unified_dims(self, target: str, dims: list[Any]) -> list[Any]:
+    def unified_dims(self, target: str, dims: list[Dim]) -> list[Dim]:
         """A result's dims with the sources that unification found for its dynamic ones."""
         spread = declared_dims(self.rule, self.env, target, len(dims))
         return [

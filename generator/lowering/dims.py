@@ -8,15 +8,15 @@ from typing import Any
 from mlirules.language.operands import arith
 from mlirules.language.rule import Rule
 from mlirules.language.sizes import size
-from mlirules.language.values import Dyn
+from mlirules.language.values import Dim, Dyn
 
 
-def declared_dims(rule: Rule, env: Mapping[str, Any], name: str, rank: int) -> list[Any]:
+def declared_dims(rule: Rule, env: Mapping[str, object], name: str, rank: int) -> list[Any]:
     """What the declared type of ``name`` says of each of its ``rank`` dims; None: nothing."""
     declared = rule.types.get(name)
     if declared is None or declared[1].dims is None:
         return [None] * rank
-    spread: list[Any] = []
+    spread: list[object] = []
     for d in declared[1].dims:
         value = env.get(d.value) if isinstance(d.value, str) else d.value
         if d.expr is not None:
@@ -29,7 +29,7 @@ def declared_dims(rule: Rule, env: Mapping[str, Any], name: str, rank: int) -> l
     return spread if len(spread) == rank else [None] * rank
 
 
-def same_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
+def same_dims(a: Sequence[object], b: Sequence[object]) -> bool:
     """Whether two shapes are one, as far as can be told."""
     return len(a) == len(b) and all(
         x == y or (isinstance(x, Dyn) != isinstance(y, Dyn) and len(a) == 1)
@@ -37,15 +37,15 @@ def same_dims(a: Sequence[Any], b: Sequence[Any]) -> bool:
     )
 
 
-def one_product(dims: Sequence[Any]) -> Any:
+def one_product(dims: Sequence[object]) -> Dim:
     """The product of dims."""
-    out: Any = 1
+    out: Dim = 1
     for d in dims:
         out = arith("*", out, d)
     return out
 
 
-def cancel(have: list[Any], used: list[Any]) -> Any:
+def cancel(have: list[Dim], used: list[Dim]) -> Any:
     """The product of ``have`` over ``used`` where factors cancel exactly, else None."""
     rest = list(have)
     for v in used:

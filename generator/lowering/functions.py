@@ -59,7 +59,7 @@ class Functions(Shapes):
             case "stack":
                 axis = integer(args[1])
                 parts = [self.local(v) for v in sequence(args[0])]
-                lifted: list[Any] = []
+                lifted: list[object] = []
                 for part in parts:
                     dims = list(part.tensor.dims or ())
                     lifted.append(self.reshape(part, [*dims[:axis], 1, *dims[axis:]], target))
@@ -159,19 +159,19 @@ class Functions(Shapes):
         order = list(range(len(parts)))
         if columns_first and len(parts) > 1:
             order[:2] = [1, 0]
-        sizes: list[Any] = []
+        sizes: list[object] = []
         for i in order:
             if parts[i].tensor.rank > 1:
                 raise Refused("meshgrid takes vectors")
             sizes.append((parts[i].tensor.dims or (1,))[0])
         out = []
         for i, part in enumerate(parts):
-            shape: list[Any] = [1] * len(parts)
+            shape: list[object] = [1] * len(parts)
             shape[order.index(i)] = (part.tensor.dims or (1,))[0]
             out.append(self.spread(self.reshape(part, shape, "part"), sizes))
         return out
 
-    def einsum(self, text: Any, items: list[Any], target: str) -> Any:
+    def einsum(self, text: object, items: list[Any], target: str) -> Any:
         """PyTorch's einsum as the index equation that it is."""
         if not isinstance(text, str):
             raise Refused(f"{describe(text)} is not an equation")
@@ -186,8 +186,8 @@ class Functions(Shapes):
         out = (
             re.findall(r"\.\.\.|[A-Za-z]", right) if arrow else (["..."] * ("..." in every) + once)
         )
-        sizes: dict[str, Any] = {}
-        placed: list[list[tuple[str, Any]]] = []
+        sizes: dict[str, object] = {}
+        placed: list[list[tuple[str, object]]] = []
         for part, source in zip(labels, parts, strict=True):
             dims = list(source.tensor.dims or ())
             rest = len(dims) - len(part) + ("..." in part)
@@ -206,7 +206,7 @@ class Functions(Shapes):
                 if sizes.get(label, 1) == 1:
                     sizes[label] = dim
 
-        def index(label: str, dim: Any = None) -> ast.Expr:
+        def index(label: str, dim: object = None) -> ast.Expr:
             if label == "...":
                 return ast.Pack(0, 0, None)
             if dim == 1 and sizes[label] != 1:

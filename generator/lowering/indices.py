@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from mlirules.language.values import Dyn
 
@@ -29,7 +28,7 @@ class Indices:
         self.leaf = leaf
         self.stem = stem
         self.rows: list[str] = []
-        self._known: dict[Any, str] = {}
+        self._known: dict[object, str] = {}
 
     def fresh(self) -> str:
         """An SSA name not used before."""

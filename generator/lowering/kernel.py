@@ -51,7 +51,7 @@ def lower_kernel(
     return kernel.lowered([type_ for _, _, type_ in results], env)
 
 
-def _known(rule: Rule, name: str, value: Any) -> Tensor:
+def _known(rule: Rule, name: str, value: object) -> Tensor:
     line = rule.types[name][0] if name in rule.types else rule.made_by
     if not isinstance(value, Tensor) or value.dims is None or value.dtype is None:
         raise NoMatch(line, f"{name} is {describe(value)}, not a tensor of known type")
@@ -81,7 +81,7 @@ def _chosen(rule: Rule, env: dict[str, Any], target: str) -> tuple[Variant, dict
     )
 
 
-def _sizes(variant: Variant, env: dict[str, Any]) -> dict[str, Any]:
+def _sizes(variant: Variant, env: dict[str, Any]) -> dict[str, object]:
     known = dict(env)
     for name, line, expr, value in variant.let:
         known[name] = value if expr is None else _value(line, expr, known)

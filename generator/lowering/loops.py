@@ -36,12 +36,12 @@ class Loops(Body):
     bounded: set[str] = field(default_factory=set)
     broadcast: list[str] = field(default_factory=list)
     #: Ranges that a read in the body gives (`j` in x[idx[i], j]), for want of an operand's.
-    gathered: dict[str, Any] = field(default_factory=dict)
+    gathered: dict[str, object] = field(default_factory=dict)
     target_items: list[Affine] = field(default_factory=list)
     parallel: list[str] = field(default_factory=list)
     value: Any = None
     #: Of an equation that scatters: where each value goes, and the body that computes it.
-    places: list[Any] = field(default_factory=list)
+    places: list[object] = field(default_factory=list)
     coordinates: Part | None = None
 
     def build(self) -> None:
@@ -125,7 +125,7 @@ class Loops(Body):
         self.order_loops()
         self.value = low.eval(eq.value)
 
-    def scatters(self, items: list[Any]) -> bool:
+    def scatters(self, items: list[object]) -> bool:
         """Whether the equation writes at chosen places of what the target already holds."""
         if self.equation.target not in self.low.locals:
             return False
@@ -149,11 +149,11 @@ class Loops(Body):
         self.constants, self.index_values = part.constants, part.index_values
 
     @staticmethod
-    def is_tensor(value: Any) -> bool:
+    def is_tensor(value: object) -> bool:
         """Whether a name's value can be read at indices."""
         return isinstance(value, (Tensor, Local, Raw))
 
-    def tensor_rank(self, name: str, known: dict[str, Any]) -> int | None:
+    def tensor_rank(self, name: str, known: dict[str, object]) -> int | None:
         """The rank of a tensor that the equation names, if it is known."""
         if name == self.equation.target:
             return self.target_rank()
@@ -188,11 +188,11 @@ class Loops(Body):
         return found.rank if found is not None and found.dims is not None else None
 
     def static_length(
-        self, item: ast.Expr, known: dict[str, Any], packs: dict[str, int]
+        self, item: ast.Expr, known: dict[str, object], packs: dict[str, int]
     ) -> int | None:
         """How many indices an item stands for, tried with placeholder indices."""
         names = {n.id for n in walk(item) if isinstance(n, (ast.Name, ast.Pack)) and n.id}
-        trial: dict[str, Any] = dict(self.low.env)
+        trial: dict[str, object] = dict(self.low.env)
         for name in names:
             if name in packs:
                 trial[name] = [0] * packs[name]
@@ -224,7 +224,7 @@ class Loops(Body):
         self.indices[name] = [Affine(((m, 1),)) for m in members]
 
     def add_broadcast(
-        self, tensors: list[tuple[str, tuple[ast.Expr, ...]]], known: dict[str, Any]
+        self, tensors: list[tuple[str, tuple[ast.Expr, ...]]], known: dict[str, object]
     ) -> None:
         """The loops that `...` stands for."""
         if self.broadcast or "..." in self.indices:
@@ -248,7 +248,7 @@ class Loops(Body):
 
     def expand_items(self, items: Sequence[ast.Expr], name: str, source: Local | None) -> list[Any]:
         """The indices of an access, packs spliced in and `...` aligned at the right."""
-        out: list[Any] = []
+        out: list[object] = []
         for item in items:
             if isinstance(item, ast.Pack) and item.id is None:
                 pack: list[Any] = list(self.indices.get("...", []))
@@ -340,7 +340,7 @@ class Loops(Body):
             for name, ssa in self.index_values.items()
         ] + self.head
 
-    def read(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Val:
+    def read(self, node: ast.Access, base: object, items: Sequence[ast.Expr]) -> Val:
         """An element of a tensor that the equation names."""
         low = self.low
         low.body = None
@@ -352,7 +352,7 @@ class Loops(Body):
             raise Refused(f"{name} has rank {source.tensor.rank}, but {len(values)} indices", node)
         return self.read_at(source, values)
 
-    def read_at(self, source: Local, values: list[Any]) -> Val:
+    def read_at(self, source: Local, values: list[object]) -> Val:
         """An element of a tensor: through an operand where the indices are linear."""
         low, dims = self.low, source.tensor.dims
         assert dims is not None and source.tensor.dtype is not None
@@ -405,7 +405,7 @@ class Loops(Body):
         for name in self.loops:
             if name in self.ranges:
                 continue
-            found: list[Any] = []
+            found: list[object] = []
             for read in self.reads:
                 assert read.source.tensor.dims is not None
                 for item, dim in zip(read.items, read.source.tensor.dims, strict=True):
@@ -448,7 +448,7 @@ class Loops(Body):
         """
         if not any(op.startswith("torch.") for op in self.low.rule.root_ops):
             return  # linalg ops have checked already
-        sizes: list[tuple[str, Any]] = []
+        sizes: list[tuple[str, object]] = []
         for read in self.reads:
             for item, dim in zip(read.items, read.source.tensor.dims or (), strict=True):
                 known = isinstance(dim, int) or dim.op not in ("result", "?")

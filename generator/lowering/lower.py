@@ -31,7 +31,7 @@ from mlirules.language.values import DType, Dyn, Opaque, Scalar, Tensor
 
 def lower(
     rule: Rule,
-    env: dict[str, Any],
+    env: dict[str, object],
     results: Sequence[tuple[str | None, Any, str]],
     infer: Infer | None = None,
 ) -> Lowered:
@@ -122,7 +122,7 @@ class Lowering(Bodies):
                 made = self.raw(made)
         return made
 
-    def as_local(self, made: Any, name: str) -> Local:
+    def as_local(self, made: object, name: str) -> Local:
         """What the rewrite made for a result that is a tensor."""
         if isinstance(made, Local):
             return made

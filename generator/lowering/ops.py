@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mlirules.generator.lowering.functions import Functions
 from mlirules.generator.lowering.spelling import float_text, quoted
 from mlirules.generator.lowering.values import (
@@ -119,7 +117,7 @@ class Ops(Functions):
             return made
         return self.operand(self.eval(arg), torch)
 
-    def operand(self, value: Any, torch: bool) -> Raw:
+    def operand(self, value: object, torch: bool) -> Raw:
         """A value as an operand of a torch op or another."""
         if isinstance(value, Raw) and (torch or not value.type.startswith("!torch.vtensor")):
             return value
@@ -150,7 +148,7 @@ class Ops(Functions):
             raise Refused(f"{describe(value)} cannot be an operand of this op")
         return self.torch_constant(value)
 
-    def torch_constant(self, value: Any) -> Raw:
+    def torch_constant(self, value: object) -> Raw:
         """A value known now as a torch constant or list."""
         if isinstance(value, (Scalar, Opaque)) or (isinstance(value, Dyn) and value.op == "int"):
             return self.raw(value)
@@ -197,7 +195,7 @@ class Ops(Functions):
             self.memo[key] = out
         return Raw(self.memo[key], f"!torch.{kind}")
 
-    def attribute(self, value: Any) -> str:
+    def attribute(self, value: object) -> str:
         """A value known now as an attribute."""
         if isinstance(value, bool):
             return str(value).lower()

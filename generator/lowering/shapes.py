@@ -15,7 +15,7 @@ from mlirules.generator.lowering.values import (
 )
 from mlirules.language.builtins.lists import extremum
 from mlirules.language.operands import Refused, arith, describe, sequence
-from mlirules.language.values import Dyn, Tensor
+from mlirules.language.values import Dim, Dyn, Tensor
 
 
 class Shapes(Arith):
@@ -80,7 +80,7 @@ class Shapes(Arith):
             return Local(result, self.expand(held, shape, [b for _, b in groups], result))
         return Local(result, self.cast_shape(held, shape))
 
-    def reshape_scalar(self, source: Local, shape: list[Any], result: Tensor) -> Local:
+    def reshape_scalar(self, source: Local, shape: list[Dim], result: Tensor) -> Local:
         """Between rank 0 and dims that are all 1."""
         assert source.tensor.dims is not None
         ones = Tensor(result.name, (1,) * max(len(shape), source.tensor.rank), result.dtype, False)
@@ -98,7 +98,7 @@ class Shapes(Arith):
         )
         return Local(result, out)
 
-    def not_a_dim(self, value: Any) -> Any:
+    def not_a_dim(self, value: object) -> Any:
         """Refuse what cannot be a dim."""
         raise Refused(f"{describe(value)} is not a dim")
 
@@ -151,7 +151,7 @@ class Shapes(Arith):
         )
         return out
 
-    def pad(self, source: Local, low: Any, high: Any, value: Any, *, target: str) -> Local:
+    def pad(self, source: Local, low: object, high: object, value: object, *, target: str) -> Local:
         """A tensor with a border; amounts below 0 cut."""
         assert source.tensor.dims is not None and source.tensor.dtype is not None
         rank = len(source.tensor.dims)
@@ -246,14 +246,14 @@ class Shapes(Arith):
         return Local(result, out)
 
     def split(
-        self, source: Local, sizes: list[Any], axis: int, drop: Sequence[int] = ()
+        self, source: Local, sizes: list[Dim], axis: int, drop: Sequence[int] = ()
     ) -> list[Local]:
         """Windows of ``sizes`` that follow each other along ``axis``."""
         dims = list(source.tensor.dims or ())
         if not 0 <= axis < len(dims):
             raise Refused(f"axis {axis} is outside a rank-{len(dims)} tensor")
         parts: list[Local] = []
-        start: Any = 0
+        start: Dim = 0
         for size in sizes:
             window = [*dims[:axis], size, *dims[axis + 1 :]]
             offsets = [0] * axis + [start] + [0] * (len(dims) - axis - 1)
@@ -274,7 +274,7 @@ class Shapes(Arith):
         if not rank:
             raise Refused("tensors of rank 0 cannot be concatenated")
         axis %= rank
-        dims: list[Any] = list(parts[0].tensor.dims or ())
+        dims: list[Dim] = list(parts[0].tensor.dims or ())
         for part in parts[1:]:
             if part.tensor.rank != rank:
                 raise Refused("tensors of different ranks")

@@ -15,7 +15,7 @@ from typing import Any
 
 from mlirules.generator.lowering.structured import Structured
 from mlirules.generator.lowering.values import Affine, Local, Val
-from mlirules.language.values import DType, Tensor
+from mlirules.language.values import Dim, DType, Tensor
 
 __all__ = ["LONG", "STAGE", "Staged"]
 
@@ -151,7 +151,7 @@ class Staged(Structured):
         self.loops[at : at + 1] = [outer, inner]
         out = []
         for held, items in operands:
-            dims: list[Any] = []
+            dims: list[Dim] = []
             places: list[Affine] = []
             for item, dim in zip(items, held.tensor.dims or (), strict=True):
                 names = [outer, inner] if item.plain == name else []

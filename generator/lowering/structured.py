@@ -32,14 +32,14 @@ class Structured(Loops):
         for item in read.items:
             for n, _ in item.terms:
                 counts[n] = counts.get(n, 0) + 1
-        offsets: list[Any] = []
-        sizes: list[Any] = []
+        offsets: list[object] = []
+        sizes: list[object] = []
         strides: list[int] = []
         drop: list[int] = []
         items: list[Affine] = []
         changed = False
 
-        def take(offset: Any, size: Any, stride: int) -> None:
+        def take(offset: object, size: object, stride: int) -> None:
             offsets.append(offset)
             sizes.append(size)
             strides.append(stride)

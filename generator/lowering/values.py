@@ -51,7 +51,7 @@ class Lowered:
     arguments: list[Argument]
     # Ops of the text that take an attribute of the match: (slot name, bound name).
     slots: list[tuple[str, str]]
-    env: dict[str, Any]
+    env: dict[str, object]
     #: Where lines of the text (from 1) stand in the rule file; others are made by the rule as such.
     places: dict[int, Span] = field(default_factory=dict)
 
@@ -121,7 +121,11 @@ def wide(t: DType) -> DType:
 
 
 def tensor_of_type(name: str, type_: str) -> Tensor | None:
-    """A tensor from its MLIR type text, or None. Dynamic dims get a source of their own."""
+    """A tensor from its MLIR type text, or None. Dynamic dims get a source of their own.
+
+    The bindings have no class for torch's types: what they hold can be read of their text alone,
+    and is read here.
+    """
     found = re.fullmatch(r"!torch\.vtensor<\[(.*)\],(.+)>", type_)
     if found:
         dims = [d for d in found.group(1).split(",") if d]

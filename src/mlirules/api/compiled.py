@@ -79,7 +79,7 @@ class CompiledProgram(ABC):
         """Run the program."""
 
     @abstractmethod
-    def profile(self, *args: Any, seconds: float = 1.0) -> Profile:
+    def profile(self, *args: object, seconds: float = 1.0) -> Profile:
         """Where the time of a call with these arguments goes, dispatch by dispatch."""
 
     @abstractmethod
@@ -137,7 +137,7 @@ class MlirProgram(CompiledProgram):
         wanted_torch = torch is not None and any(isinstance(a, torch.Tensor) for a in args)
         if wanted_torch:
             from mlirules.api.graphs.programs import given, tensor_of
-        values: list[Any] = []
+        values: list[object] = []
         for kind, argument in zip(kinds, args, strict=True):
             if kind != "r":
                 values.append(float(argument) if kind in "fF" else int(argument))
@@ -146,7 +146,7 @@ class MlirProgram(CompiledProgram):
             else:
                 values.append(loaded.of_array(np.asarray(argument)))
         made = loaded(values)
-        out: list[Any] = []
+        out: list[object] = []
         for number, (kind, value) in enumerate(zip(loaded.entry.results, made, strict=True)):
             if kind != "r":
                 out.append(value)
@@ -158,7 +158,7 @@ class MlirProgram(CompiledProgram):
             out.append(result)
         return out[0] if len(out) == 1 else tuple(out)
 
-    def profile(self, *args: Any, seconds: float = 1.0) -> Profile:
+    def profile(self, *args: object, seconds: float = 1.0) -> Profile:
         """Where the time of a call with these arguments goes, dispatch by dispatch."""
         from mlirules.drivers.measure.profile import profile
 
@@ -172,14 +172,14 @@ class MlirProgram(CompiledProgram):
         return write(path, Deployed(self._program, self.target, self.arguments, self.applications))
 
 
-def shares(result: Any, other: Any) -> bool:
+def shares(result: object, other: object) -> bool:
     """Whether a dense result and another value may lie in the same memory."""
     start, end = _memory(result)
     first, last = _memory(other)
     return start < last and first < end
 
 
-def _memory(value: Any) -> tuple[int, int]:
+def _memory(value: object) -> tuple[int, int]:
     if isinstance(value, np.ndarray):
         bounds: tuple[int, int] = np.lib.array_utils.byte_bounds(value)
         return bounds if value.size else (0, 0)

@@ -15,7 +15,7 @@ from mlirules.api.compiled import CompiledProgram, Facts
 from mlirules.api.graphs.plans import Binary, compiled
 from mlirules.api.graphs.programs import GraphProgram, array_of
 from mlirules.drivers.frontend.torch import check_inputs_survived, decomposed
-from mlirules.drivers.iree.runtime import Executable
+from mlirules.drivers.iree.runtime import Array, Executable
 from mlirules.drivers.pipelines.transform import Recipe
 from mlirules.language.faults import MlirulesError
 
@@ -92,21 +92,21 @@ def compile_model(
     return ModelProgram(exported, binary, by.target, name)
 
 
-def _inputs(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _inputs(given: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Example inputs as positional and named arguments; arrays as tensors."""
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
     if isinstance(given, Mapping):
         args, kwargs = (), dict(given)
     elif isinstance(given, tuple | list):
         args, kwargs = tuple(given), {}
     else:
         args, kwargs = (given,), {}
-    turned: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(_tensor, (args, kwargs))
+    turned: tuple[tuple[object, ...], dict[str, object]] = pytree.tree_map(_tensor, (args, kwargs))
     return turned
 
 
-def _tensor(value: Any) -> Any:
+def _tensor(value: object) -> Any:
     if isinstance(value, np.ndarray):
         from mlirules.drivers.frontend.values import to_torch
 
@@ -114,7 +114,7 @@ def _tensor(value: Any) -> Any:
     return value
 
 
-def _view(array: np.ndarray[Any, Any]) -> torch.Tensor:
+def _view(array: Array) -> torch.Tensor:
     """An array as a tensor over its memory, where PyTorch has its type."""
     from mlirules.drivers.frontend.values import to_torch
 
@@ -191,7 +191,7 @@ class ModelProgram(CompiledProgram):
         flat, arrays = self._given(args) if not kwargs else (None, False)
         if flat is None:
             if len(args) == self._row and not kwargs and all(type(a) in _LEAVES for a in args):
-                leaves: list[Any] = list(args)
+                leaves: list[object] = list(args)
             else:
                 leaves = self._leaves(args, kwargs)
             arrays = any(isinstance(leaf, np.ndarray) for leaf in leaves)
@@ -229,7 +229,7 @@ class ModelProgram(CompiledProgram):
 
     def _settled(self, made: list[Any], flat: list[Any]) -> list[Any]:
         """The caller's results; what the model changes is written where it belongs."""
-        results: list[Any] = []
+        results: list[object] = []
         for value, output in zip(made, self._signature.output_specs, strict=True):
             if output.kind is OutputKind.USER_OUTPUT:
                 results.append(value)
@@ -282,7 +282,7 @@ class ModelProgram(CompiledProgram):
             out[index] = value
         return out
 
-    def profile(self, *args: Any, seconds: float = 1.0) -> Profile:
+    def profile(self, *args: object, seconds: float = 1.0) -> Profile:
         """Where the time of a call with these arguments goes, dispatch by dispatch."""
         import tempfile
         from pathlib import Path
@@ -351,7 +351,7 @@ def _type(value: torch.Tensor) -> tuple[list[int | None], str]:
 
 
 def _check(
-    name: str, index: int, value: Any, wanted: tuple[torch.dtype, tuple[int | None, ...]] | None
+    name: str, index: int, value: object, wanted: tuple[torch.dtype, tuple[int | None, ...]] | None
 ) -> None:
     """Refuse a tensor of another type or rank than the program's."""
     if not isinstance(value, torch.Tensor):
@@ -375,7 +375,7 @@ def _check(
         )
 
 
-def _array(value: Any) -> Any:
+def _array(value: object) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     try:

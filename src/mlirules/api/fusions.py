@@ -99,7 +99,7 @@ class _Sizes:
         return [f"{symbol} in [{element}]" for element, symbol in self._elements.items()]
 
 
-def _element(dtype: Any) -> str:
+def _element(dtype: object) -> str:
     name = str(dtype).removeprefix("torch.")
     plain = {"bool": "i1", "bfloat16": "bf16"}.get(name)
     word = name.rstrip("0123456789")
@@ -114,7 +114,7 @@ class _Example:
     called: str
     #: The functions' parameters, with a tensor each.
     names: Sequence[str]
-    tensors: Sequence[Any]
+    tensors: Sequence[object]
     sizes: _Sizes
 
 
@@ -138,7 +138,7 @@ def _lines(
     called, sizes = example.called, example.sizes
 
     class Traced(torch.nn.Module):
-        def forward(self, *values: Any) -> Any:
+        def forward(self, *values: object) -> Any:
             return function(*values)
 
     try:
@@ -150,7 +150,7 @@ def _lines(
         raise MlirulesError.at(
             called, f"torch.export of {function.__name__} raised: {first}", code="fusion"
         ) from error
-    values: dict[Any, str] = dict(
+    values: dict[object, str] = dict(
         zip(graph.find_nodes(op="placeholder"), example.names, strict=True)
     )
     nodes = [n for n in graph.nodes if n.op == "call_function"]

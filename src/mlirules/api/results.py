@@ -11,7 +11,9 @@ from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.pipelines.transform import Transformed
 
 if TYPE_CHECKING:
+    from mlirules.drivers.apply.run import Application
     from mlirules.drivers.irdiff.changes import Diff
+    from mlirules.drivers.match.results import Diagnosis
 
 __all__ = ["Applied", "Explanation"]
 
@@ -22,7 +24,7 @@ class Explanation:
     ``diagnoses`` are the candidates: each says its op and what refuses, with the rule's line.
     """
 
-    def __init__(self, rule: str, applications: int, diagnoses: list[Any]) -> None:
+    def __init__(self, rule: str, applications: int, diagnoses: list[Diagnosis]) -> None:
         self.rule = rule
         self.applications = applications
         self.diagnoses = diagnoses
@@ -78,7 +80,7 @@ class Applied:
         return dict(self.facts.applications)
 
     @property
-    def trace(self) -> list[Any]:
+    def trace(self) -> list[Application]:
         """Every application in order: rule, place, op, bindings, the IR before and after."""
         return self.facts.outcome.applications
 

@@ -28,7 +28,7 @@ _NONE = [
 class RuleText:
     """A rule as its file has it. Give it to a :class:`Session`, or write it to a file."""
 
-    document: Mapping[str, Any]
+    document: Mapping[str, object]
 
     @property
     def name(self) -> str:
@@ -63,7 +63,7 @@ class RuleText:
                 code="no-test",
                 suggestion="give tests=[...] with a program of your own",
             )
-        tests: list[dict[str, Any]] = [
+        tests: list[dict[str, object]] = [
             {
                 "name": "a program made from the rule",
                 "input": found.positive.text,
@@ -157,7 +157,7 @@ def rule(
         )
     matched = [match] if isinstance(match, str) else list(match)
     made = [rewrite] if isinstance(rewrite, str) else list(rewrite)
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "rule": name or _named(matched),
         "kind": kind or _kind(made),
         "summary": further.pop("summary", "")

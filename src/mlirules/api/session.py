@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mlirules.api.binaries import Terms
 from mlirules.api.results import Applied, Explanation
@@ -100,7 +100,9 @@ class Session:
         with self._lock, self._kept as kept:
             yield kept
 
-    def recipe(self, source: str | Callable[[], Program], path: str = "<program>") -> Any:
+    def recipe(
+        self, source: str | Callable[[], Program], path: str = "<program>"
+    ) -> transform.Recipe:
         """How this session compiles a program: what all commands work with."""
         return transform.Recipe(
             source,
@@ -115,7 +117,7 @@ class Session:
 
     # ------------------------------------------------------------ rewriting
 
-    def apply(self, module: Any, *, record: bool = True) -> Applied:
+    def apply(self, module: object, *, record: bool = True) -> Applied:
         """Rewrite a program by the rules and the pipeline's stages that come before the compiler.
 
         ``module`` is an ``ir.Module``, which is not changed, MLIR text or bytecode, or a path.
@@ -166,10 +168,10 @@ class Session:
 
     def compile(
         self,
-        model: Any,
-        example_inputs: Any = (),
+        model: object,
+        example_inputs: object = (),
         *,
-        dynamic_shapes: Any = None,
+        dynamic_shapes: object = None,
         fallback: bool = True,
         function: str | None = None,
         parameters: Sequence[str] = (),
@@ -213,7 +215,7 @@ class Session:
                 parameters=parameters,
             )
 
-    def _program(self, source: Any) -> tuple[Program, str]:
+    def _program(self, source: object) -> tuple[Program, str]:
         """A program in whatever form, as stages take it: one of its own."""
         path = _path_of(source)
         if path is not None:
@@ -259,7 +261,7 @@ class Session:
         self._folder.cleanup()
 
 
-def _of_torch(model: Any) -> bool:
+def _of_torch(model: object) -> bool:
     """Whether a model is PyTorch's; without importing it: nobody has one who did not."""
     torch = sys.modules.get("torch")
     if torch is None:
@@ -268,7 +270,7 @@ def _of_torch(model: Any) -> bool:
     return isinstance(model, kinds)
 
 
-def _path_of(source: Any) -> Path | None:
+def _path_of(source: object) -> Path | None:
     """The path that is meant; None for a program itself. Raises MlirulesError."""
     if isinstance(source, os.PathLike):
         return Path(source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mlirules.commands import diff_view as diffview
 from mlirules.commands.common import (
@@ -33,6 +33,14 @@ from mlirules.commands.common import (
 from mlirules.commands.explain import show_why_not, why_not_data
 from mlirules.commands.options import Argument, Option
 from mlirules.language.faults import CheckFailed, MlirulesError
+
+if TYPE_CHECKING:
+    from mlirules.drivers.irdiff.changes import Diff
+    from mlirules.drivers.match.matcher import Matcher
+    from mlirules.drivers.pipelines.transform import Transformed
+    from mlirules.drivers.quality.explain import WhyNot
+    from mlirules.language.pipeline import Pipeline
+    from mlirules.language.stage import Stage
 
 EXAMPLE = "mlirules apply model.mlir --rules torch/to-linalg --driver walk --diff"
 
@@ -135,16 +143,16 @@ def command(
     if output is not None:
         write_bytes(output, done.text.encode())
     reasons = _why_not(text, done, stages, model) if why_not else None
-    found: Any = _difference(text, done, model) if diff or html is not None else None
-    if html is not None:
+    found = _difference(text, done, model) if diff or html is not None else None
+    if html is not None and found is not None:
         from mlirules.drivers.irdiff import page
 
         page.write(html, found, title=f"{model}: what the rules changed")
         note(f"{html} written")
     if as_json:
-        data = _report(done) | ({"diff": found.as_json()} if diff else {})
+        data = _report(done) | ({"diff": found.as_json()} if diff and found is not None else {})
         say_json(data if reasons is None else {**data, "why_not": why_not_data(reasons, model)})
-    elif diff:
+    elif diff and found is not None:
         diffview.show(found, side_by_side=side_by_side)
         diffview.summary(found)
     elif output is None:
@@ -156,7 +164,7 @@ def command(
     _judge(done, model, max_rewrites, expect, expect_min)
 
 
-def _difference(text: str, done: Any, model: Path) -> Any:
+def _difference(text: str, done: Transformed, model: Path) -> Diff:
     from mlirules.drivers.irdiff.changes import compare
     from mlirules.drivers.irdiff.provenance import Provenance
 
@@ -168,14 +176,14 @@ def _difference(text: str, done: Any, model: Path) -> Any:
     )
 
 
-def _why_not(text: str, done: Any, stages: list[Any], model: Path) -> list[Any]:
+def _why_not(text: str, done: Transformed, stages: list[Stage], model: Path) -> list[WhyNot]:
     from mlirules.drivers.apply.programs import parsed
     from mlirules.drivers.pipelines.transform import engine_for, stage_rules
     from mlirules.drivers.quality.explain import why_not
 
     before = parsed(text, str(model))
     after = parsed(done.text, str(model))
-    matchers: dict[str, Any] = {}
+    matchers: dict[str, Matcher] = {}
     for stage in stages:
         matchers |= engine_for(stage_rules(stage)).matchers
     return why_not(list(matchers.values()), before, after, done.outcome)
@@ -191,8 +199,12 @@ class _Driving:
 
 
 def _stages(
-    rules: list[str] | None, line: Any, driving: _Driving, only: list[str], skip: list[str]
-) -> list[Any]:
+    rules: list[str] | None,
+    line: Pipeline | None,
+    driving: _Driving,
+    only: list[str],
+    skip: list[str],
+) -> list[Stage]:
     """The stages of the rules, or the torch stages of the pipeline ``line`` without any."""
     from mlirules.language.stage import Stage
 
@@ -212,7 +224,7 @@ def _stages(
             code="full",
             suggestion="use --driver conversion",
         )
-    if rules is not None:
+    if rules is not None or line is None:
         return [
             Stage(
                 phase="torch",
@@ -225,7 +237,7 @@ def _stages(
             )
         ]
     stages = [s for s in line.stages if s.phase == "torch"]
-    changes: dict[str, object] = {}
+    changes: dict[str, Any] = {}
     if driver is not None:
         changes["driver"] = driver.value
     if order is not None:
@@ -233,7 +245,7 @@ def _stages(
     return _filtered([replace(s, **changes) for s in stages], only, skip)
 
 
-def _filtered(stages: list[Any], only: list[str], skip: list[str]) -> list[Any]:
+def _filtered(stages: list[Stage], only: list[str], skip: list[str]) -> list[Stage]:
     """Filters over several stages: each must fit a rule of some stage, not of every one."""
     from mlirules.drivers.apply.engine import select
     from mlirules.drivers.pipelines.transform import stage_rules
@@ -250,7 +262,7 @@ def _filtered(stages: list[Any], only: list[str], skip: list[str]) -> list[Any]:
     return kept
 
 
-def _report(done: Any) -> dict[str, object]:
+def _report(done: Transformed) -> dict[str, object]:
     return {
         "applied": done.outcome.total,
         "applications": dict(done.applications),
@@ -263,7 +275,11 @@ def _report(done: Any) -> dict[str, object]:
 
 
 def _judge(
-    done: Any, model: Path, max_rewrites: int | None, expect: int | None, expect_min: int | None
+    done: Transformed,
+    model: Path,
+    max_rewrites: int | None,
+    expect: int | None,
+    expect_min: int | None,
 ) -> None:
     total = done.outcome.total
     if expect is not None and total != expect:

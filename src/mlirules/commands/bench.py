@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from mlirules.commands.common import (
     Device,
@@ -26,6 +26,12 @@ from mlirules.commands.common import (
 from mlirules.commands.options import Argument, Option
 from mlirules.commands.recipes import recipe_for
 from mlirules.language.faults import CheckFailed, MlirulesError
+
+if TYPE_CHECKING:
+    from mlirules.drivers.iree.program import Program
+    from mlirules.drivers.iree.runtime import Array
+    from mlirules.drivers.measure.timing import Comparison
+    from mlirules.drivers.pipelines.transform import Recipe, Transformed
 
 EXAMPLE = "mlirules bench model.mlir --pipeline cpu-fast --target cpu --json"
 
@@ -73,7 +79,7 @@ def command(
     """
     from mlirules.drivers.measure import child as measuring
 
-    def recipe_of(name: str | None, own: list[str] | None) -> Any:
+    def recipe_of(name: str | None, own: list[str] | None) -> Recipe:
         return recipe_for(
             model,
             target,
@@ -88,6 +94,7 @@ def command(
     names: list[str | None] = [*(pipeline or ())]
     for given in names or [None]:
         recipe = recipe_of(given, None)
+        assert recipe.pipeline is not None  # the target's, at least
         recipes[recipe.pipeline.pipeline] = recipe
         if rules:
             recipes[f"{recipe.pipeline.pipeline} with rules"] = recipe_of(given, rules)
@@ -129,7 +136,9 @@ def command(
         raise CheckFailed(f"{model}: {ratio} times as fast, {at_least:g} expected")
 
 
-def _compiled(recipes: dict[str, Any], last: str, extra: list[str]) -> tuple[dict[str, bytes], Any]:
+def _compiled(
+    recipes: dict[str, Recipe], last: str, extra: list[str]
+) -> tuple[dict[str, bytes], Transformed]:
     """The forms that compile, stock first, and what the last pipeline did.
 
     Only the last must compile; of the others it is said why they do not take part.
@@ -155,10 +164,13 @@ def _compiled(recipes: dict[str, Any], last: str, extra: list[str]) -> tuple[dic
             warn(f"{name} does not compile it: {said.splitlines()[0]}")
     if len(forms) == 1:
         warn(f"nothing else compiles: the times of {last} stand alone")
+    assert done is not None  # the last compiles, or it was raised
     return forms, done
 
 
-def _inputs(source: Any, golden: Path | None, function: str | None) -> tuple[str, list[Any]]:
+def _inputs(
+    source: str | Program, golden: Path | None, function: str | None
+) -> tuple[str, list[Array]]:
     from mlirules.drivers.iree import runtime
     from mlirules.drivers.measure import numerics
 
@@ -178,7 +190,7 @@ def _inputs(source: Any, golden: Path | None, function: str | None) -> tuple[str
     return name, numerics.random_inputs(arguments, low=0.0, high=2.0)
 
 
-def _show(found: Any) -> None:
+def _show(found: Comparison) -> None:
     rows = [
         (
             name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from rich.text import Text
 
@@ -26,6 +26,9 @@ from mlirules.commands.common import (
 from mlirules.commands.options import Argument, Option
 from mlirules.commands.recipes import recipe_for
 from mlirules.language.faults import MlirulesError
+
+if TYPE_CHECKING:
+    from mlirules.drivers.quality.bisect import Culprit
 
 EXAMPLE = "mlirules bisect model.mlir --pipeline cpu --verify"
 
@@ -139,7 +142,7 @@ def command(
     show_culprit(culprit)
 
 
-def show_culprit(culprit: Any) -> None:
+def show_culprit(culprit: Culprit) -> None:
     """Say what breaks a program, with the ops before and after where it is an application."""
     application = culprit.application
     if application is None:

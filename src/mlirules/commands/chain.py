@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from mlirules.commands.common import cost_settings, out, say_json, show_decisions, split
 from mlirules.commands.common import note as say_note
 from mlirules.language.stage import Stage
+
+if TYPE_CHECKING:
+    from mlirules.drivers.apply.run import Application
 
 
 def explain(rules: str, model: Path, target: str, limit: int, as_json: bool) -> None:
@@ -42,7 +45,7 @@ def explain(rules: str, model: Path, target: str, limit: int, as_json: bool) -> 
         out.print(Text(f"... {len(steps) - limit} more steps (--limit)"))
 
 
-def _show(step: Any) -> None:
+def _show(step: Application) -> None:
     on = f", on what {', '.join(map(str, step.builds_on))} made" if step.builds_on else ""
     out.print(Text(f"{step.number}. {step.rule}", style="bold"), soft_wrap=True)
     out.print(Text(f"   at {step.location}, {step.op}{on}"), soft_wrap=True)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from mlirules.drivers.apply.run import Outcome
+    from mlirules.drivers.pipelines.cost import Settings
+    from mlirules.language.pipeline import Pipeline
+
 #: Columns of a table that goes into a file or a pipe: whoever reads it there breaks its lines.
 PIPED = 4096
 
@@ -44,7 +48,7 @@ class Printer:
     def _stream(self) -> TextIO:
         return sys.stderr if self._stderr else sys.stdout
 
-    def print(self, *things: Any, **how: Any) -> None:
+    def print(self, *things: object, **how: Any) -> None:
         """Print as rich's console does."""
         text = things[0] if len(things) == 1 else None
         short = how.get("soft_wrap") or "COLUMNS" not in os.environ
@@ -218,7 +222,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Any]:
+def progress(what: str, total: int) -> Iterator[Callable[..., None]]:
     """A progress bar on stderr; the value is called after each step. Nothing when no terminal."""
     if not err.is_terminal:
         yield lambda _name="": None
@@ -300,7 +304,7 @@ def split(values: Sequence[str] | None) -> list[str]:
     return [part for value in values or () for part in value.split(",") if part]
 
 
-def applications_table(outcome: Any) -> Table:
+def applications_table(outcome: Outcome) -> Table:
     """Applications and milliseconds by rule, the most frequent first."""
     rows = [
         (count, f"{1000 * outcome.seconds_by_rule[name]:.2f}", name)
@@ -317,7 +321,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     outputs.write(path, data)
 
 
-def pipeline_for(name: str | None, target: str) -> Any:
+def pipeline_for(name: str | None, target: str) -> Pipeline:
     """The pipeline of that name, or the one for the target. Raises MlirulesError."""
     from mlirules.drivers.iree.targets import Target
     from mlirules.language.pipeline import Pipeline, default_for
@@ -325,7 +329,7 @@ def pipeline_for(name: str | None, target: str) -> Any:
     return Pipeline.load(name) if name else default_for(Target.parse(target).kind)
 
 
-def cost_settings(target: str, measure: bool, flags: Sequence[str] = ()) -> Any:
+def cost_settings(target: str, measure: bool, flags: Sequence[str] = ()) -> Settings:
     """What cost stages decide by; says on stderr what is being weighed."""
     from mlirules.drivers.iree import targets
     from mlirules.drivers.pipelines import cost
@@ -349,12 +353,12 @@ def say_unapplied(rules: Sequence[str] | None, applied: Collection[str]) -> None
         err.print(fault.render(), style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-def show_decisions(decisions: Sequence[Any]) -> None:
+def show_decisions(decisions: Sequence[object]) -> None:
     """Say on stderr where cost stages applied rules and where not, with the numbers."""
     for decision in decisions:
         note(str(decision))
 
 
-def decisions_as_json(decisions: Sequence[Any]) -> dict[str, object]:
+def decisions_as_json(decisions: Sequence[object]) -> dict[str, object]:
     """The decisions for a report; nothing where there was nothing to decide."""
     return {"decisions": [vars(d) for d in decisions]} if decisions else {}

@@ -114,9 +114,10 @@ def command(
     )
     chosen = recipe.target
     if parameters:
+        from mlirules.drivers.apply.programs import load_program
         from mlirules.drivers.iree.parameters import check as check_archives
 
-        check_archives(recipe.program().module, parameters, str(model))
+        check_archives(load_program(model).module, parameters, str(model))
     with working(f"compiling {model} for {chosen}"):
         binary, done = recipe.compile(record=trace is not None, fallback=not no_fallback)
     for said in done.notes:

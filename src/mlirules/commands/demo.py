@@ -121,7 +121,7 @@ def _run(target: Any) -> dict[str, Any]:
     with working(f"running on {target}"):
         results = runtime.run(binary, inputs, target)
     expected = runtime.load_npz(golden, prefix="r")
-    report: dict[str, Any] = {
+    report: dict[str, object] = {
         "target": target.name,
         "ops": ops,
         "applications": dict(done.applications),

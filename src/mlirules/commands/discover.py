@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from mlirules.commands.common import Device, Json, err, note, out, say_json, table, warn
 from mlirules.commands.options import Exit, Option
 from mlirules.language.faults import MlirulesError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mlirules.drivers.discover.search import Found
 
 EXAMPLE = "mlirules discover --ops reductions --out found"
 
@@ -106,7 +111,7 @@ def _list(as_json: bool) -> None:
 
 
 @contextmanager
-def _bar() -> Iterator[Any]:
+def _bar() -> Iterator[Callable[[str, int, int], None]]:
     """Progress on a terminal; elsewhere a line when the stage changes."""
     if not err.is_terminal:
         stages: set[str] = set()
@@ -138,7 +143,7 @@ def _bar() -> Iterator[Any]:
         yield lambda what, n, of: bar.update(task, description=what, completed=n, total=of)
 
 
-def _print(found: Any, folder: Path) -> None:
+def _print(found: Found, folder: Path) -> None:
     rows = [
         (
             row.verdict,

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from mlirules.commands.common import Json, out, progress, say, say_json, table
 from mlirules.commands.options import Argument, BadParameter, Option
+
+if TYPE_CHECKING:
+    from mlirules.generator.pages import Page
+    from mlirules.language.config.op import ConfigRule
+    from mlirules.language.rule import Rule
 
 EXAMPLE = "mlirules docs torch/to-linalg -o site"
 
@@ -72,7 +77,7 @@ def _pages(paths: list[str], output: Path) -> dict[str, bool]:
     return {name: outputs.write_changed(output / name, text) for name, text in files.items()}
 
 
-def rule_page(rule: Any) -> Any:
+def rule_page(rule: Rule | ConfigRule) -> Page:
     """The page of a rule of any kind, with what it really does to its first example."""
     from mlirules.drivers.prove.verdicts import badge
     from mlirules.drivers.quality.ruletest import example

@@ -6,17 +6,20 @@ import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from rich.text import Text
 
 from mlirules.commands import chain
-from mlirules.commands.common import Json, TrustNative, err, out, say_json, warn
+from mlirules.commands.common import Json, Printer, TrustNative, err, out, say_json, warn
 from mlirules.commands.options import Argument, BadParameter, Option
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 
 if TYPE_CHECKING:
-    from mlirules.drivers.match.results import Spot
+    from mlirules.drivers.iree.compiler import Op
+    from mlirules.drivers.match.results import Diagnosis, Spot
+    from mlirules.drivers.quality.explain import WhyNot
+    from mlirules.language.rule import Rule
 
 EXAMPLE = "mlirules explain torch-mm-to-linalg model.mlir"
 
@@ -111,7 +114,7 @@ def _reached(text: str, model: Path, phase: str, target: str | None, pipeline: s
     return program_at(Recipe(text, chosen, line, str(model)), phase, before=True)
 
 
-def _rule(name: str) -> Any:
+def _rule(name: str) -> Rule:
     """A rule by file, or by name in the shipped library."""
     from mlirules.drivers.pipelines.transform import rule_set
     from mlirules.language.rulefiles import LIBRARY, asked_for, rule_files
@@ -141,7 +144,7 @@ def _rule(name: str) -> Any:
     )
 
 
-def _only(rules: Sequence[Any]) -> Any:
+def _only(rules: Sequence[Rule]) -> Rule:
     """The rule of a file; of a family somebody must say which."""
     if len(rules) == 1:
         return rules[0]
@@ -207,7 +210,7 @@ def _explain_config(
             out.print(Text("  " + line), soft_wrap=True)
 
 
-def place(op: Any, path: Path) -> str:
+def place(op: Op | Spot, path: Path) -> str:
     """Where an op (or its Spot) stands in the program: ``FILE:LINE:COLUMN``."""
     from mlirules.drivers.apply.programs import located
 
@@ -220,16 +223,16 @@ def _fits(where: str, wanted: str) -> bool:
     return f":{wanted}:" in f":{where}:"
 
 
-def grouped(found: list[Any]) -> list[list[Any]]:
+def grouped(found: list[Diagnosis]) -> list[list[Diagnosis]]:
     """Diagnoses with the same answer together, in the order of their first."""
-    groups: dict[Any, list[Any]] = {}
+    groups: dict[tuple[tuple[int, str], ...], list[Diagnosis]] = {}
     for diagnosis in found:
         key = tuple((id(r.line), r.message) for r in diagnosis.refusals)
         groups.setdefault(key, []).append(diagnosis)
     return list(groups.values())
 
 
-def as_data(diagnosis: Any, model: Path) -> dict[str, object]:
+def as_data(diagnosis: Diagnosis, model: Path) -> dict[str, object]:
     """A diagnosis as plain data. The first refusal also stands at the top level."""
     op = diagnosis.op
     data: dict[str, object] = {
@@ -262,9 +265,11 @@ def shown(spot: Spot, lines: list[str]) -> str:
     return spot.text[:200]
 
 
-def _show(rule: Any, group: list[Any], model: Path, lines: list[str]) -> None:
+def _show(rule: Rule, group: list[Diagnosis], model: Path, lines: list[str]) -> None:
+    from mlirules.drivers.match.results import Spot
+
     first = group[0]
-    if first.op is not None:
+    if isinstance(first.op, Spot):
         line = f"{place(first.op, model)}: {shown(first.op, lines)}"
         out.print(Text(line, style="bold"), soft_wrap=True)
     else:
@@ -274,15 +279,22 @@ def _show(rule: Any, group: list[Any], model: Path, lines: list[str]) -> None:
     else:
         show_refusals(rule, first, model, lines)
     if len(group) > 1:
-        places = ", ".join(place(d.op, model).rpartition("/")[2] for d in group[1:4])
+        others = [d.op for d in group[1:4] if d.op is not None]
+        places = ", ".join(place(op, model).rpartition("/")[2] for op in others)
         more = f", and {len(group) - 4} more" if len(group) > 4 else ""
         out.print(Text(f"  the same at {len(group) - 1} more: {places}{more}"), soft_wrap=True)
 
 
 def show_refusals(
-    rule: Any, diagnosis: Any, model: Path, lines: list[str], console: Any = None
+    rule: Rule,
+    diagnosis: Diagnosis,
+    model: Path,
+    lines: list[str],
+    console: Printer | None = None,
 ) -> None:
     """The reasons of one diagnosis: the first in full, those beside it in a line each."""
+    from mlirules.drivers.match.results import Spot
+
     printer = console or out
     first, *rest = diagnosis.refusals
     for line in first.fault(rule).render().splitlines():
@@ -291,7 +303,7 @@ def show_refusals(
         printer.print(
             Text(f"      = expected {first.expected}; found {first.found}"), soft_wrap=True
         )
-    if first.at is not None and first.at != diagnosis.op:
+    if isinstance(first.at, Spot) and first.at != diagnosis.op:
         printer.print(
             Text(f"      = there: {place(first.at, model)}: {shown(first.at, lines)}"),
             soft_wrap=True,
@@ -308,17 +320,20 @@ def show_refusals(
         )
 
 
-def show_why_not(reasons: list[Any], model: Path, text: str) -> None:
+def show_why_not(reasons: list[WhyNot], model: Path, text: str) -> None:
     """The report of ``apply --why-not``, on stderr: a rule each, the nearest first."""
+    from mlirules.drivers.match.results import Spot
+
     lines = text.split("\n")
-    present = [r for r in reasons if r.nearest is not None]
-    for reason in present:
-        rule, nearest = reason.rule, reason.nearest
+    present = [(r, r.nearest) for r in reasons if r.nearest is not None]
+    for reason, nearest in present:
+        rule, spot = reason.rule, nearest.op
+        assert isinstance(spot, Spot)  # reasons are settled
         applied = f", applied {reason.applied} times" if reason.applied else ""
         ops = f"{reason.candidates} op{'s' * (reason.candidates != 1)}"
         err.print(Text(f"{rule.name}: {ops} left alone{applied}; the nearest:", style="bold"))
-        where = "in the result" if reason.made else place(nearest.op, model)
-        op = shown(nearest.op, [] if reason.made else lines)
+        where = "in the result" if reason.made else place(spot, model)
+        op = shown(spot, [] if reason.made else lines)
         err.print(Text(f"  {where}: {op}"), soft_wrap=True)
         if nearest.applies:
             others = ", ".join(reason.taken)
@@ -329,7 +344,7 @@ def show_why_not(reasons: list[Any], model: Path, text: str) -> None:
         err.print(f"{absent} more rules start at ops that the program does not hold")
 
 
-def why_not_data(reasons: list[Any], model: Path) -> list[dict[str, object]]:
+def why_not_data(reasons: list[WhyNot], model: Path) -> list[dict[str, object]]:
     """The report of ``apply --why-not`` as plain data."""
     return [
         {

@@ -79,14 +79,14 @@ def for_typer(function: Command) -> Command:
     """The command as typer takes it: with its classes in the annotations, and its exceptions."""
     import typer
 
-    def translated(hint: Any) -> Any:
+    def translated(hint: object) -> Any:
         if get_origin(hint) is not Annotated:
             return hint
         kind, *said = get_args(hint)
         return Annotated[(kind, *map(_translated, said))]
 
     @functools.wraps(function)
-    def command(**given: Any) -> None:
+    def command(**given: object) -> None:
         try:
             function(**given)
         except Exit as done:
@@ -103,7 +103,7 @@ def for_typer(function: Command) -> Command:
     return command
 
 
-def _translated(said: Any) -> Any:
+def _translated(said: object) -> Any:
     import typer
 
     if isinstance(said, Option):

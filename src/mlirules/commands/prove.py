@@ -52,7 +52,7 @@ def command(
     modelled never makes a proof. Verdicts are kept; one is taken again as long as neither the rule
     nor what says what its ops mean has changed. Exits with 1 where a rule is undecided.
     """
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, object]] = []
     for verdict in verdicts(
         paths, timeout, fresh=fresh, run=run, no_run=no_run, conditions=conditions
     ):

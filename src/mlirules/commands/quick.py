@@ -89,7 +89,7 @@ def _parameters(function: Callable[..., None]) -> list[_Parameter]:
 _ONE = frozenset([bool, str, int, float, Path])
 
 
-def _is_words(kind: Any) -> bool:
+def _is_words(kind: object) -> bool:
     """Whether it is an enumeration of words."""
     return (
         isinstance(kind, type)
@@ -98,7 +98,7 @@ def _is_words(kind: Any) -> bool:
     )
 
 
-def _read(parameters: Sequence[_Parameter], words: list[str]) -> dict[str, Any]:
+def _read(parameters: Sequence[_Parameter], words: list[str]) -> dict[str, object]:
     named: dict[str, tuple[_Parameter, bool]] = {}
     places: list[_Parameter] = []
     for parameter in parameters:
@@ -109,7 +109,7 @@ def _read(parameters: Sequence[_Parameter], words: list[str]) -> dict[str, Any]:
             named[spelling] = (parameter, value)
     if any(place.many for place in places[:-1]):
         raise _Unusual
-    given: dict[str, Any] = {}
+    given: dict[str, object] = {}
     free: list[str] = []
     waiting = iter(words)
     for word in waiting:

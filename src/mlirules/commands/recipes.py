@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlirules.commands.common import cost_settings, pipeline_for, split
 from mlirules.language.faults import MlirulesError
+
+if TYPE_CHECKING:
+    from mlirules.drivers.iree.runtime import Array
+    from mlirules.drivers.pipelines.transform import Recipe
+    from mlirules.language.pipeline import Pipeline
 
 
 def recipe_for(
@@ -25,7 +30,7 @@ def recipe_for(
     measure: bool = False,
     timeout: float | None = None,
     alone: bool = False,
-) -> Any:
+) -> Recipe:
     """The recipe of a program: by the pipeline (default: the target's), with ``rules`` in it.
 
     With ``alone`` and without a pipeline's name ``rules`` stand alone. ``only`` and ``skip`` leave
@@ -63,7 +68,7 @@ def line_for(
     only: list[str],
     skip: list[str],
     target: str,
-) -> Any:
+) -> Pipeline:
     """The pipeline that rules or, without them, its name or the target stand for."""
     from mlirules.language.pipeline import Pipeline
     from mlirules.language.stage import Stage
@@ -95,8 +100,8 @@ def line_for(
 
 
 def golden_of(
-    recipe: Any, golden: Path, function: str | None
-) -> tuple[list[Any], list[Any] | None]:
+    recipe: Recipe, golden: Path, function: str | None
+) -> tuple[list[Array], list[Array] | None]:
     """The inputs a0.. and, where they are there, the results r0.. of a golden file."""
     from mlirules.drivers.iree import runtime
     from mlirules.drivers.measure import numerics

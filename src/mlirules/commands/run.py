@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from rich.text import Text
 
@@ -29,11 +29,12 @@ from mlirules.language import consent
 from mlirules.language.faults import CheckFailed, MlirulesError
 
 if TYPE_CHECKING:
+    from mlirules.drivers.iree.runtime import Array
     from mlirules.drivers.pipelines.transform import Recipe
 
 EXAMPLE = "mlirules run model.mlir --target cpu --input '2x3xf32=1 2 3 4 5 6'"
 
-Arrays = list[Any]
+Arrays: TypeAlias = list["Array"]
 
 
 def command(
@@ -214,7 +215,7 @@ def compare(golden: Path, results: Arrays, rtol: float | None, atol: float | Non
     return problems
 
 
-def _storable(array: Any) -> Any:
+def _storable(array: Array) -> Array:
     """numpy files cannot hold bfloat16 and 8-bit floats: their bits instead."""
     import numpy as np
 
@@ -223,7 +224,7 @@ def _storable(array: Any) -> Any:
     return array
 
 
-def show_array(name: str, array: Any) -> None:
+def show_array(name: str, array: Array) -> None:
     """Print an array: its type, and its values in short."""
     import numpy as np
 

@@ -24,6 +24,7 @@ from mlirules.commands.options import Argument, Exit, Option
 from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 
 if TYPE_CHECKING:
+    from mlirules.drivers.pipelines.coverage import Covered
     from mlirules.drivers.tuning_specs.check import Source
 
 Sources = Annotated[
@@ -159,7 +160,7 @@ def coverage(
         raise Exit(EXIT_CHECK_FAILED)
 
 
-def _show_folder(folder: Path, covered: Sequence[Any]) -> None:
+def _show_folder(folder: Path, covered: Sequence[Covered]) -> None:
     rows = [
         (
             made.model.relative_to(folder),

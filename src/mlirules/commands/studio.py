@@ -149,5 +149,5 @@ def _asked(data: bytes) -> dict[str, Any]:
     fits = isinstance(asked, dict) and set(asked) == set(kinds)
     if not fits or not all(isinstance(asked[k], kind) for k, kind in kinds.items()):
         raise ValueError("rule, program (texts) and numbers (true or false)")
-    found: dict[str, Any] = asked
+    found: dict[str, object] = asked
     return found

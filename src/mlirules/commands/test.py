@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from rich.markup import escape
 
@@ -22,6 +22,10 @@ from mlirules.commands.common import (
 )
 from mlirules.commands.options import Argument, BadParameter, Exit, Option
 from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
+
+if TYPE_CHECKING:
+    from mlirules.drivers.quality.mutation import Mutant, Report
+    from mlirules.drivers.quality.ruletest import TestResult
 
 EXAMPLE = "mlirules test torch/to-linalg --only 'torch-mm-*' --devices cpu"
 
@@ -79,7 +83,7 @@ def command(
     if synthesise:
         _synthesise(paths or [""], only, skip, devices, verbose, as_json)
         return
-    results: list[Any] = []
+    results: list[TestResult] = []
     interrupted = False
     try:
         results.extend(_run(paths or [""], only, skip, devices, not no_bounds, workers))
@@ -106,7 +110,7 @@ def _run(
     devices: list[str] | None,
     bounds: bool,
     workers: str,
-) -> Iterator[Any]:
+) -> Iterator[TestResult]:
     from mlirules.drivers.apply.engine import select
     from mlirules.drivers.quality.config_test import any_rules
     from mlirules.drivers.quality.isolated import Setup, run_apart
@@ -172,7 +176,7 @@ def _synthesise(
         raise Exit(EXIT_CHECK_FAILED)
 
 
-def _report(report: Any) -> dict[str, object]:
+def _report(report: Report) -> dict[str, object]:
     made = report.synthesis
     noticed, mutants = report.score
     return {
@@ -183,6 +187,7 @@ def _report(report: Any) -> dict[str, object]:
         "negatives": [
             {"line": str(n.line), "place": str(n.line.span), "program": n.text}
             for n in made.negatives
+            if n.line is not None
         ],
         "missing": [
             {"line": line and str(line), "place": line and str(line.span), "reason": reason}
@@ -206,7 +211,7 @@ def _report(report: Any) -> dict[str, object]:
     }
 
 
-def _survivors(report: Any) -> list[tuple[Any, str]]:
+def _survivors(report: Report) -> list[tuple[Mutant, str]]:
     """Changes that no test notices, and why none can; empty where the rule does not say."""
     from mlirules.drivers.quality.mutation import reasons
 
@@ -218,7 +223,7 @@ def _survivors(report: Any) -> list[tuple[Any, str]]:
     ]
 
 
-def _show_report(report: Any, verbose: bool) -> None:
+def _show_report(report: Report, verbose: bool) -> None:
     made = report.synthesis
     noticed, mutants = report.score
     both = sum(bool(c.true and c.false) for c in report.covered)
@@ -269,7 +274,7 @@ def _show_report(report: Any, verbose: bool) -> None:
             out.print("     " + line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _sum_up(reports: list[Any], left_out: int) -> None:
+def _sum_up(reports: list[Report], left_out: int) -> None:
     noticed = sum(r.score[0] for r in reports)
     mutants = sum(r.score[1] for r in reports)
     covered = [c for r in reports for c in r.covered]
@@ -310,7 +315,7 @@ def _devices(names: list[str]) -> list[str]:
     return [name for name in names if name != "none"]
 
 
-def _as_json(result: Any) -> dict[str, object]:
+def _as_json(result: TestResult) -> dict[str, object]:
     return {
         "rule": result.rule.name,
         "path": result.rule.path,
@@ -321,7 +326,7 @@ def _as_json(result: Any) -> dict[str, object]:
     }
 
 
-def _show(result: Any, verbose: bool) -> None:
+def _show(result: TestResult, verbose: bool) -> None:
     name = escape(f"{result.rule.name}: {result.test.name}")
     if result.passed:
         if verbose:
@@ -334,7 +339,7 @@ def _show(result: Any, verbose: bool) -> None:
             out.print("     " + line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _summary(results: list[Any], failed: int) -> None:
+def _summary(results: list[TestResult], failed: int) -> None:
     skipped = sorted({s for r in results for s in r.skipped})
     rules = len({r.rule.name for r in results})
     style = "bold red" if failed else "green"

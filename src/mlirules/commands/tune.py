@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from rich.live import Live
 from rich.table import Table
@@ -25,6 +25,13 @@ from mlirules.commands.common import (
 )
 from mlirules.commands.options import Argument, Exit, Option
 from mlirules.language.faults import MlirulesError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from mlirules.drivers.tuning.outcome import Event, Options, Outcome, Tuned
+    from mlirules.drivers.tuning.space import Space
 
 EXAMPLE = "mlirules tune model.mlir --target cpu --budget 100 --output rules/tuned"
 
@@ -143,7 +150,7 @@ class _View:
     """The live view on a terminal; elsewhere a line now and then."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, tuple[Any, int, int]] = {}
+        self._rows: dict[str, tuple[Tuned, int, int]] = {}
         self._note = ""
         self._live: Live | None = None
 
@@ -153,11 +160,16 @@ class _View:
             self._live.__enter__()
         return self
 
-    def __exit__(self, *what: Any) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._live is not None:
-            self._live.__exit__(*what)
+            self._live.__exit__(kind, error, trace)
 
-    def watch(self, event: Any) -> None:
+    def watch(self, event: Event) -> None:
         if event.kind == "note":
             self._note = event.text
             if self._live is None:
@@ -197,7 +209,9 @@ class _View:
         )
 
 
-def _compile_only(text: str, options: Any, model: Path, known: Any, as_json: bool) -> None:
+def _compile_only(
+    text: str, options: Options, model: Path, known: Sequence[Space], as_json: bool
+) -> None:
     from mlirules.drivers.tuning import tuner
 
     made = tuner.compile_only(text, options, path=str(model), spaces=known)
@@ -225,7 +239,7 @@ def _compile_only(text: str, options: Any, model: Path, known: Any, as_json: boo
     out.print(table(["candidates#", "compile#", "binaries#", "dispatch"], rows))
 
 
-def _plain(done: Any, paths: list[Path], page: Path, kept: Path) -> dict[str, Any]:
+def _plain(done: Outcome, paths: list[Path], page: Path, kept: Path) -> dict[str, object]:
     whole = done.whole
     return {
         "model": done.model,
@@ -294,7 +308,7 @@ def _plain(done: Any, paths: list[Path], page: Path, kept: Path) -> dict[str, An
     }
 
 
-def _print(done: Any, paths: list[Path], page: Path, kept: Path) -> None:
+def _print(done: Outcome, paths: list[Path], page: Path, kept: Path) -> None:
     rows = []
     for t in done.tuned:
         name = t.task.dispatch.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from rich.text import Text
 
@@ -139,7 +139,7 @@ def command(
 
 
 def _settings(
-    targets: list[Any],
+    targets: list[Target],
     sizes: list[str] | None,
     inputs: Path | None,
     tolerance: Tolerance | None,
@@ -285,7 +285,7 @@ def _show(report: Report) -> None:
 
 def _gate(
     paths: list[str],
-    targets: list[Any],
+    targets: list[Target],
     only: list[str] | None,
     skip: list[str] | None,
     as_json: bool,

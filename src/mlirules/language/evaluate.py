@@ -22,7 +22,7 @@ class Evaluator:
 
     def __init__(
         self,
-        names: Mapping[str, Any],
+        names: Mapping[str, object],
         structural: Callable[[str, list[str]], bool] | None = None,
     ) -> None:
         self.names: Mapping[str, Any] = names
@@ -76,7 +76,7 @@ class Evaluator:
 
     def items(self, items: Sequence[ast.Expr]) -> list[Any]:
         """The values of list items, with packs (``I...``) spliced in."""
-        out: list[Any] = []
+        out: list[object] = []
         for item in items:
             if isinstance(item, ast.Pack):
                 out.extend(self.pack(item))
@@ -109,18 +109,18 @@ class Evaluator:
             raise Refused(f"a list of more than {MAX_LIST}", node)
         return function.impl(*(self.argument_of(a) for a in args))
 
-    def argument_of(self, value: Any) -> Any:
+    def argument_of(self, value: object) -> Any:
         """``value`` as a function of the closed set takes it."""
         return value
 
-    def access(self, node: ast.Access, base: Any, items: Sequence[ast.Expr]) -> Any:
+    def access(self, node: ast.Access, base: object, items: Sequence[ast.Expr]) -> Any:
         """An item of a list."""
         where = self.items(items)
         if len(where) != 1:
             raise Refused("a list takes one index", node)
         return item_at(base, where[0])
 
-    def unary(self, op: str, value: Any) -> Any:
+    def unary(self, op: str, value: object) -> Any:
         """``not`` or ``-``, over lists item by item."""
         if op == "not":
             return not truth(value)
@@ -150,11 +150,11 @@ class Evaluator:
             return b if b == over else a
         return join(a, b)
 
-    def conditional(self, condition: Any, then: ast.Expr, otherwise: ast.Expr) -> Any:
+    def conditional(self, condition: object, then: ast.Expr, otherwise: ast.Expr) -> Any:
         """One of two expressions; the other is not evaluated."""
         return self.eval(then if truth(condition) else otherwise)
 
-    def binary(self, op: str, a: Any, b: Any) -> Any:
+    def binary(self, op: str, a: object, b: object) -> Any:
         """An operator's value, over lists item by item."""
         if op in ("in", "not in"):
             found = any(equal(a, v) for v in sequence(b, "the right side of 'in'"))

@@ -54,10 +54,10 @@ def base_name(name: str) -> str:
     return "-".join(part for part in name.split("-") if part != "*")
 
 
-def _is_family(data: dict[str, Any]) -> bool:
+def _is_family(data: dict[str, object]) -> bool:
     if "with" in data or "*" in str(data.get("rule", "")):
         return True
-    pending: list[Any] = list(data.values())
+    pending: list[object] = list(data.values())
     while pending:
         value = pending.pop()
         if isinstance(value, dict):
@@ -266,7 +266,7 @@ class _Family:
         (axis,) = axes
         return _Choice(axis, named)
 
-    def _named(self, path: Path_, items: list[Any]) -> dict[str, Path_]:
+    def _named(self, path: Path_, items: list[object]) -> dict[str, Path_]:
         """Names for alternatives in a list: words by themselves, equations by their op."""
         out: dict[str, Path_] = {}
         for i, item in enumerate(items):
@@ -307,7 +307,7 @@ class _Member:
         given = self.family.source
         self.made = given.another()
         self.marks, self.key_marks = given.marks, given.key_marks
-        data: dict[str, Any] = {}
+        data: dict[str, object] = {}
         self.made.marks[()] = given.text_at(())
         for key, value in given.data.items():
             if key == "with":
@@ -360,8 +360,8 @@ class _Member:
             return True, text.value
         return True, value
 
-    def _mapping(self, value: dict[str, Any], old: Path_, new: Path_) -> dict[str, Any]:
-        out: dict[str, Any] = {}
+    def _mapping(self, value: dict[str, object], old: Path_, new: Path_) -> dict[str, object]:
+        out: dict[str, object] = {}
         for key, item in value.items():
             if key == "any" and old in self.family.choices:
                 there, place = self._taken(old)
@@ -379,7 +379,9 @@ class _Member:
             self._entry(out, key, item, (*old, key), (*new, key))
         return out
 
-    def _entry(self, out: dict[str, Any], key: str, item: Any, old: Path_, new: Path_) -> None:
+    def _entry(
+        self, out: dict[str, object], key: str, item: object, old: Path_, new: Path_
+    ) -> None:
         if key in out:
             self.family.refuse(
                 old,
@@ -393,8 +395,8 @@ class _Member:
             out[key] = found
             self._key(old, new)
 
-    def _list(self, value: Sequence[Any], old: Path_, new: Path_) -> list[Any]:
-        out: list[Any] = []
+    def _list(self, value: Sequence[object], old: Path_, new: Path_) -> list[Any]:
+        out: list[object] = []
         for item, place in self._items(value, old):
             at = (*new, len(out))
             if new == ("tests",) and isinstance(item, dict) and "for" in item:
@@ -406,7 +408,7 @@ class _Member:
                 out.append(found)
         return out
 
-    def _items(self, value: Sequence[Any], old: Path_) -> Iterator[tuple[Any, Path_]]:
+    def _items(self, value: Sequence[object], old: Path_) -> Iterator[tuple[Any, Path_]]:
         """The items of a list, the chosen alternatives' lines among them."""
         for i, item in enumerate(value):
             place = (*old, i)
@@ -420,7 +422,7 @@ class _Member:
             else:
                 yield found, taken
 
-    def _for(self, names: Any, path: Path_) -> bool:
+    def _for(self, names: object, path: Path_) -> bool:
         """Whether a test is for this member."""
         listed = names if isinstance(names, list) else [names]
         asked: dict[int, list[str]] = {}
@@ -438,7 +440,7 @@ class _Member:
             asked.setdefault(axis, []).append(name)
         return all(self.chosen[axis] in taken for axis, taken in asked.items())
 
-    def _joined(self, parts: Sequence[Any], old: Path_, new: Path_) -> Any:
+    def _joined(self, parts: Sequence[object], old: Path_, new: Path_) -> Any:
         """A text that is written in parts."""
         texts: list[Text] = []
         for item, place in self._items(parts, old):

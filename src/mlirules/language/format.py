@@ -176,7 +176,7 @@ def _written(text: str, parse: Callable[[str], Any]) -> str:
     return text
 
 
-def _meaning(node: Any) -> Any:
+def _meaning(node: object) -> Any:
     """A syntax tree without its places."""
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         fields = {
@@ -287,7 +287,7 @@ def _cut(text: str) -> tuple[str, str, str] | None:
     return None
 
 
-def _reasons(data: dict[str, Any], text: str) -> str:
+def _reasons(data: dict[str, object], text: str) -> str:
     """`because:` of the tests, spelt as the lines that they name are now."""
     now = load_yaml("<formatted>", text).data
     changed: dict[str, str] = {}

@@ -56,7 +56,7 @@ def _coded(value: Any) -> Any:
     return [number, *(_coded(getattr(value, name)) for name in _FIELDS[type(value)])]
 
 
-def _made(value: Any) -> Any:
+def _made(value: object) -> Any:
     if not isinstance(value, list):
         return value
     inside = [_made(item) for item in value[1:]]
@@ -175,7 +175,7 @@ class _KeptDoc:
     """
 
     #: What drivers ask of every rule, and what holds where the file does not say it.
-    _PLAIN: ClassVar[dict[str, Any]] = {
+    _PLAIN: ClassVar[dict[str, object]] = {
         "rule": "",
         "kind": "",
         "summary": "",
@@ -239,7 +239,7 @@ def can_be_kept(rule: Rule) -> bool:
     return all(variant.doc.object is None for variant in rule.variants)
 
 
-def encoded(rule: Rule) -> dict[str, Any]:
+def encoded(rule: Rule) -> dict[str, object]:
     """A rule as values of JSON; one that :func:`can_be_kept`."""
     return {
         "data": rule.source.data,
@@ -262,7 +262,7 @@ def encoded(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _encoded_variant(number: int, variant: Variant) -> dict[str, Any]:
+def _encoded_variant(number: int, variant: Variant) -> dict[str, object]:
     """A kernel's variant; its text is in the rule's data."""
     at = (number,)
     assert variant.body is not None

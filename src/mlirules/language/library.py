@@ -378,7 +378,7 @@ class _Pack:
 
     def packed(self) -> bytes:
         """What is known of the files that were asked for, to be kept."""
-        heads: dict[str, list[Any]] = {}
+        heads: dict[str, list[object]] = {}
         bodies: list[bytes] = []
         at = 0
         for digest, held in self.used.items():

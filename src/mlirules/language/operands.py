@@ -17,7 +17,7 @@ class Refused(Exception):
         self.node = node
 
 
-def number(value: Any, what: str = "value") -> int | float:
+def number(value: object, what: str = "value") -> int | float:
     """``value`` as a number known now; raises :class:`Refused` when it is not."""
     if isinstance(value, bool):
         return int(value)
@@ -28,7 +28,7 @@ def number(value: Any, what: str = "value") -> int | float:
     raise Refused(f"{what} is {describe(value)}, not a number")
 
 
-def integer(value: Any, what: str = "value") -> int:
+def integer(value: object, what: str = "value") -> int:
     """``value`` as an integer known now; raises :class:`Refused` when it is not."""
     found = number(value, what)
     if isinstance(found, float):
@@ -36,14 +36,14 @@ def integer(value: Any, what: str = "value") -> int:
     return found
 
 
-def sequence(value: Any, what: str = "value") -> list[Any]:
+def sequence(value: object, what: str = "value") -> list[Any]:
     """``value`` as a list; raises :class:`Refused` when it is not one."""
     if isinstance(value, (list, tuple)):
         return list(value)
     raise Refused(f"{what} is {describe(value)}, not a list")
 
 
-def tensor(value: Any) -> Tensor:
+def tensor(value: object) -> Tensor:
     """``value`` as a ranked tensor of known element type; raises :class:`Refused` otherwise."""
     if not isinstance(value, Tensor):
         raise Refused(f"{describe(value)} is not a tensor")
@@ -63,7 +63,7 @@ def dtype(value: Any) -> DType:
     raise Refused(f"{describe(value)} has no element type")
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """``value`` in words that a rule's author understands."""
     if value is None:
         return "none"
@@ -84,7 +84,7 @@ def describe(value: Any) -> str:
     return str(value)
 
 
-def truth(value: Any) -> bool:
+def truth(value: object) -> bool:
     """``value`` as a truth value known now; raises :class:`Refused` when it is not."""
     if isinstance(value, bool):
         return value
@@ -93,7 +93,7 @@ def truth(value: Any) -> bool:
     raise Refused(f"{describe(value)} is not true or false")
 
 
-def equal(a: Any, b: Any) -> bool:
+def equal(a: object, b: object) -> bool:
     """Equality of two values as far as it is known now; raises :class:`Refused` when unknown."""
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))

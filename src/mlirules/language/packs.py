@@ -27,7 +27,7 @@ def find_packs(
     equation: ast.IndexEquation,
     accesses: Sequence[Access],
     packs: dict[str, int],
-    known: Mapping[str, Any],
+    known: Mapping[str, object],
     *,
     rank: Callable[[int, str], int | None],
     length: Callable[[ast.Expr], int | None],

@@ -80,7 +80,7 @@ def _checked(source: SourceFile, raw: object, part: str, at: Path_) -> dict[str,
         raise MlirulesError([_fault(source, e, model, at) for e in error.errors()]) from None
 
 
-def _one_place(source: SourceFile, insertions: list[dict[str, Any]]) -> None:
+def _one_place(source: SourceFile, insertions: list[dict[str, object]]) -> None:
     for number, said in enumerate(insertions):
         if (said["before"] is None) == (said["after"] is None):
             message = "say either `before:` or `after:`, with the name of a stage"
@@ -93,7 +93,7 @@ def _fault(source: SourceFile, error: ErrorDetails, model: type[BaseModel], at: 
     extra = error["type"] == "extra_forbidden"
     hint = ""
     if extra:
-        inner: dict[Any, type[BaseModel]] = {
+        inner: dict[object, type[BaseModel]] = {
             "stages": models()["Stage"],
             "insert": models()["Insertion"],
         }

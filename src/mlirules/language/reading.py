@@ -146,7 +146,7 @@ class _Builder:
         if isinstance(node, yaml.SequenceNode):
             return [self.build(n, (*path, i)) for i, n in enumerate(node.value)]
         assert isinstance(node, yaml.MappingNode)
-        out: dict[Hashable, Any] = {}
+        out: dict[Hashable, object] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 self.fault(key_node, "yaml-key", "a key must be a plain word")

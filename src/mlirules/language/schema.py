@@ -27,7 +27,7 @@ PUBLISHED = PACKAGED.parents[2] / "docs" / "schema" / "rule.json"
 DIALECT = "http://json-schema.org/draft-07/schema#"
 
 
-def schema() -> dict[str, Any]:
+def schema() -> dict[str, object]:
     """The schema as plain data (draft 7: the newest that YAML language servers all read)."""
     _, together = models_json_schema(
         [(RuleDoc, "validation"), (KernelDoc, "validation"), (ConfigDoc, "validation")],
@@ -122,7 +122,7 @@ def _alternating(made: dict[str, Any]) -> None:
 
 def _or_alternatives(field: dict[str, Any], *, text: bool = False) -> None:
     """Let a value be alternatives, a list hold some, and a text be written in parts."""
-    other: dict[str, Any] = {"$ref": "#/definitions/Alternatives"}
+    other: dict[str, object] = {"$ref": "#/definitions/Alternatives"}
     whole = {key: field.pop(key) for key in list(field) if key not in _ABOUT}
     branches = whole["anyOf"] if list(whole) == ["anyOf"] else [whole]
     for branch in branches:
@@ -132,7 +132,7 @@ def _or_alternatives(field: dict[str, Any], *, text: bool = False) -> None:
     field["anyOf"] = [*branches, other, *([parts] if text else [])]
 
 
-def _or_single(field: dict[str, Any]) -> None:
+def _or_single(field: dict[str, object]) -> None:
     """Let a list of one item be written as that item, as the loader does."""
     whole = {
         key: field.pop(key) for key in ("type", "items", "minItems", "maxItems") if key in field
@@ -154,7 +154,7 @@ def _without_null(field: dict[str, Any]) -> None:
         field["allOf"] = [{"$ref": field.pop("$ref")}]
 
 
-def _close_all(node: Any) -> None:
+def _close_all(node: object) -> None:
     """Close every mapping with free keys in a field, however deep it stands."""
     if isinstance(node, dict):
         for value in node.values():

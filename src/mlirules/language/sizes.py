@@ -40,7 +40,7 @@ def names(expr: ast.Expr) -> list[str]:
     return list(dict.fromkeys(n.id for n in ast.walk_expression(expr) if isinstance(n, ast.Name)))
 
 
-def size(expr: ast.Expr, env: Mapping[str, Any]) -> Any:
+def size(expr: ast.Expr, env: Mapping[str, object]) -> Any:
     """A computed dim: a whole number, or one known at run time. Raises :class:`Refused`."""
     value = Evaluator(env).eval(expr)
     if isinstance(value, bool) or not isinstance(value, (int, Dyn)):
@@ -80,7 +80,9 @@ def order(exprs: Iterable[ast.Expr], known: Collection[str]) -> Iterator[ast.Exp
         pending = left
 
 
-def solve(computed: list[Computed], env: dict[str, Any], values: Collection[str]) -> list[NoMatch]:
+def solve(
+    computed: list[Computed], env: dict[str, object], values: Collection[str]
+) -> list[NoMatch]:
     """Bind what computed dims say of symbols in ``env``; why those that do not fit do not.
 
     ``values`` are the names of the match's own values: none of them is solved for.
@@ -115,7 +117,7 @@ def _unsolved(line: Line, expr: ast.Expr) -> str:
     return f"{shown(line, expr)} does not say what {' and '.join(names(expr))} are"
 
 
-def _compare(one: Computed, value: Any) -> None:
+def _compare(one: Computed, value: object) -> None:
     # As for a symbol that stands twice: a dim known at run time unifies with any.
     if isinstance(value, int) and isinstance(one.dim, int) and value != one.dim:
         raise one.refusal(
@@ -123,7 +125,7 @@ def _compare(one: Computed, value: Any) -> None:
         )
 
 
-def _solution(one: Computed, unknown: str, env: Mapping[str, Any]) -> int:
+def _solution(one: Computed, unknown: str, env: Mapping[str, object]) -> int:
     text = shown(one.line, one.expr)
     if not isinstance(one.dim, int):
         raise one.refusal(
@@ -139,7 +141,7 @@ def _solution(one: Computed, unknown: str, env: Mapping[str, Any]) -> int:
     return found
 
 
-def size_at(expr: ast.Expr, unknown: str, value: int, env: Mapping[str, Any]) -> Any:
+def size_at(expr: ast.Expr, unknown: str, value: int, env: Mapping[str, object]) -> Any:
     """What a linear expression is where its symbol is ``value``; the line may be below 0."""
     if not solvable(expr, unknown):
         raise Refused(f"{unknown} cannot be told: the dim is not linear in it", expr)

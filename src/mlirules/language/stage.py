@@ -37,7 +37,7 @@ DISPATCHED: frozenset[Phase] = frozenset(["dispatch-creation", "flow"])
 _NAME = r"^[a-z0-9]+(-[a-z0-9]+)*$"
 
 
-def _said(description: str, default: Any = MISSING, **limits: Any) -> Any:
+def _said(description: str, default: object = MISSING, **limits: object) -> Any:
     """A field of a file: what it means and, for :mod:`pipeline_file`, its limits."""
     said = {"description": description, **limits}
     if isinstance(default, (list, dict)):
@@ -205,14 +205,14 @@ class Stages:
 OF_FLAGS = ("dispensable", "copying_weights", "padding_vectors", "large_products")
 
 
-def as_data(said: Stages | Extension | Stage, *, defaults: bool = True) -> dict[str, Any]:
+def as_data(said: Stages | Extension | Stage, *, defaults: bool = True) -> dict[str, object]:
     """What a file says as plain data; without ``defaults`` only what differs from them."""
     data = asdict(said)
     return data if defaults else _without_defaults(data, type(said))
 
 
-def _without_defaults(data: dict[str, Any], what: type[Any]) -> dict[str, Any]:
-    known: tuple[Field[Any], ...] = fields(what)
+def _without_defaults(data: dict[str, Any], what: type[Any]) -> dict[str, object]:
+    known: tuple[Field[object], ...] = fields(what)
     out = {}
     for found in known:
         made = found.default_factory

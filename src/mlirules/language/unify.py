@@ -16,14 +16,16 @@ from mlirules.language.sizes import Computed, solve
 from mlirules.language.values import Dyn, Opaque, Scalar, Tensor, dtype_named
 
 
-def bind(rule: Rule, values: dict[str, Any], misses: list[NoMatch] | None = None) -> dict[str, Any]:
+def bind(
+    rule: Rule, values: dict[str, object], misses: list[NoMatch] | None = None
+) -> dict[str, object]:
     """All symbols of a match: values, dims, element types and `let` names.
 
     ``values`` holds what each name of the match is bound to (operands before results). Raises
     :class:`NoMatch` naming the line that does not hold; with ``misses`` every such line is noted
     there instead, and `let` lines that ask for what has no value are left out.
     """
-    env: dict[str, Any] = dict(values)
+    env: dict[str, object] = dict(values)
     unfit: set[str] = set()
     order = [n for n in values if n in rule.types]
     computed: list[Computed] = []
@@ -62,8 +64,8 @@ def _unify(
     line: Line,
     decl: ast.TypeDecl,
     name: str,
-    value: Any,
-    env: dict[str, Any],
+    value: object,
+    env: dict[str, object],
     computed: list[Computed],
 ) -> None:
     def refuse(message: str, expected: str = "") -> NoMatch:
@@ -113,7 +115,7 @@ def _unify(
         raise refuse(f"{name} is {describe(value)}, not {decl.kind}")
 
 
-def _scalar_is(kind: str, value: Any) -> bool:
+def _scalar_is(kind: str, value: object) -> bool:
     if isinstance(value, Scalar):
         return value.kind == kind or (kind == "number" and value.kind in ("int", "float"))
     match kind:
@@ -137,7 +139,7 @@ def _symbols(decl: ast.TypeDecl) -> list[str]:
     return plain + [n.id for d in decl.dims or () for n in d.asked()]
 
 
-def _element(line: Line, element: str, name: str, value: Tensor, env: dict[str, Any]) -> Tensor:
+def _element(line: Line, element: str, name: str, value: Tensor, env: dict[str, object]) -> Tensor:
     """Unify an element type; the tensor, its integers unsigned where the declared type says so."""
     found = value.dtype
     assert found is not None
@@ -232,7 +234,7 @@ def _dims(
         env[decl.value] = dim if known is None else _one_dim(line, decl.value, name, known, dim)
 
 
-def _one_dim(line: Line, symbol: str, name: str, a: Any, b: Any) -> Any:
+def _one_dim(line: Line, symbol: str, name: str, a: object, b: object) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         if a != b:
             raise NoMatch(

@@ -106,20 +106,22 @@ def _operand(node: ast.Expr, outer: str) -> str:
     return f"({source(node)})" if inner <= level else source(node)
 
 
-def spelt(value: Any) -> str:
+def spelt(value: object) -> str:
     """A value as a rule would spell it."""
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(spelt, value)) + "]"
     return f'"{value}"' if isinstance(value, str) else describe(value)
 
 
-def explain(expr: ast.Expr, names: Mapping[str, Any], structural: Structural | None = None) -> Said:
+def explain(
+    expr: ast.Expr, names: Mapping[str, object], structural: Structural | None = None
+) -> Said:
     """Why ``expr`` does not hold for these values. Call it only when it does not."""
     return _Words(names, structural).no(expr)
 
 
 class _Words:
-    def __init__(self, names: Mapping[str, Any], structural: Structural | None) -> None:
+    def __init__(self, names: Mapping[str, object], structural: Structural | None) -> None:
         self.structural = structural
         ask = None if structural is None else (lambda fn, of: structural(fn, of)[0])
         self.evaluator = Evaluator(names, ask)
@@ -349,7 +351,7 @@ class _Words:
         )
 
 
-def _dynamic(value: Any) -> str:
+def _dynamic(value: object) -> str:
     if isinstance(value, Tensor) and value.dims is not None:
         at = [str(i) for i, d in enumerate(value.dims) if not isinstance(d, int)]
         return f"dim{'s' * (len(at) > 1)} {', '.join(at)} known only at run time"
@@ -361,7 +363,7 @@ def _dynamic(value: Any) -> str:
     return "not known at compile time"
 
 
-def _type_of(value: Any) -> str:
+def _type_of(value: object) -> str:
     """What a predicate about types looks at."""
     if isinstance(value, Tensor):
         return str(value.dtype)

@@ -186,7 +186,7 @@ class Child:
                 raise Died("crash", how(status, said) or "ended", status, said)
             self._pending += data
         line, _, self._pending = self._pending.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
+        answer: dict[str, object] = json.loads(line)
         return answer
 
     def ask(self, order: object, timeout: float) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def answering() -> Iterator[Callable[[Mapping[str, Any]], None]]:
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
 
-        def tell(answer: Mapping[str, Any]) -> None:
+        def tell(answer: Mapping[str, object]) -> None:
             out.write(json.dumps(answer) + "\n")
             out.flush()
 

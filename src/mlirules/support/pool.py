@@ -150,7 +150,7 @@ def pool(spec: str) -> Pool:
 
 def outcomes(workers: Pool, work: Work, jobs: Sequence[Job]) -> Iterator[Done]:
     """Jobs as they end, each with all that was said of it."""
-    said: dict[int, list[Any]] = {}
+    said: dict[int, list[object]] = {}
     for one in workers.run(work, jobs):
         if isinstance(one, Said):
             said.setdefault(one.job, []).append(one.value)
@@ -161,7 +161,7 @@ def outcomes(workers: Pool, work: Work, jobs: Sequence[Job]) -> Iterator[Done]:
 # ---- what goes through a pipe ---------------------------------------------------------------
 
 
-def _packed(value: Any) -> str:
+def _packed(value: object) -> str:
     return base64.b64encode(pickle.dumps(value)).decode("ascii")
 
 
@@ -474,8 +474,8 @@ class _Dask:
             for worker in self._client.scheduler_info(n_workers=-1)["workers"].values()
         )
         self.width = max(2, 2 * threads)
-        self._held: tuple[str, Any] = ("", None)
-        self._futures: list[Any] = []
+        self._held: tuple[str, object] = ("", None)
+        self._futures: list[object] = []
         self._runs = 0
 
     def run(self, work: Work, jobs: Sequence[Job]) -> Iterator[Said | Ended]:
@@ -575,7 +575,7 @@ def _do_there(
         return said, Ended(0)
 
 
-def _let_go(dask_worker: Any) -> None:
+def _let_go(dask_worker: object) -> None:
     """End the processes of a Dask worker, which Dask gives by this name."""
     held = _processes(dask_worker)
     stop(list(held.values()))

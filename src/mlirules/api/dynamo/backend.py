@@ -83,7 +83,7 @@ class Backend:
 
     def __init__(self) -> None:
         self.reports = Reports()
-        self._sessions: Bounded[Any, Session] = Bounded(_SESSIONS)
+        self._sessions: Bounded[object, Session] = Bounded(_SESSIONS)
         self._lock = threading.Lock()
         self._numbers = itertools.count()
 
@@ -113,14 +113,14 @@ class Backend:
         return found
 
     def compile(
-        self, module: GraphModule, inputs: Sequence[Any], options: Options
+        self, module: GraphModule, inputs: Sequence[object], options: Options
     ) -> Callable[..., Any]:
         """What TorchDynamo asks for: a graph as a function."""
         session = self.session(options)
         number = next(self._numbers)
 
         def compiler(part: str) -> Callable[[GraphModule, Sequence[Any]], Any]:
-            def compile_part(graph: GraphModule, _inputs: Sequence[Any]) -> Any:
+            def compile_part(graph: GraphModule, _inputs: Sequence[object]) -> Any:
                 held = _weights() if part == "inference" and options.freeze else ()
                 name = f"graph {number} {part}"
                 asked = Asked(session, name, self.reports, options.strict, options.check)
@@ -153,7 +153,7 @@ class _Settling:
         self._calls = 0
         self._settled = False
 
-    def __call__(self, arguments: list[Any]) -> Any:
+    def __call__(self, arguments: list[object]) -> Any:
         if not self._settled:
             self._calls += 1
             loads = sum(program.loads for program in self.built.programs)
@@ -196,7 +196,7 @@ def backend() -> Backend:
 
 def mlirules_backend(
     gm: GraphModule,
-    example_inputs: Sequence[Any],
+    example_inputs: Sequence[object],
     *,
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,

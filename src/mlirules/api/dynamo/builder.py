@@ -55,7 +55,7 @@ class Built:
         self.programs = list(programs)
         self.facts = facts
 
-    def __call__(self, arguments: list[Any]) -> Any:
+    def __call__(self, arguments: list[object]) -> Any:
         """The graph's results, as a list."""
         given = list(arguments)
         arguments.clear()
@@ -192,7 +192,7 @@ class _Part(torch.nn.Module):
         super().__init__()
         self._program = program
 
-    def forward(self, *arguments: Any) -> tuple[Any, ...]:
+    def forward(self, *arguments: object) -> tuple[Any, ...]:
         """The part's results."""
         return tuple(self._program(arguments))
 
@@ -204,7 +204,7 @@ class _Eager:
         module.recompile()
         self._module = module
 
-    def __call__(self, arguments: list[Any]) -> Any:
+    def __call__(self, arguments: list[object]) -> Any:
         with torch.no_grad():
             return self._module(*arguments)
 
@@ -215,7 +215,7 @@ def _checked(
     """The first call is compared with PyTorch. Raises :class:`CheckFailed`."""
     done = False
 
-    def checked(arguments: list[Any]) -> Any:
+    def checked(arguments: list[object]) -> Any:
         nonlocal done
         if done:
             return run(arguments)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -117,7 +116,7 @@ def _unfit(value: torch.Tensor) -> str | None:
     return None
 
 
-def _unbacked(values: Sequence[Any]) -> bool:
+def _unbacked(values: Sequence[object]) -> bool:
     for value in values:
         sizes = value.shape if isinstance(value, torch.Tensor) else [value]
         for size in sizes:
@@ -255,7 +254,7 @@ def sizes_beside(graph: torch.fx.Graph) -> None:
 
     A number that eager ops need would otherwise wait for the tensor it is asked of.
     """
-    known: dict[Any, torch.fx.Proxy] = {}
+    known: dict[object, torch.fx.Proxy] = {}
     for node in graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt) and value.node.expr.is_symbol:

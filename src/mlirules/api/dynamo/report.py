@@ -8,7 +8,6 @@ import threading
 from collections import deque
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 __all__ = ["Compiled", "Eager", "Report", "Reports"]
 
@@ -64,7 +63,7 @@ class Report:
         """All that runs eagerly."""
         return tuple(one for graph in self.graphs for one in graph.eager)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The report as plain data."""
         return {"graphs": [asdict(g) for g in self.graphs], "graph_breaks": self.graph_breaks}
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from mlirules.drivers.iree.runtime import Array
+
 __all__ = ["Samples"]
 
 _WORD = 8
@@ -25,7 +27,7 @@ class Samples:
     values through ``.data`` is not seen.
     """
 
-    def __init__(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+    def __init__(self, arrays: Sequence[Array]) -> None:
         self._arrays = [a for a in arrays if a.nbytes]
         words: list[int] = []
         single: list[int] = []

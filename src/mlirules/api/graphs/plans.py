@@ -122,7 +122,7 @@ def _result(node: Node, index: int) -> Result:
     return Result("program", index, dtype=dtype, dims=_dims(value))
 
 
-def _dims(value: Any) -> tuple[int, ...] | None:
+def _dims(value: object) -> tuple[int, ...] | None:
     """The dims of a dense tensor as they lie in memory, the slowest first; None: as they come."""
     if not isinstance(value, torch.Tensor) or value.dim() < 2 or value.layout is not torch.strided:
         return None
@@ -212,7 +212,7 @@ class _Named:
         return self.name
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f"{value.dtype} {_sizes(value.shape)} {_sizes(value.stride())}"
     if isinstance(value, torch.SymInt):
@@ -220,19 +220,20 @@ def _described(value: Any) -> str:
     return type(value).__name__
 
 
-def _sizes(values: Sequence[Any]) -> str:
+def _sizes(values: Sequence[object]) -> str:
     return ",".join(_range(v) if isinstance(v, torch.SymInt) else str(v) for v in values)
 
 
 def _range(size: torch.SymInt) -> str:
     """A size's expression with what is known of its symbols, and its order of magnitude now."""
     expression = size.node.expr
-    bounds = size.node.shape_env.var_to_range
+    environment = size.node.shape_env
+    bounds = {} if environment is None else environment.var_to_range
     known = [f"{s}:{bounds[s]}" for s in sorted(expression.free_symbols, key=str) if s in bounds]
     return f"{expression}[{';'.join(known)}]"
 
 
-def _attribute(module: Any, path: str) -> Any:
+def _attribute(module: object, path: str) -> Any:
     for part in path.split("."):
         module = getattr(module, part)
     return module

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -13,7 +13,8 @@ import torch
 from mlirules.api.graphs.changes import Samples
 from mlirules.api.graphs.plans import Binary, Result
 from mlirules.drivers.apply.session import Bounded
-from mlirules.drivers.iree.calls import ALIGNMENT, HOST, Loaded
+from mlirules.drivers.iree.calls import ALIGNMENT, HOST, Loaded, Value
+from mlirules.drivers.iree.runtime import Array
 from mlirules.language.faults import MlirulesError
 
 __all__ = ["GraphProgram", "array_of", "bits_of", "given", "tensor_of"]
@@ -42,9 +43,9 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
     return plain.reshape(-1).view(torch.uint8)
 
 
-def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+def array_of(tensor: torch.Tensor) -> Array:
     """:func:`bits_of` as a numpy array over the same memory."""
-    array: np.ndarray[Any, Any] = bits_of(tensor).numpy()
+    array: Array = bits_of(tensor).numpy()
     return array
 
 
@@ -56,7 +57,7 @@ class _Bound:
     """A program loaded with weights, and how these were then."""
 
     def __init__(
-        self, loaded: Loaded, weights: Sequence[torch.Tensor], arrays: Sequence[Any]
+        self, loaded: Loaded, weights: Sequence[torch.Tensor], arrays: Sequence[Array]
     ) -> None:
         self.loaded = loaded
         self._versions = [weight._version for weight in weights]
@@ -88,7 +89,7 @@ class GraphProgram:
         self._lock = threading.Lock()
         #: How often the program was loaded: with weights that are new or have changed.
         self.loads = 0
-        self._like: list[tuple[Any, Any]] = []
+        self._like: list[tuple[torch.dtype, torch.Size]] = []
         self._positions = self.plan.arguments
         self._giving = [(result, _giver(result)) for result in self.plan.results]
         self._empty = self.plan.empty
@@ -98,7 +99,7 @@ class GraphProgram:
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         """The graph's results. Raises RunError."""
-        made: Sequence[Any] = ()
+        made: Sequence[object] = ()
         loaded = self._alone
         own: list[torch.Tensor] = []
         if not self._empty:
@@ -124,7 +125,7 @@ class GraphProgram:
                         own.append(tensor)
                 values.append(value)
             made = loaded(values)
-        out: list[Any] = []
+        out: list[object] = []
         seen: list[int] = []
         for result, give in self._giving:
             if result.kind == "program":
@@ -158,7 +159,7 @@ class GraphProgram:
         return bound.loaded
 
 
-def given(loaded: Loaded, tensor: torch.Tensor) -> tuple[Any, torch.Tensor]:
+def given(loaded: Loaded, tensor: torch.Tensor) -> tuple[Value, torch.Tensor]:
     """A tensor as a value, where it lies if that can be, and the tensor that is."""
     dtype = tensor.dtype
     if dtype in _COMPLEX:
@@ -176,18 +177,18 @@ def given(loaded: Loaded, tensor: torch.Tensor) -> tuple[Any, torch.Tensor]:
     return loaded.reinterpreted(value, eight), tensor
 
 
-def _numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+def _numpy(tensor: torch.Tensor) -> Array:
     plain = tensor.detach()
     name = str(plain.dtype).removeprefix("torch.")
     if name == "bfloat16":
         return plain.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     if name in _EIGHT_BITS:
         return plain.view(torch.uint8).numpy().view(_EIGHT_BITS[name])
-    array: np.ndarray[Any, Any] = plain.numpy()
+    array: Array = plain.numpy()
     return array
 
 
-def _giver(result: Result) -> Any:
+def _giver(result: Result) -> Callable[..., object]:
     """What makes the caller's tensor of a program's result; numbers stay as they are."""
     if result.kind != "program" or not result.dtype:
         return lambda _loaded, value, _own, _seen: value
@@ -224,7 +225,7 @@ def _giver(result: Result) -> Any:
     return give
 
 
-def tensor_of(loaded: Loaded, value: Any) -> torch.Tensor:
+def tensor_of(loaded: Loaded, value: Value) -> torch.Tensor:
     """A result as a tensor of the type that the runtime says, where it lies if that can be."""
     if loaded.shares_memory:
         name = loaded.dtype(value).name
@@ -234,7 +235,7 @@ def tensor_of(loaded: Loaded, value: Any) -> torch.Tensor:
     return _tensor(loaded.array(value))
 
 
-def _tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+def _tensor(array: Array) -> torch.Tensor:
     name = array.dtype.name
     if name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)

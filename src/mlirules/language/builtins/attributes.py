@@ -18,7 +18,7 @@ table = Table()
     "The attribute array<i64: 1, 0>: a list of one element type.",
     "array(si64, [1, 0])",
 )
-def _array(t: Any, items: Any) -> Attribute:
+def _array(t: object, items: object) -> Attribute:
     element, listed = dtype(t), sequence(items, "the array")
     shown = ", ".join(_spelt(element, item) for item in listed)
     return Attribute(f"array<{element.mlir}: {shown}>" if shown else f"array<{element.mlir}>")
@@ -31,7 +31,7 @@ def _array(t: Any, items: Any) -> Attribute:
     "The attribute dense<[[0, 1]]> : tensor<1x2xi64>, of nested lists.",
     "dense(si64, [[0, 1]])",
 )
-def _dense(t: Any, items: Any) -> Attribute:
+def _dense(t: object, items: object) -> Attribute:
     element = dtype(t)
     shape: list[int] = []
     level = items
@@ -47,7 +47,7 @@ def _dense(t: Any, items: Any) -> Attribute:
 @table.function(
     "number", 2, 2, "The attribute 3 : i32: a number of an element type.", "number(si32, 3)"
 )
-def _number(t: Any, value: Any) -> Attribute:
+def _number(t: object, value: object) -> Attribute:
     element = dtype(t)
     return Attribute(f"{_spelt(element, value)} : {element.mlir}")
 
@@ -55,7 +55,7 @@ def _number(t: Any, value: Any) -> Attribute:
 @table.function(
     "mlir", 1, 1, "An attribute as MLIR spells it.", 'mlir("#stablehlo<comparison_direction EQ>")'
 )
-def _mlir(text: Any) -> Attribute:
+def _mlir(text: object) -> Attribute:
     if not isinstance(text, str):
         raise Refused(f"mlir takes a text, not {describe(text)}")
     return Attribute(text)
@@ -68,7 +68,7 @@ def _mlir(text: Any) -> Attribute:
     "The elements of a small constant tensor of integers, as nested lists.",
     "elements(padding)",
 )
-def _elements(value: Any) -> Any:
+def _elements(value: object) -> Any:
     if isinstance(value, list):
         return value
     if isinstance(value, Opaque) and value.items is not None:
@@ -76,7 +76,7 @@ def _elements(value: Any) -> Any:
     raise Refused(f"{describe(value)} has no elements that are known now")
 
 
-def _spelt(element: DType, value: Any) -> str:
+def _spelt(element: DType, value: object) -> str:
     if element.is_bool:
         if not isinstance(value, bool):
             raise Refused(f"{describe(value)} is no truth value")
@@ -86,7 +86,7 @@ def _spelt(element: DType, value: Any) -> str:
     return str(integer(value, "the item"))
 
 
-def _nested(element: DType, items: Any, shape: list[int]) -> str:
+def _nested(element: DType, items: object, shape: list[int]) -> str:
     if not shape:
         return _spelt(element, items)
     if not isinstance(items, list) or len(items) != shape[0]:

@@ -14,7 +14,7 @@ table = Table()
 
 
 @table.function("ceildiv", 2, 2, "Division rounded up.", "ceildiv(N, 16)")
-def ceildiv(a: Any, b: Any) -> Any:
+def ceildiv(a: object, b: object) -> Any:
     """``a // b``, rounded up."""
     if isinstance(a, Dyn) or isinstance(b, Dyn):
         return arith("//", arith("+", a, arith("-", b, 1)), b)
@@ -24,23 +24,23 @@ def ceildiv(a: Any, b: Any) -> Any:
 
 
 @table.function("abs", 1, 1, "The absolute value of a number.", "abs(n)")
-def _abs(a: Any) -> Any:
+def _abs(a: object) -> Any:
     return abs(number(a))
 
 
 @table.function("max", 1, 16, "The largest of numbers (or of a list).", "max(a, 0)")
-def largest(*args: Any) -> Any:
+def largest(*args: object) -> Any:
     """The largest of numbers, or of a list."""
     return extremum("max", args)
 
 
 @table.function("min", 1, 16, "The smallest of numbers (or of a list).", "min(a, n)")
-def smallest(*args: Any) -> Any:
+def smallest(*args: object) -> Any:
     """The smallest of numbers, or of a list."""
     return extremum("min", args)
 
 
-def extremum(name: str, args: Sequence[Any]) -> Any:
+def extremum(name: str, args: Sequence[object]) -> Any:
     """The ``max`` or ``min`` of numbers and dims; run-time ones give a :class:`Dyn`."""
     flat = sequence(args[0]) if len(args) == 1 and isinstance(args[0], (list, tuple)) else [*args]
     if not flat:
@@ -55,7 +55,7 @@ def extremum(name: str, args: Sequence[Any]) -> Any:
 
 
 @table.function("sqrt", 1, 1, "The square root of a number.", "sqrt(D)")
-def _sqrt(a: Any) -> float:
+def _sqrt(a: object) -> float:
     value = number(a)
     if value < 0:
         raise Refused("square root of a negative number")
@@ -63,12 +63,12 @@ def _sqrt(a: Any) -> float:
 
 
 @table.function("len", 1, 1, "The length of a list.", "len(sizes) == 2")
-def _len(items: Any) -> int:
+def _len(items: object) -> int:
     return len(sequence(items))
 
 
 @table.function("product", 1, 1, "The product of a list of numbers.", "product(kernel)")
-def product(items: Any) -> Any:
+def product(items: object) -> Any:
     """The product of a list of numbers."""
     out: Any = 1
     for v in sequence(items):
@@ -77,7 +77,7 @@ def product(items: Any) -> Any:
 
 
 @table.function("sum", 1, 1, "The sum of a list of numbers.", "sum(sizes)")
-def _sum(items: Any) -> Any:
+def _sum(items: object) -> Any:
     out: Any = 0
     for v in sequence(items):
         out = arith("+", out, v)
@@ -87,7 +87,7 @@ def _sum(items: Any) -> Any:
 @table.function(
     "range", 1, 2, "The numbers from 0 (or a) up to, not including, n.", "range(rank(x))"
 )
-def _range(a: Any, b: Any = None) -> list[int]:
+def _range(a: object, b: object = None) -> list[int]:
     low, high = (0, integer(a)) if b is None else (integer(a), integer(b))
     if high - low > MAX_LIST:
         raise Refused(f"a range of more than {MAX_LIST}")
@@ -95,7 +95,7 @@ def _range(a: Any, b: Any = None) -> list[int]:
 
 
 @table.function("repeat", 2, 2, "A list that holds a value n times.", "repeat(0, rank(x))")
-def _repeat(value: Any, count: Any) -> list[Any]:
+def _repeat(value: object, count: object) -> list[Any]:
     n = integer(count)
     if n > MAX_LIST:
         raise Refused(f"a list of more than {MAX_LIST}")
@@ -109,7 +109,7 @@ def _repeat(value: Any, count: Any) -> list[Any]:
     "A list stretched to n: a single value is repeated.",
     "expanded(stride, 2)",
 )
-def _expanded(items: Any, count: Any) -> list[Any]:
+def _expanded(items: object, count: object) -> list[Any]:
     values = sequence(items) if isinstance(items, (list, tuple)) else [items]
     n = integer(count)
     if len(values) == 1:
@@ -120,7 +120,7 @@ def _expanded(items: Any, count: Any) -> list[Any]:
 
 
 @table.function("positions", 2, 2, "Where a value stands in a list.", "positions(shape(x), 1)")
-def _positions(items: Any, value: Any) -> list[int]:
+def _positions(items: object, value: object) -> list[int]:
     return [i for i, v in enumerate(sequence(items)) if not isinstance(v, Dyn) and equal(v, value)]
 
 
@@ -131,35 +131,35 @@ def _positions(items: Any, value: Any) -> list[int]:
     "The first n of a list (negative n: all but the last -n).",
     "take(dims, 2)",
 )
-def _take(items: Any, count: Any) -> list[Any]:
+def _take(items: object, count: object) -> list[Any]:
     return sequence(items)[: integer(count)]
 
 
 @table.function("last", 2, 2, "The last n of a list.", "last(shape(x), 2)")
-def _last(items: Any, count: Any) -> list[Any]:
+def _last(items: object, count: object) -> list[Any]:
     n = integer(count)
     return sequence(items)[len(sequence(items)) - n :] if n > 0 else []
 
 
 @table.function("skip", 2, 2, "A list without its first n.", "skip(dims, 2)")
-def _skip(items: Any, count: Any) -> list[Any]:
+def _skip(items: object, count: object) -> list[Any]:
     return sequence(items)[integer(count) :]
 
 
 @table.function(
     "slice", 3, 3, "Items a up to, not including, b of a list.", "slice(shape(x), 1, 3)"
 )
-def _slice(items: Any, a: Any, b: Any) -> list[Any]:
+def _slice(items: object, a: object, b: object) -> list[Any]:
     return sequence(items)[integer(a) : integer(b)]
 
 
 @table.function("reversed", 1, 1, "A list back to front.", "reversed(pads)")
-def _reversed(items: Any) -> list[Any]:
+def _reversed(items: object) -> list[Any]:
     return sequence(items)[::-1]
 
 
 @table.function("every", 3, 3, "Items a, a+n, a+2n ... of a list.", "every(pads, 0, 2)")
-def _every(items: Any, first: Any, step: Any) -> list[Any]:
+def _every(items: object, first: object, step: object) -> list[Any]:
     if integer(step) < 1:
         raise Refused("the step must be positive")
     return sequence(items)[integer(first) :: integer(step)]
@@ -168,7 +168,7 @@ def _every(items: Any, first: Any, step: Any) -> list[Any]:
 @table.function(
     "interleave", 2, 2, "The items of two lists in turn.", "interleave(shape(x), steps)"
 )
-def _interleave(a: Any, b: Any) -> list[Any]:
+def _interleave(a: object, b: object) -> list[Any]:
     first, second = sequence(a), sequence(b)
     if len(first) != len(second):
         raise Refused(f"lists of {len(first)} and {len(second)} items")
@@ -176,7 +176,7 @@ def _interleave(a: Any, b: Any) -> list[Any]:
 
 
 @table.function("inverse", 1, 1, "The inverse of a permutation.", "inverse(dims)")
-def _inverse(items: Any) -> list[int]:
+def _inverse(items: object) -> list[int]:
     perm = [integer(v) for v in sequence(items)]
     if sorted(perm) != list(range(len(perm))):
         raise Refused(f"{perm} is not a permutation")
@@ -184,7 +184,7 @@ def _inverse(items: Any) -> list[int]:
 
 
 @table.function("distinct", 1, 1, "No two items of a list are equal.", "distinct(dims)")
-def distinct(items: Any) -> bool:
+def distinct(items: object) -> bool:
     """Whether no two items are equal."""
     values = sequence(items)
     return all(values[i] not in values[:i] for i in range(len(values)))
@@ -193,25 +193,25 @@ def distinct(items: Any) -> bool:
 @table.function(
     "is_permutation", 1, 1, "The list holds 0 .. n-1 once each.", "is_permutation(dims)"
 )
-def _is_permutation(items: Any) -> bool:
+def _is_permutation(items: object) -> bool:
     return sorted(integer(v) for v in sequence(items)) == list(range(len(sequence(items))))
 
 
 @table.function(
     "all_equal", 2, 2, "Every item of a list equals the value.", "all_equal(dilation, 1)"
 )
-def _all_equal(items: Any, value: Any) -> bool:
+def _all_equal(items: object, value: object) -> bool:
     return all(equal(v, value) for v in sequence(items))
 
 
 @table.function(
     "at_least", 2, 2, "Every item of a list is at least the value.", "at_least(pads, 0)"
 )
-def _at_least(items: Any, value: Any) -> bool:
+def _at_least(items: object, value: object) -> bool:
     return all(number(v) >= number(value) for v in sequence(items))
 
 
-def _axes(items: list[Any], where: Any, what: str = "the axis") -> list[int]:
+def _axes(items: list[object], where: object, what: str = "the axis") -> list[int]:
     values = where if isinstance(where, (list, tuple)) else [where]
     out = []
     for v in values:
@@ -223,7 +223,7 @@ def _axes(items: list[Any], where: Any, what: str = "the axis") -> list[int]:
     return out
 
 
-def item_at(items: Any, where: Any, what: str = "the index") -> Any:
+def item_at(items: object, where: object, what: str = "the index") -> Any:
     """The item at a place of a list; a negative place counts from the end."""
     values = sequence(items)
     if not values and isinstance(where, int):
@@ -247,7 +247,7 @@ def replaced(items: Any, where: Any, value: Any) -> list[Any]:
 
 
 @table.function("insert", 3, 3, "A list with an item put in before an axis.", "x[insert(I, d, k)]")
-def _insert(items: Any, where: Any, value: Any) -> list[Any]:
+def _insert(items: object, where: object, value: object) -> list[Any]:
     out = sequence(items)
     a = integer(where, "the axis")
     if a < 0:
@@ -258,7 +258,7 @@ def _insert(items: Any, where: Any, value: Any) -> list[Any]:
 
 
 @table.function("drop", 2, 2, "A list without the items at some axes.", "y[drop(I, dims)]")
-def without(items: Any, where: Any) -> list[Any]:
+def without(items: object, where: object) -> list[Any]:
     """A list without the items at some places."""
     values = sequence(items)
     gone = set(_axes(values, where))
@@ -272,7 +272,7 @@ def without(items: Any, where: Any) -> list[Any]:
     "The inverse of drop: a value put in to stand at some axes.",
     "reshape(x, restore(shape(x), dims, 1))",
 )
-def _restore(items: Any, where: Any, value: Any) -> list[Any]:
+def _restore(items: object, where: object, value: object) -> list[Any]:
     values = sequence(items)
     places = where if isinstance(where, (list, tuple)) else [where]
     at = set(_axes([*values, *places], places))
@@ -283,13 +283,13 @@ def _restore(items: Any, where: Any, value: Any) -> list[Any]:
 
 
 @table.function("permute", 2, 2, "Item p[i] of a list at place i.", "y[permute(I, dims)]")
-def _permute(items: Any, perm: Any) -> list[Any]:
+def _permute(items: object, perm: object) -> list[Any]:
     values = sequence(items)
     return [values[i] for i in _axes(values, perm)]
 
 
 @table.function("swap", 3, 3, "A list with two items exchanged.", "y[swap(I, 0, 1)]")
-def _swap(items: Any, a: Any, b: Any) -> list[Any]:
+def _swap(items: object, a: object, b: object) -> list[Any]:
     out = sequence(items)
     i, j = _axes(out, [a, b])
     out[i], out[j] = out[j], out[i]
@@ -297,8 +297,8 @@ def _swap(items: Any, a: Any, b: Any) -> list[Any]:
 
 
 @table.function("concat", 1, 8, "Lists joined end to end.", "concat(shape(x), [1])")
-def _concat(*lists: Any) -> list[Any]:
-    out: list[Any] = []
+def _concat(*lists: object) -> list[Any]:
+    out: list[object] = []
     for items in lists:
         out.extend(sequence(items))
     return out

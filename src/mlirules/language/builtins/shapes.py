@@ -33,29 +33,29 @@ table = Table()
 
 
 @table.function("rank", 1, 1, "The number of dims of a tensor.", "rank(x) == 3")
-def _rank(x: Any) -> int:
+def _rank(x: object) -> int:
     return tensor(x).rank
 
 
 @table.function("shape", 1, 1, "The dims of a tensor, as a list.", "shape(x)")
-def _shape(x: Any) -> list[Any]:
+def _shape(x: object) -> list[Any]:
     return list(tensor(x).dims or ())
 
 
 @table.function(
     "dim", 2, 2, "One dim of a tensor; a negative axis counts from the end.", "dim(x, -1)"
 )
-def _dim(x: Any, axis: Any) -> Any:
+def _dim(x: object, axis: object) -> Any:
     return item_at(list(tensor(x).dims or ()), axis, "the axis")
 
 
 @table.function("numel", 1, 1, "The number of elements of a tensor.", "numel(x)")
-def _numel(x: Any) -> Any:
+def _numel(x: object) -> Any:
     return product(list(tensor(x).dims or ()))
 
 
 @table.function("static", 1, 1, "All dims are known at compile time.", "static(x)")
-def _static(x: Any) -> bool:
+def _static(x: object) -> bool:
     if isinstance(x, Tensor):
         return x.dims is not None and all(isinstance(d, int) for d in x.dims)
     if isinstance(x, (list, tuple)):
@@ -64,43 +64,43 @@ def _static(x: Any) -> bool:
 
 
 @table.function("ranked", 1, 1, "The rank and element type of a tensor are known.", "ranked(x)")
-def _ranked(x: Any) -> bool:
+def _ranked(x: object) -> bool:
     return isinstance(x, Tensor) and x.dims is not None and x.dtype is not None
 
 
 @table.function(
     "constant", 1, 1, "A scalar (or a list of them) known at compile time.", "constant(dim)"
 )
-def _constant(x: Any) -> bool:
+def _constant(x: object) -> bool:
     if isinstance(x, (list, tuple)):
         return all(_constant(v) for v in x)
     return not isinstance(x, (Dyn, Scalar, Tensor, Opaque))
 
 
 @table.function("present", 1, 1, "An optional operand is there (is not none).", "present(bias)")
-def _present(x: Any) -> bool:
+def _present(x: object) -> bool:
     return x is not None
 
 
 @table.function("is_tensor", 1, 1, "The value is a tensor.", "is_tensor(x)")
-def _is_tensor(x: Any) -> bool:
+def _is_tensor(x: object) -> bool:
     return isinstance(x, Tensor)
 
 
 @table.function("one_use", 1, 1, "The value has exactly one use.", "one_use(x)", structural=True)
-def _one_use(_x: Any) -> bool:
+def _one_use(_x: object) -> bool:
     raise Refused("one_use needs the IR around the match")
 
 
 @table.function(
     "inside", 1, 1, "Only ops of the match use the value.", "inside(scores)", structural=True
 )
-def _inside(_x: Any) -> bool:
+def _inside(_x: object) -> bool:
     raise Refused("inside needs the IR around the match")
 
 
 @table.function("unused", 1, 1, "Nothing uses the value.", "unused(indices)", structural=True)
-def _unused(_x: Any) -> bool:
+def _unused(_x: object) -> bool:
     raise Refused("unused needs the IR around the match")
 
 
@@ -111,7 +111,7 @@ def _unused(_x: Any) -> bool:
     "The shapes broadcast together as in PyTorch, as far as known.",
     "broadcasts(x, y)",
 )
-def _broadcasts(*tensors: Any) -> bool:
+def _broadcasts(*tensors: object) -> bool:
     shapes = [list(reversed(tensor(t).dims or ())) for t in tensors]
     for i in range(max(len(s) for s in shapes)):
         sizes = {s[i] for s in shapes if i < len(s) and isinstance(s[i], int) and s[i] != 1}
@@ -121,7 +121,7 @@ def _broadcasts(*tensors: Any) -> bool:
 
 
 @table.function("divisible", 2, 2, "The first is a multiple of the second.", "divisible(K, 16)")
-def _divisible(a: Any, b: Any) -> bool:
+def _divisible(a: object, b: object) -> bool:
     divisor = integer(b, "the divisor")
     if divisor == 0:
         raise Refused("division by zero")
@@ -129,7 +129,7 @@ def _divisible(a: Any, b: Any) -> bool:
 
 
 @table.function("axis", 2, 2, "An axis (or a list of them) counted from the front.", "axis(dim, x)")
-def _axis(d: Any, x: Any) -> Any:
+def _axis(d: object, x: object) -> Any:
     if isinstance(d, (list, tuple)):
         return [_axis(v, x) for v in d]
     rank = (
@@ -151,7 +151,7 @@ def _axis(d: Any, x: Any) -> Any:
     "The axes that a reduction runs over, counted from the front: all when none are named.",
     "axes(dims, x)",
 )
-def _axes_of(dims: Any, x: Any) -> list[int]:
+def _axes_of(dims: object, x: object) -> list[int]:
     rank = tensor(x).rank
     named = [dims] if isinstance(dims, int) else [] if dims is None else sequence(dims)
     found = [integer(_axis(d, rank)) for d in named]
@@ -170,7 +170,12 @@ def _axes_of(dims: Any, x: Any) -> list[int]:
     "pooled(S, kernel, stride, padding, dilation, false)",
 )
 def _pooled(
-    sizes: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any
+    sizes: object,
+    kernel: object,
+    stride: object,
+    padding: object,
+    dilation: object,
+    ceil_mode: object,
 ) -> list[Any]:
     lists = [sequence(v) for v in (sizes, kernel, stride, padding, dilation)]
     if len({len(items) for items in lists}) > 1:
@@ -196,7 +201,7 @@ def _pooled(
     "A slice's bound as PyTorch reads it: counted from the end when negative, then put in 0..n.",
     "bound(start, dim(x, d))",
 )
-def _bound(value: Any, size: Any) -> Any:
+def _bound(value: object, size: object) -> Any:
     if isinstance(value, Dyn):
         # 1 where the value is negative, else 0: run-time dims know no condition.
         negative = largest(smallest(arith("-", 0, value), 1), 0)
@@ -217,7 +222,7 @@ def _bound(value: Any, size: Any) -> Any:
     "The shape that x is stretched to by sizes, in which -1 keeps x's dim.",
     "expanded_shape(x, sizes)",
 )
-def _expanded_shape(x: Any, sizes: Any) -> list[Any]:
+def _expanded_shape(x: object, sizes: object) -> list[Any]:
     dims, wanted = list(tensor(x).dims or ()), sequence(sizes)
     if len(wanted) < len(dims):
         raise Refused(f"{len(wanted)} sizes for a tensor of rank {len(dims)}")
@@ -234,7 +239,7 @@ def _expanded_shape(x: Any, sizes: Any) -> list[Any]:
     "The indices of a reduction's result: axes dropped, or 0 there when they are kept.",
     "y[reduced(I, dims, keepdim)] += x[I...]",
 )
-def _reduced(items: Any, where: Any, keep: Any) -> list[Any]:
+def _reduced(items: object, where: object, keep: object) -> list[Any]:
     return replaced(items, where, 0) if truth(keep) else without(items, where)
 
 
@@ -245,7 +250,7 @@ def _reduced(items: Any, where: Any, keep: Any) -> list[Any]:
     "The indices of a tensor that is broadcast: the last of a list, 0 where its dim is 1.",
     "v[aligned(I, v)]",
 )
-def aligned(items: Any, x: Any) -> list[Any]:
+def aligned(items: object, x: object) -> list[Any]:
     """The last items of a list, one for each dim of ``x``, with 0 for dims of size 1."""
     source = getattr(x, "tensor", x)
     values, dims = sequence(items), list(tensor(source).dims or ())
@@ -256,7 +261,7 @@ def aligned(items: Any, x: Any) -> list[Any]:
     ]
 
 
-def advanced(indices: Sequence[Any], rank: int) -> tuple[int, int]:
+def advanced(indices: Sequence[object], rank: int) -> tuple[int, int]:
     """Where the dims of the index tensors stand in the result of x[indices], and how many.
 
     They replace the indexed dims when those are neighbours, and come first otherwise.
@@ -276,10 +281,10 @@ def advanced(indices: Sequence[Any], rank: int) -> tuple[int, int]:
 @table.function(
     "indexed_shape", 2, 2, "The shape of PyTorch's x[indices].", "indexed_shape(indices, x)"
 )
-def _indexed_shape(indices: Any, x: Any) -> list[Any]:
+def _indexed_shape(indices: object, x: object) -> list[Any]:
     items, dims = sequence(indices), list(tensor(x).dims or ())
     at, rank = advanced(items, len(dims))
-    own: list[Any] = [1] * rank
+    own: list[object] = [1] * rank
     for v in items:
         if v is not None:
             for i, d in enumerate(reversed(list(tensor(v).dims or ()))):

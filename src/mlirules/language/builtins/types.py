@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mlirules.language.builtins.registry import Table
 from mlirules.language.operands import Refused, dtype, integer, tensor
 from mlirules.language.values import DType, Dyn, Scalar, Tensor, dtype_of_code
@@ -12,14 +10,14 @@ table = Table()
 
 
 @table.function("dtype", 1, 1, "The element type of a tensor.", "dtype(x) == f32")
-def _dtype(x: Any) -> DType:
+def _dtype(x: object) -> DType:
     return dtype(x)
 
 
 @table.function(
     "dtype_of", 1, 1, "The element type that PyTorch numbers n (6 is f32).", "dtype_of(6)"
 )
-def _dtype_of(code: Any) -> DType:
+def _dtype_of(code: object) -> DType:
     found = dtype_of_code(integer(code, "the dtype"))
     if found is None:
         raise Refused(f"dtype {code} is not known")
@@ -29,7 +27,7 @@ def _dtype_of(code: Any) -> DType:
 @table.function(
     "is_float", 1, 1, "A floating-point element type (or a tensor of one).", "is_float(T)"
 )
-def _is_float(t: Any) -> bool:
+def _is_float(t: object) -> bool:
     if isinstance(t, (int, float)):
         return isinstance(t, float)
     if isinstance(t, Scalar):
@@ -40,7 +38,7 @@ def _is_float(t: Any) -> bool:
 
 
 @table.function("is_int", 1, 1, "An integer element type; bool is not one.", "is_int(T)")
-def _is_int(t: Any) -> bool:
+def _is_int(t: object) -> bool:
     if isinstance(t, (int, float)):
         return isinstance(t, int) and not isinstance(t, bool)
     if isinstance(t, Dyn):
@@ -51,7 +49,7 @@ def _is_int(t: Any) -> bool:
 
 
 @table.function("is_bool", 1, 1, "The element type i1.", "is_bool(T)")
-def _is_bool(t: Any) -> bool:
+def _is_bool(t: object) -> bool:
     if isinstance(t, (bool, int, float, Dyn)):
         return isinstance(t, bool)
     if isinstance(t, Scalar):
@@ -62,17 +60,17 @@ def _is_bool(t: Any) -> bool:
 @table.function(
     "is_unsigned", 1, 1, "An unsigned integer element type (bool counts).", "is_unsigned(T)"
 )
-def _is_unsigned(t: Any) -> bool:
+def _is_unsigned(t: object) -> bool:
     return dtype(t).is_unsigned
 
 
 @table.function("is_complex", 1, 1, "A complex element type.", "not is_complex(T)")
-def _is_complex(t: Any) -> bool:
+def _is_complex(t: object) -> bool:
     return dtype(t).is_complex
 
 
 @table.function("bitwidth", 1, 1, "The width of an element type in bits.", "bitwidth(T) >= 32")
-def _bitwidth(t: Any) -> int:
+def _bitwidth(t: object) -> int:
     return dtype(t).width
 
 
@@ -83,26 +81,26 @@ def _bitwidth(t: Any) -> int:
     "Minus infinity, or the smallest integer, of an element type.",
     "lowest(T)",
 )
-def _lowest(t: Any) -> int | float:
+def _lowest(t: object) -> int | float:
     return dtype(t).lowest
 
 
 @table.function(
     "highest", 1, 1, "Infinity, or the largest integer, of an element type.", "highest(T)"
 )
-def _highest(t: Any) -> int | float:
+def _highest(t: object) -> int | float:
     return dtype(t).highest
 
 
 @table.function("part", 1, 1, "The float type of a complex type's parts.", "part(T)")
-def _part(t: Any) -> DType:
+def _part(t: object) -> DType:
     return DType(f"f{dtype(t).width // 2}")
 
 
 @table.function(
     "opmath", 1, 1, "The type PyTorch computes T in: f32 for f16 and bf16.", "opmath(T)"
 )
-def _opmath(t: Any) -> DType:
+def _opmath(t: object) -> DType:
     found = dtype(t)
     return DType("f32") if found.is_float and found.width < 32 else found
 
@@ -147,7 +145,7 @@ def _promoted_category(high: DType | None, low: DType | None) -> DType | None:
     "The element type in which PyTorch combines tensors and numbers.",
     "promoted(x, other)",
 )
-def _promoted(*values: Any) -> DType:
+def _promoted(*values: object) -> DType:
     # Tensors with dims weigh more than rank-0 tensors, and those more than numbers.
     found: list[DType | None] = [None, None, None]
     for value in values:

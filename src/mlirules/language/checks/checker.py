@@ -26,7 +26,7 @@ MAX_SUGGESTIONS = 20  # in one file
 class Checker:
     """Reads lines of a rule and collects faults."""
 
-    def __init__(self, source: SourceFile, data: dict[str, Any], ops: OpOracle | None) -> None:
+    def __init__(self, source: SourceFile, data: dict[str, object], ops: OpOracle | None) -> None:
         self.source = source
         self.data = data
         self.ops = ops

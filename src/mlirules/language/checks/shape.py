@@ -62,7 +62,7 @@ def typed(data: object) -> tuple[RuleDoc | None, list[Any]]:
         return None, list(error.errors(include_url=False))[:MAX_FAULTS]
 
 
-def mended(data: dict[str, Any], errors: list[Any]) -> RuleDoc | None:
+def mended(data: dict[str, object], errors: list[object]) -> RuleDoc | None:
     """The rule without the keys that the model refused, or None when too little is left."""
     data = copy.deepcopy(data)
     for error in errors:
@@ -116,7 +116,7 @@ def _model_at(loc: Path_) -> Any:
     return RuleDoc
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     match value:
         case None:
             return "nothing"

@@ -36,7 +36,7 @@ compiler's, and what is not in it is refused before the compiler, which would ig
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
 
@@ -555,6 +555,6 @@ def mma_name(kind: str | MmaKind) -> str:
     return kind if isinstance(kind, str) else kind.name
 
 
-def plain(doc: ConfigDoc) -> dict[str, Any]:
+def plain(doc: ConfigDoc) -> dict[str, object]:
     """A rule as plain data in the order of the model, without what is not set."""
     return doc.model_dump(mode="python", exclude_defaults=True)

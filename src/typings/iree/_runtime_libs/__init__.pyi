@@ -1,0 +1,1 @@
+"""The binaries of the runtime: asked for their path alone."""

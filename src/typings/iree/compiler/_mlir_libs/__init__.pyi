@@ -1,0 +1,1 @@
+"""The native modules of the bindings."""

@@ -1,0 +1,1 @@
+"""Importers: they need PyTorch."""
