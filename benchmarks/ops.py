@@ -24,7 +24,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -95,16 +95,16 @@ class Convolution:
         )
         return [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
 
-    def program(self, weights: list[Any]) -> str:
-        """With the filter and the bias as constants."""
+    def function(self, weights: list[Any], name: str = "main") -> str:
+        """With the filter and the bias as constants: see :func:`program`."""
         x = f"!torch.vtensor<[1,{self.channels},{self.size},{self.size}],f32>"
         w = f"!torch.vtensor<[{self.filters},{self._depth},{self.window},{self.window}],f32>"
         b = f"!torch.vtensor<[{self.filters}],f32>"
         y = f"!torch.vtensor<[1,{self.filters},{self.result},{self.result}],f32>"
         ints = "!torch.list<int>"
-        return f"""func.func @main(%x: {x}) -> {y} {{
-  %w = torch.vtensor.literal({_resource("w", weights[0])}) : {w}
-  %b = torch.vtensor.literal({_resource("b", weights[1])}) : {b}
+        return f"""func.func @{name}(%x: {x}) -> {y} {{
+  %w = torch.vtensor.literal({_resource(f"{name}_w", weights[0])}) : {w}
+  %b = torch.vtensor.literal({_resource(f"{name}_b", weights[1])}) : {b}
   %one = torch.constant.int 1
   %step = torch.constant.int {self.stride}
   %pad = torch.constant.int {self.window // 2}
@@ -119,7 +119,7 @@ class Convolution:
   %y = torch.aten.relu %c : {y} -> {y}
   return %y : {y}
 }}
-{_resources(w=weights[0], b=weights[1])}"""
+"""
 
     def torch(self, arrays: list[Any]) -> Callable[[], object]:
         """The same in PyTorch."""
@@ -166,19 +166,19 @@ class Product:
         shapes = ((self.rows, self.inner), (self.columns, self.inner), (self.columns,))
         return [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
 
-    def program(self, weights: list[Any]) -> str:
-        """With the matrix and the bias as constants."""
+    def function(self, weights: list[Any], name: str = "main") -> str:
+        """With the matrix and the bias as constants: see :func:`program`."""
         x = f"!torch.vtensor<[{self.rows},{self.inner}],f32>"
         w = f"!torch.vtensor<[{self.columns},{self.inner}],f32>"
         b = f"!torch.vtensor<[{self.columns}],f32>"
         y = f"!torch.vtensor<[{self.rows},{self.columns}],f32>"
-        return f"""func.func @main(%x: {x}) -> {y} {{
-  %w = torch.vtensor.literal({_resource("w", weights[0])}) : {w}
-  %b = torch.vtensor.literal({_resource("b", weights[1])}) : {b}
+        return f"""func.func @{name}(%x: {x}) -> {y} {{
+  %w = torch.vtensor.literal({_resource(f"{name}_w", weights[0])}) : {w}
+  %b = torch.vtensor.literal({_resource(f"{name}_b", weights[1])}) : {b}
   %y = torch.aten.linear %x, %w, %b : {x}, {w}, {b} -> {y}
   return %y : {y}
 }}
-{_resources(w=weights[0], b=weights[1])}"""
+"""
 
     def torch(self, arrays: list[Any]) -> Callable[[], object]:
         """The same in PyTorch."""
@@ -197,9 +197,15 @@ def _resource(name: str, array: Any) -> str:
     return f"dense_resource<{name}> : tensor<{'x'.join(map(str, array.shape))}xf32>"
 
 
-def _resources(**arrays: Any) -> str:
-    held = ", ".join(f'{k}: "0x04000000{a.tobytes().hex().upper()}"' for k, a in arrays.items())
-    return "{-# dialect_resources: { builtin: { " + held + " } } #-}\n"
+def program(ops: Mapping[str, tuple["Convolution | Product", list[Any]]]) -> str:
+    """A program with a function for each op, by its name; an op comes with its arrays."""
+    text = "".join(op.function(arrays[1:], name) for name, (op, arrays) in ops.items())
+    held = ", ".join(
+        f'{name}_{letter}: "0x04000000{array.tobytes().hex().upper()}"'
+        for name, (_, arrays) in ops.items()
+        for letter, array in zip("wb", arrays[1:], strict=True)
+    )
+    return text + "{-# dialect_resources: { builtin: { " + held + " } } #-}\n"
 
 
 OPS: tuple[Convolution | Product, ...] = (
@@ -279,6 +285,8 @@ def pipeline_with(base: Pipeline, rules: tuple[str, ...]) -> Pipeline:
 
 def packing(base: Pipeline) -> dict[str, Pipeline]:
     """The two forms of a product: factors packed into blocks, and read as they are."""
+    # The compiler's own, without the kernel for products.
+    base = replace(base, stages=[s for s in base.stages if s.name not in ("packing", "products")])
     left = [flag for flag in base.flags if flag not in base.large_products]
     free = replace(base, dispensable=[], copying_weights=[], padding_vectors=[], large_products=[])
     return {"packed": replace(base, large_products=[]), "unpacked": replace(free, flags=left)}
@@ -289,10 +297,11 @@ def fitting(op: Convolution | Product) -> list[str]:
     if isinstance(op, Product):
         return []
     if op.depthwise:
-        return ["kernel", "plain", "places" if op.stride == 1 else "channels-last"]
+        places = op.stride == 1 and op.window in (3, 5)
+        return ["kernel", "plain", "places" if places else "channels-last"]
     if op.window == 1:
         return ["kernel", "plain", "one-by-one"]
-    winograd = op.window == 3 and op.stride == 1 and min(op.channels, op.filters) >= 64
+    winograd = op.window == 3 and op.stride == 1 and min(op.channels, op.filters) >= 128
     return ["kernel", "plain", "im2col", *(["winograd"] if winograd else [])]
 
 
@@ -312,7 +321,7 @@ def drawn(count: int, seed: int) -> list[Convolution | Product]:
     halved some times, and any others.
     """
     pick = random.Random(seed)
-    made: list[Convolution | Product] = []
+    made: dict[Convolution | Product, None] = {}
 
     def channels(most: int) -> int:
         step = pick.choice((1, 8, 16))
@@ -335,8 +344,8 @@ def drawn(count: int, seed: int) -> list[Convolution | Product]:
                 rows = pick.choice((1, 1, 7, 32, 77, 128, 197, 256))
                 op = Product(rows, channels(11), channels(11))
         if op.flops < 1e9 and op.bytes < 6.4e7 and op not in made:
-            made.append(op)
-    return made
+            made[op] = None
+    return list(made)
 
 
 def regret(rows: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
@@ -355,19 +364,27 @@ def regret(rows: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
         )
 
 
-def race(contenders: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """The least processor time of a call of each, in turns."""
+def race(
+    contenders: Mapping[str, Callable[[], object]], seconds: float, hopeless: float = float("inf")
+) -> dict[str, float]:
+    """The least processor time of a call of each, in turns.
+
+    What takes more than ``hopeless`` times the fastest in the first calls is not called again.
+    """
     fastest: dict[str, float] = {}
     calls: dict[str, int] = {}
     for name, call in contenders.items():
         call()
         began = time.thread_time()
         call()
-        calls[name] = max(1, int(0.003 / max(time.thread_time() - began, 1e-6)))
-    rounds, end = 0, time.monotonic() + seconds * len(contenders)
+        fastest[name] = time.thread_time() - began
+        calls[name] = max(1, int(0.003 / max(fastest[name], 1e-6)))
+    most = hopeless * min(fastest.values())
+    left = {name: call for name, call in contenders.items() if fastest[name] <= most}
+    rounds, end = 0, time.monotonic() + seconds * len(left)
     while rounds < 5 or time.monotonic() < end:
         rounds += 1
-        for name, call in contenders.items():
+        for name, call in left.items():
             began = time.thread_time()
             for _ in range(calls[name]):
                 call()
@@ -393,7 +410,7 @@ def measure(
 ) -> dict[str, Any]:
     """All forms of an op: milliseconds, largest error, what was not compiled."""
     arrays = op.arrays()
-    text = op.program(arrays[1:])
+    text = program({"main": (op, arrays)})
     lines = {"default": base}
     if options.forms and isinstance(op, Product):
         lines |= packing(base)
@@ -419,9 +436,9 @@ def measure(
             if same[name] == "default":
                 chosen = [*chosen, name]
             continue
-        program = runtime.Program(binary, arrays[:1], DEVICE)
-        results[name] = program.results()[0]
-        contenders[name] = program
+        loaded = runtime.Program(binary, arrays[:1], DEVICE)
+        results[name] = loaded.results()[0]
+        contenders[name] = loaded
     if options.torch:
         call = op.torch(arrays)
         results["torch"] = np.asarray(call())

@@ -61,6 +61,12 @@ def lacking(architecture: str) -> list[str]:
 
 
 @functools.lru_cache(maxsize=64)
+def name(architecture: str) -> str:
+    """The compiler's own name for a CPU, as ``znver4``; ``architecture`` is empty for this one."""
+    return _described(architecture or "host")[0]
+
+
+@functools.lru_cache(maxsize=64)
 def vector_bytes(architecture: str) -> int:
     """The bytes of the vectors that a CPU multiplies and adds in one operation; 0 where it cannot.
 

@@ -13,11 +13,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
-import platform
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +28,9 @@ from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.places import Places, forget
 from mlirules.drivers.match.results import Around, Match, Refusal
+from mlirules.drivers.measure.machine import machine
+from mlirules.drivers.pipelines.choosing import Chooser
+from mlirules.drivers.pipelines.decisions import Decision
 from mlirules.language.faults import MlirulesError
 from mlirules.language.rule import Rule
 from mlirules.support import cache, files, package
@@ -67,53 +68,6 @@ class Settings:
     progress: Callable[[str], object] = lambda _what: None
 
 
-@dataclass
-class Decision:
-    """Whether a rule goes ahead at a place, and the numbers behind it."""
-
-    rule: str
-    applies: bool
-    #: ``roofline``, ``measured``, or ``none`` where neither could say anything.
-    model: str
-    target: str
-    location: str
-    op: str
-    #: Milliseconds of the piece without and with the rule.
-    before_ms: float | None = None
-    after_ms: float | None = None
-    ratio: float | None = None
-    #: Measured: quartiles of the ratio over the rounds, and their number.
-    ratio_low: float | None = None
-    ratio_high: float | None = None
-    rounds: int | None = None
-    #: Measured: the numbers came from an earlier run.
-    cached: bool = False
-    #: The model's totals: launches, flops and bytes before and after.
-    before: dict[str, Any] = field(default_factory=dict)
-    after: dict[str, Any] = field(default_factory=dict)
-    #: A hash of what was weighed.
-    key: str = ""
-    reason: str = ""
-
-    def as_json(self) -> str:
-        """The decision as one line of JSON, for a trace."""
-        found = {k: v for k, v in asdict(self).items() if v not in (None, {}, "")}
-        return json.dumps({"decision": found}, ensure_ascii=False)
-
-    def __str__(self) -> str:
-        what = "applied" if self.applies else "left alone"
-        if self.before_ms is None or self.after_ms is None:
-            return f"{self.rule} {what} at {self.location}: {self.reason}"
-        low, high = self.ratio_low, self.ratio_high
-        spread = "" if low is None else f", {low:.2f} to {high:.2f}"
-        kept = ", kept from an earlier run" if self.cached else ""
-        return (
-            f"{self.rule} {what} at {self.location}: {self.before_ms:.3g} ms without, "
-            f"{self.after_ms:.3g} ms with it ({self.ratio:.2f} times as fast{spread}; "
-            f"{self.model}{kept}); {self.reason}"
-        )
-
-
 class Judge:
     """Decides for one run of a stage. Called with a match, answers whether to go ahead."""
 
@@ -138,6 +92,7 @@ class Judge:
         self._verdicts: dict[tuple[str, str], Decision] = {}
         self._told: set[tuple[str, str, str]] = set()
         self._engines: dict[str, Engine] = {}
+        self._choose = Chooser(settings.target, settings.flags)
 
     def __call__(self, match: Match, around: Around) -> bool:
         """Whether to apply the rule: it pays, and no other one that matches here pays more."""
@@ -182,18 +137,30 @@ class Judge:
         seen = self._verdicts.get((match.rule.name, before))
         if seen is None:
             self.settings.progress(f"{match.rule.name} at {base.location}")
-            seen = self._decide(base, before, match.rule)
+            seen = self._decide(base, before, match)
             self._verdicts[match.rule.name, before] = seen
         return replace(seen, location=base.location)
 
-    def _decide(self, base: Decision, before: str, rule: Rule) -> Decision:
-        if rule.variants and not self.settings.measure:
-            return replace(base, reason="a kernel's work is not in the model: --measure times it")
+    def _decide(self, base: Decision, before: str, match: Match) -> Decision:
+        rule = match.rule
+        kept = self._kept(before, rule)
+        known = None if kept is None else _pair(kept)
+        if known is not None and known[0]:
+            # What was measured here goes before any model, also when nothing is to be measured.
+            timed = self._timed(replace(base, key=known[0]))
+            if timed is not None:
+                return timed
+        if not self.settings.measure:
+            learned = self._learned(base, match)
+            if learned is not None:
+                return learned
+            if rule.variants:
+                why = "a kernel's work is not in the model: --measure times it"
+                return replace(base, reason=why)
         # Most pipelines weigh nothing, and its parameters are slow to read.
         from mlirules.drivers.measure import roofline
 
-        kept = self._kept(before, rule)
-        if kept is not None and (known := _pair(kept)) is not None:
+        if known is not None:
             key, reason = known
             if reason:
                 return replace(base, reason=reason)
@@ -217,6 +184,26 @@ class Judge:
             # A piece that does not compile on its own says nothing about the whole.
             return replace(base, reason=f"cannot be weighed: {error.faults[0].message}")
 
+    def _learned(self, base: Decision, match: Match) -> Decision | None:
+        """The decision by what the learned model says of both forms; None: it says nothing."""
+        choice = self._choose(match)
+        if choice is None or "plain" not in choice.seconds:
+            return None
+        without = choice.seconds["plain"]
+        applies = without > (1 + self.settings.margin) * choice.own
+        return replace(
+            base,
+            applies=applies,
+            model="learned",
+            before_ms=1e3 * without,
+            after_ms=1e3 * choice.own,
+            ratio=without / choice.own,
+            before={"form": "plain"},
+            after={"form": choice.form},
+            source=str(choice.model),
+            reason=self._because(applies),
+        )
+
     def _rewritten(self, before: str, rule: Rule) -> str:
         """The piece with the rule applied once."""
         engine = self._engines.get(rule.name)
@@ -235,7 +222,7 @@ class Judge:
 
     def _kept(self, before: str, rule: Rule) -> Path | None:
         """Where it is kept what becomes of a piece: making that again takes longest of all."""
-        if not self.later or rule.variants:
+        if not self.later or not _is_whole(rule):
             return None
         settings = self.settings
         parts = [
@@ -256,10 +243,14 @@ class Judge:
     def _found(self, base: Decision) -> Decision | None:
         """The decision of a pair that was weighed before; None when it was not."""
         if self.settings.measure:
-            found = _read(cache.directory() / "cost" / f"{base.key}.json")
-            return None if found is None else self._measured(base, found, cached=True)
+            return None
         found = _read(self._modelled(base.key))
         return None if found is None else self._estimated(base, found, cached=True)
+
+    def _timed(self, base: Decision) -> Decision | None:
+        """The decision of a pair that was measured on this machine; None when it was not."""
+        found = _read(cache.directory() / "cost" / f"{base.key}.json")
+        return None if found is None else self._measured(base, found, cached=True)
 
     def _modelled(self, key: str) -> Path:
         """Where it is kept what the model says of a pair."""
@@ -392,6 +383,11 @@ class Judge:
         }
 
 
+def _is_whole(rule: Rule) -> bool:
+    """Whether the rule's file holds all of it: a kernel in C stands in another."""
+    return all(variant.doc.object is None for variant in rule.variants)
+
+
 def _with(decision: Decision) -> float:
     return decision.after_ms if decision.after_ms is not None else float("inf")
 
@@ -411,20 +407,6 @@ def _pair(path: Path) -> tuple[str, str] | None:
         return str(found.get("pair", "")), str(found.get("not", ""))
     except (OSError, ValueError, AttributeError):
         return None
-
-
-@functools.cache
-def machine() -> str:
-    """The machine's processor and number of cores: what was timed on another says nothing here."""
-    name = platform.processor()
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        text = ""
-    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
-    flags = re.search(r"^flags\s*:\s*(.*)$", text, re.MULTILINE)
-    features = hashlib.sha256((flags[1] if flags else "").encode()).hexdigest()[:8]
-    return f"{found[1] if found else name} {features} x{os.cpu_count()}"
 
 
 # ---------------------------------------------------------------- pieces of programs

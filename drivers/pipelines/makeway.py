@@ -8,8 +8,10 @@ from dataclasses import replace
 
 from mlirules.drivers.iree import compiler, weights
 from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
 from mlirules.drivers.match.values import type_info
+from mlirules.drivers.measure.forms import Product
 from mlirules.language.pipeline import Pipeline
 
 __all__ = ["SMALL", "for_products", "for_weights", "multiplied", "open_vectors"]
@@ -33,8 +35,14 @@ def for_weights(pipeline: Pipeline, module: ir.Module) -> tuple[Pipeline, list[s
     return _without(pipeline, pipeline.copying_weights, why)
 
 
-def for_products(pipeline: Pipeline, module: ir.Module) -> tuple[Pipeline, list[str]]:
-    """The pipeline as it suits the products of a lowered program, and what there is to say."""
+def for_products(
+    pipeline: Pipeline, module: ir.Module, target: Target | None = None
+) -> tuple[Pipeline, list[str]]:
+    """The pipeline as it suits the products of a lowered program, and what there is to say.
+
+    Whether they are large enough to be packed says the learned model of the target where it knows
+    all of them, else how much they multiply.
+    """
     notes: list[str] = []
     if pipeline.padding_vectors and next(open_vectors(module), None) is not None:
         why = (
@@ -42,10 +50,58 @@ def for_products(pipeline: Pipeline, module: ir.Module) -> tuple[Pipeline, list[
             "would read its padding too"
         )
         pipeline, notes = _without(pipeline, pipeline.padding_vectors, why)
-    if pipeline.large_products and multiplied(module) < SMALL:
+    if pipeline.large_products and not _packing_pays(module, target):
         # What the flags are for, and no refusal: that needs no telling.
         pipeline, _ = _without(pipeline, pipeline.large_products, "")
     return pipeline, notes
+
+
+def _packing_pays(module: ir.Module, target: Target | None) -> bool:
+    works = None if target is None else _layers(module)
+    if target is not None and works:
+        from mlirules.drivers.measure import learned
+
+        model = learned.for_target(target)
+        found = [model.seconds(work) for work in works] if model is not None else [{}]
+        if all("packed" in seconds for seconds in found):
+            packed, unpacked = (sum(s[form] for s in found) for form in ("packed", "unpacked"))
+            return unpacked > (1 + learned.MARGINS["unpacked"]) * packed
+    return multiplied(module) >= SMALL
+
+
+def _layers(module: ir.Module) -> list[Product] | None:
+    """The products of a lowered program as the model knows them: rows of f32 by a constant; None
+    where some are others."""
+    found = []
+    for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
+        if op.name in _LEFT:
+            return None
+        if op.name.startswith("linalg.") and compiler.is_contraction(op):
+            work = _layer(op)
+            if work is None:
+                return None
+            found.append(work)
+    return found
+
+
+def _layer(op: ir.Operation) -> Product | None:
+    types = [ir.ShapedType(value.type) for value in op.operands]
+    if len(types) != 3 or any(t.rank != 2 or str(t.element_type) != "f32" for t in types):
+        return None
+    if not _is_constant(op.operands[1]) or _is_constant(op.operands[0]):
+        return None
+    dims = [_dims(t) for t in types]
+    if any("?" in each for each in dims):
+        return None
+    (rows, inner), weights, (rows_too, columns) = ([int(d) for d in each] for each in dims)
+    if rows != rows_too or sorted(weights) != sorted((inner, columns)):
+        return None
+    return Product(rows, inner, columns)
+
+
+def _is_constant(value: ir.Value) -> bool:
+    owner = value.owner
+    return not isinstance(owner, ir.Block) and owner.name == "arith.constant"
 
 
 def multiplied(module: ir.Module) -> float:

@@ -34,6 +34,7 @@ from mlirules.drivers.iree.compiler import Job, Program, ir
 from mlirules.drivers.iree.constants import evaluated, lowered
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines import cost, makeway
+from mlirules.drivers.pipelines.choosing import Chooser, Yielding
 from mlirules.drivers.pipelines.phases import check_dispatched, check_rules
 from mlirules.drivers.pipelines.settled import Verdict
 from mlirules.language.faults import CheckFailed, Fault, MlirulesError, Span, did_you_mean
@@ -259,10 +260,14 @@ def _run_stage(way: _Way, number: int, module: Any, outcome: Outcome) -> None:
             _check_expectations(stage, number, Outcome(), run.session)
             return
     engine = _stage_engine(stage, module, run.session)
+    judge: cost.Judge | Yielding | None = None
     if stage.driver == "cost":
         options.accept = judge = _judge(way, number, engine)
+    elif stage.yields is not None and costs is not None:
+        chooser = Chooser(costs.target, costs.flags)
+        options.accept = judge = Yielding(chooser, stage.yields)
     done = engine.run(module, options)
-    if stage.driver == "cost":
+    if judge is not None:
         done.decisions = judge.decisions
     if verdict is not None:
         verdict.keep(done)
@@ -476,7 +481,7 @@ def _whole(recipe: Recipe, part: Part, run: Run, fallback: bool) -> tuple[bytes,
             )
         )
     done, pipeline, way, notes = _begun(recipe, run)
-    pipeline, more = makeway.for_products(pipeline, done.program.module)
+    pipeline, more = makeway.for_products(pipeline, done.program.module, target=recipe.target)
     way = replace(way, stages=tuple(pipeline.stages))
     done.notes += notes + more
     given = {*pipeline.flags, *recipe.flags} if part.flags is None else set(part.flags)
@@ -619,7 +624,7 @@ def program_at(recipe: Recipe, phase: str, *, before: bool = False) -> str:
         program = recipe.program()
         return program if isinstance(program, str) else str(program.module)
     done, pipeline, way, _ = _begun(recipe, recipe.run())
-    pipeline, _ = makeway.for_products(pipeline, done.program.module)
+    pipeline, _ = makeway.for_products(pipeline, done.program.module, target=recipe.target)
     way = replace(way, stages=tuple(pipeline.stages))
     if phase == "torch":
         return done.text

@@ -89,6 +89,13 @@ class Stage:
         ge=-0.5,
         le=10,
     )
+    yields: float | None = _said(
+        "Greedy: a rule makes way where the learned model says that another form of its op is "
+        "faster by more than this; 0.05 is 5 %.",
+        None,
+        ge=0,
+        le=10,
+    )
     order: Literal["top-down", "bottom-up"] = "top-down"
     full: bool = _said("Conversion: nothing illegal may remain.", False)
     only: list[str] = _said("Filters: globs, tag:TAG, kind:KIND.", [])
@@ -183,7 +190,8 @@ class Stages:
     )
     large_products: list[str] = _said(
         "Those of the flags that make a compile longer and pay for large products: "
-        "left out where all products of a program together multiply fewer than 262,144 pairs.",
+        "left out where packing does not pay by the learned model, or, where it does not know all "
+        "products of a program, where these together multiply fewer than 262,144 pairs.",
         [],
     )
 

@@ -1,0 +1,265 @@
+"""The learned cost model: its files, what it says, what it decides, and what goes before it."""
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import context
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.measure import forms, learned
+from mlirules.drivers.measure.machine import machine
+from mlirules.drivers.pipelines import cost, makeway
+from mlirules.drivers.pipelines import transform as pipeline
+from mlirules.language.faults import MlirulesError
+from mlirules.language.pipeline import Pipeline
+from mlirules.language.stage import Stage
+from mlirules.support import cache
+
+HERE = Path(__file__).parent
+#: A CPU by name: decisions are then the same on every machine.
+AVX512 = Target.parse("cpu:x86-64-v4")
+FILES = sorted(learned.SHIPPED.glob("*.json"))
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = cache.directory()
+    monkeypatch.setattr(cache, "directory", lambda: tmp_path / "cache")
+    (tmp_path / "cache").mkdir()
+    # Compiled patterns and what CPUs have are no part of it: keep those.
+    for kept in ("pdl", "pdl-of-rules", "rules", "cpus"):
+        if (shared / kept).exists():
+            (tmp_path / "cache" / kept).symlink_to(shared / kept)
+
+
+def convolution(channels: int, size: int, filters: int, window: int, *, groups: int = 1) -> str:
+    """A padded convolution of torch without steps over square images."""
+    x = f"!torch.vtensor<[1,{channels},{size},{size}],f32>"
+    w = f"!torch.vtensor<[{filters},{channels // groups},{window},{window}],f32>"
+    y = f"!torch.vtensor<[1,{filters},{size},{size}],f32>"
+    ints = "!torch.list<int>"
+    return f"""func.func @main(%x: {x}, %w: {w}) -> {y} {{
+  %b = torch.constant.none
+  %false = torch.constant.bool false
+  %one = torch.constant.int 1
+  %pad = torch.constant.int {window // 2}
+  %groups = torch.constant.int {groups}
+  %s = torch.prim.ListConstruct %one, %one : (!torch.int, !torch.int) -> {ints}
+  %p = torch.prim.ListConstruct %pad, %pad : (!torch.int, !torch.int) -> {ints}
+  %n = torch.prim.ListConstruct : () -> {ints}
+  %y = torch.aten.convolution %x, %w, %b, %s, %p, %s, %false, %n, %groups
+      : {x}, {w}, !torch.none, {ints}, {ints}, {ints}, !torch.bool, {ints}, !torch.int -> {y}
+  return %y : {y}
+}}"""
+
+
+def compiled(text: str, target: Target = AVX512) -> pipeline.Transformed:
+    """A program after the torch stages of the default pipeline."""
+    line = Pipeline.load("cpu-fast")
+    costs = cost.Settings(target, flags=tuple(line.flags))
+    return pipeline.transform(text, line, costs=costs)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_what_ships_is_whole_and_small(path: Path) -> None:
+    assert path.stat().st_size < 300_000
+    model = learned.read(path)
+    said = json.loads(path.read_text())
+    name = learned.name_of(Target.parse(said["target"]))
+    assert path.name == name or said["target"] == "cpu"
+    assert set(model.learned) == set(forms.FORMS) == set(said["held_out"])
+    assert {which: set(known) for which, known in model.learned.items()} == {
+        which: set(known) for which, known in forms.FORMS.items()
+    }
+
+
+def test_avx512_and_avx2_have_models_of_their_own() -> None:
+    found = [learned.for_target(Target.parse(name)) for name in ("cpu:x86-64-v4", "cpu:x86-64-v3")]
+    assert [model.vector_bytes for model in found if model is not None] == [64, 32]
+    for name in ("cpu:znver4", "cpu:sapphirerapids"):
+        assert learned.for_target(Target.parse(name)) == found[0]
+    assert learned.for_target(Target.parse("vulkan:baseline")) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ('"vector_bytes": 64', '"vector_bytes": ', 7, "is no JSON"),
+        ('"im2col"', '"im2row"', None, "no form of a 3x3 and larger convolution"),
+        ('"gflops": ', '"gflops": -', None, "must be above 0"),
+        ('"launch_us"', '"launch"', None, "lacks 'launch_us'"),
+        ('"lanes over"', '"lanes"', None, "not those that this version computes"),
+    ],
+)
+def test_a_damaged_file_is_refused_where_it_is_wrong(
+    tmp_path: Path, old: str, new: str, line: int | None, message: str
+) -> None:
+    text = learned.SHIPPED.joinpath("avx512-znver5.json").read_text()
+    assert old in text
+    path = tmp_path / "avx512-znver5.json"
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(MlirulesError, match="learned-model") as caught:
+        learned.read(path)
+    (fault,) = caught.value.faults
+    assert message in fault.message
+    assert fault.span.path == str(path)
+    assert fault.span.line >= 1
+    if line is not None:
+        assert abs(fault.span.line - line) <= 1
+
+
+@pytest.mark.parametrize("tree", ["null", "[1, 2.0, 3.0]", "[99, 1.0, 0.1, 0.2]", '"x"', "1e400"])
+def test_a_damaged_tree_is_refused(tmp_path: Path, tree: str) -> None:
+    said = json.loads(learned.SHIPPED.joinpath("avx512-znver5.json").read_text())
+    said["kinds"]["1x1 convolution"]["forms"]["plain"]["trees"][1] = json.loads(tree)
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(said))
+    with pytest.raises(MlirulesError, match="plain: a tree"):
+        learned.read(path)
+
+
+def test_errors_are_as_the_file_says() -> None:
+    """Shapes that no sample of the shipped model has, with what each of their forms took."""
+    said = json.loads(learned.SHIPPED.joinpath("avx512-znver5.json").read_text())
+    model = learned.read(learned.SHIPPED / "avx512-znver5.json")
+    errors: dict[str, list[float]] = defaultdict(list)
+    lost: list[float] = []
+    for row in json.loads((HERE / "learned" / "avx512-znver5.json").read_text()):
+        work: Any = forms.Product if "rows" in row["sizes"] else forms.Convolution
+        made = work(**row["sizes"])
+        seconds = model.seconds(made)
+        ms = {form: took for form, took in row["ms"].items() if form in seconds}
+        if not ms:
+            continue
+        errors[forms.kind(made)] += [abs(math.log(1e3 * seconds[f] / ms[f])) for f in ms]
+        lost.append(ms[learned.choice({f: seconds[f] for f in ms})] / min(ms.values()))
+    assert set(errors) == set(said["held_out"])
+    for which, found in errors.items():
+        assert statistics.median(found) < 1.6 * said["held_out"][which]["median_error"] + 0.01
+    assert sum(each <= 1.05 for each in lost) >= 0.9 * len(lost)
+    # Few are beyond what the model was measured for.
+    assert len(lost) >= 75
+
+
+def test_what_the_model_says_is_decided_without_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels last takes half of the kernel's time: small images, large windows."""
+    monkeypatch.setattr(cost.Judge, "_rewritten", lambda *_: pytest.fail("a piece was made"))
+    done = compiled(convolution(416, 7, 416, 7, groups=416))
+    made = [d for d in done.outcome.decisions if d.applies]
+    left = [d for d in done.outcome.decisions if not d.applies]
+    assert done.outcome.counts["torch-depthwise-channels-last"] == 1
+    assert [(d.rule, d.model) for d in made] == [("torch-depthwise-channels-last", "learned")]
+    assert {d.rule for d in left} == {"kernel-depthwise-bare"}
+    assert "its form channels-last is faster" in str(left[0])
+    assert "avx512-znver5, measured on" in left[0].source
+    assert "shipped" in left[0].source
+    assert made[0].before == {"form": "plain"}
+
+
+def test_kernels_stay_where_nothing_is_faster() -> None:
+    done = compiled(convolution(32, 28, 64, 3))
+    assert done.outcome.counts["kernel-convolution-bare"] == 1
+    assert not done.outcome.decisions
+
+
+def test_beyond_what_was_measured_the_roofline_answers() -> None:
+    stage = Stage(phase="torch", rules=["linalg/im2col"], driver="cost", margin=0.1)
+    lowering = Stage(phase="torch", rules=["torch/to-linalg"], driver="walk")
+    flags = tuple(Pipeline.load("cpu-fast").flags)
+    found = {}
+    for window in (3, 13):
+        done = pipeline.transform(
+            convolution(16, 13, 32, window),
+            [lowering, stage],
+            costs=cost.Settings(AVX512, flags=flags),
+        )
+        (found[window],) = done.outcome.decisions
+    assert {window: d.model for window, d in found.items()} == {3: "learned", 13: "roofline"}
+    # Products were measured packed: where they are not, the model says nothing of them.
+    done = pipeline.transform(
+        convolution(16, 13, 32, 3), [lowering, stage], costs=cost.Settings(AVX512)
+    )
+    assert [d.model for d in done.outcome.decisions] == ["roofline"]
+
+
+def test_a_model_made_here_goes_first(tmp_path: Path) -> None:
+    shipped = learned.for_target(AVX512)
+    assert shipped is not None
+    said = json.loads(shipped.path.read_text())
+    own = tmp_path / "cache" / "learned" / "avx512-x86-64-v4.json"
+    own.parent.mkdir()
+    own.write_text(json.dumps({**said, "machine": "another machine"}))
+    assert learned.for_target(AVX512) == shipped
+    own.write_text(json.dumps({**said, "machine": machine()}))
+    found = learned.for_target(AVX512)
+    assert found is not None
+    assert found.path == own
+    done = compiled(convolution(416, 7, 416, 7, groups=416))
+    assert all("made here" in d.source for d in done.outcome.decisions)
+    own.write_text("{")
+    with pytest.raises(MlirulesError, match=r"avx512-x86-64-v4\.json:1:2"):
+        compiled(convolution(32, 28, 64, 3))
+
+
+def test_what_was_measured_once_is_used_without_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(phase="torch", rules=["linalg/im2col/linalg-im2col-nchw"], driver="cost")
+    lowering = Stage(phase="torch", rules=["torch/to-linalg"], driver="walk")
+    text = convolution(16, 13, 32, 3)
+
+    def decided(*, measure: bool) -> cost.Decision:
+        costs = cost.Settings(AVX512, measure=measure)
+        done = pipeline.transform(text, [lowering, stage], costs=costs)
+        (decision,) = done.outcome.decisions
+        assert isinstance(decision, cost.Decision)
+        return decision
+
+    modelled = decided(measure=False)
+    assert modelled.model == "roofline"
+    timed = {"before_ms": 1.0, "after_ms": 4.0, "ratio": 0.25, "ratio_low": 0.2}
+    timed |= {"ratio_high": 0.3, "rounds": 9}
+    monkeypatch.setattr(cost.Judge, "_time", lambda *_: timed)
+    assert not decided(measure=True).cached
+    monkeypatch.setattr(cost.Judge, "_time", lambda *_: pytest.fail("it is timed again"))
+    kept = decided(measure=False)
+    assert (kept.model, kept.cached, kept.ratio, kept.applies) == ("measured", True, 0.25, False)
+    assert "kept from an earlier run" in str(kept)
+
+
+def layer(rows: int, inner: int, columns: int) -> str:
+    """A product by a constant, as the torch stages leave it."""
+    x, w, y = (
+        f"tensor<{a}x{b}xf32>" for a, b in ((rows, inner), (inner, columns), (rows, columns))
+    )
+    return f"""func.func @main(%x: {x}, %o: {y}) -> {y} {{
+  %w = arith.constant dense<1.0> : {w}
+  %y = linalg.matmul ins(%x, %w : {x}, {w}) outs(%o : {y}) -> {y}
+  return %y : {y}
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "packed"),
+    [
+        # Few pairs of numbers, and five times as fast when packed.
+        ((7, 128, 193), True),
+        # The start of one more kernel takes longer than all that packing saves.
+        ((1, 40, 16), False),
+        ((256, 1019, 256), True),
+        # Beyond what was measured: by their number.
+        ((1, 4, 8), False),
+        ((4096, 4096, 4096), True),
+    ],
+)
+def test_products_are_packed_where_the_model_says_so(
+    sizes: tuple[int, int, int], packed: bool
+) -> None:
+    module = compiler.parse(layer(*sizes), "<test>", context())
+    line, _ = makeway.for_products(Pipeline.load("cpu-fast"), module, AVX512)
+    assert ("--iree-global-opt-data-tiling" in line.flags) == packed
+    assert sizes != (7, 128, 193) or makeway.multiplied(module) < makeway.SMALL
