@@ -55,6 +55,8 @@ without_flags: [--iree-global-opt-data-tiling]
         "added-kernels",
         "shifted-kernels",
         "kernels",
+        "packing",
+        "products",
         "depthwise",
         "integer-products",
         "to-linalg",

@@ -8,6 +8,7 @@ interrupt is their parent's to handle, and ending one ends whatever it has start
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import select
@@ -227,6 +228,9 @@ def answering() -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """What a child answers by. Standard output is kept for it: what else prints goes to stderr."""
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
+        # At once: what a child says last is taken for why it ended.
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)
 
         def tell(answer: Mapping[str, object]) -> None:
             out.write(json.dumps(answer) + "\n")
