@@ -26,6 +26,10 @@ __all__ = ["evaluated", "lowered"]
 _PHASE = "global-optimization"
 _FLAG = "--iree-opt-const-eval"
 _EVALUATING = "mlirules.drivers.iree.initializers"
+#: What the bindings load when they meet the first op of a dialect: the largest.
+_DIALECTS = ("iree.compiler.dialects.hal", "iree.compiler.dialects.util")
+#: In seconds: about how long writing a program takes.
+_WRITTEN_S = 0.06
 #: Constants of fewer elements are not worth stopping for.
 _FEW = 64
 #: A program of fewer ops has too few expressions to be worth another start of the compiler.
@@ -57,6 +61,12 @@ def lowered(source: Program, job: Job) -> Program:
     return Program(module, source.origin)
 
 
+def _load() -> None:
+    """Load what reads and evaluates a program after the phase."""
+    for name in (_EVALUATING, *_DIALECTS):
+        importlib.import_module(name)
+
+
 def _at_phase(source: Program, job: Job) -> Program | None:
     """The program after the phase, in a context of its own; None: the compiler is to do it."""
     phases = compiler.PHASES
@@ -68,8 +78,8 @@ def _at_phase(source: Program, job: Job) -> Program | None:
         written = Path(directory) / "module.mlirbc"
         flags = (*job.flags, f"{_FLAG}=false")
         # What evaluates brings numpy, which small programs do without; there is time to load it
-        # while the compiler works.
-        loading = threading.Thread(target=importlib.import_module, args=(_EVALUATING,))
+        # while the compiler works. Before that, the two would wait for each other.
+        loading = threading.Timer(_WRITTEN_S, _load)
         loading.start()
         try:
             compiler.lower_file(source, replace(job, flags=flags), _PHASE, written)
