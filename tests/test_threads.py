@@ -1,6 +1,7 @@
 """Programs for the CPU get a thread for each core that the process may use, tied to none."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,57 @@ def test_where_memory_is_nearer_to_some_cores_the_runtime_chooses(
     for node in ("node0", "node1"):
         (tmp_path / node).mkdir()
     assert threads.arguments(tmp_path) == []
+
+
+_BATCH = getattr(os, "SCHED_BATCH", None)
+
+
+@pytest.mark.skipif(_BATCH is None, reason="the system has no policy for batches")
+def test_who_waits_for_workers_lets_them_go_first() -> None:
+    seen: list[int] = []
+
+    def call() -> None:
+        seen.append(os.sched_getscheduler(0))
+
+    threads.giving_way(call, "local-task")()
+    threads.giving_way(call, "local-task://0")()
+    threads.giving_way(call, "local-sync")()
+    threads.giving_way(call, "cuda")()
+    assert seen == [_BATCH, _BATCH, os.SCHED_OTHER, os.SCHED_OTHER]
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+@pytest.mark.skipif(_BATCH is None, reason="the system has no policy for batches")
+def test_who_waits_has_the_usual_policy_again_after_an_error() -> None:
+    def call() -> None:
+        raise ValueError("no such program")
+
+    with pytest.raises(ValueError, match="no such program"):
+        threads.giving_way(call, "local-task")()
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+@pytest.mark.skipif(_BATCH is None, reason="the system has no policy for batches")
+def test_a_policy_of_the_users_stays() -> None:
+    seen: list[int] = []
+
+    def work() -> None:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        threads.giving_way(lambda: seen.append(os.sched_getscheduler(0)), "local-task")()
+        seen.append(os.sched_getscheduler(0))
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    worker.join()
+    assert seen == [_BATCH, _BATCH]
+
+
+@pytest.mark.skipif(_BATCH is None, reason="the system has no policy for batches")
+def test_where_no_policy_may_be_changed_the_call_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise PermissionError("forbidden")
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    seen: list[str] = []
+    threads.giving_way(seen.append, "local-task")("called")
+    assert seen == ["called"]

@@ -79,7 +79,7 @@ class Loaded:
             self._gives = len(self.entry.results)
             hal = _binding.create_hal_module(runtime.instance(), self._device)
             self._context = _binding.VmContext(runtime.instance(), [hal, *modules, self._module])
-            self._invoke = self._context.invoke
+            self._invoke = threads.giving_way(self._context.invoke, uri)
         #: Whether host memory is the device's: nothing needs to be copied.
         self.shares_memory = uri.partition("://")[0] in ("local-task", "local-sync")
         self._lock = threading.Lock()

@@ -332,6 +332,7 @@ class Program:
             self._device = get_device(uri)
             hal = _binding.create_hal_module(instance(), self._device)
             self._context = _binding.VmContext(instance(), [hal, *archives, module])
+            self._invoke = threads.giving_way(self._context.invoke, uri)
             self._arguments = _binding.VmVariantList(len(inputs))
             for index, (kind, value) in enumerate(zip(self._entry.arguments, inputs, strict=True)):
                 _push(self._arguments, kind, value, self._device, index)
@@ -340,7 +341,7 @@ class Program:
         """Run the function to its end; the results stay on the device. Raises RunError."""
         results = _binding.VmVariantList(len(self._entry.results))
         with run_errors():
-            self._context.invoke(self._callee, self._arguments, results)
+            self._invoke(self._callee, self._arguments, results)
         return results
 
     def results(self) -> list[Array]:
