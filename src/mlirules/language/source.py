@@ -16,7 +16,7 @@ from mlirules.language.faults import Span
 
 Path_ = tuple[str | int, ...]
 
-MAX_BYTES = 1 << 17
+MAX_BYTES = 1 << 18
 
 
 @dataclass
