@@ -11,7 +11,8 @@ what CPUs with AVX2 run, on one that has more.
 
 `fit` grows the model of those samples in the cache folder, where it goes before what ships
 (`--ship` writes that instead). The errors that the file states are those at each fifth of the
-shapes of models that were fitted to the other four. `report` draws shapes of a seed that no sample
+shapes of models that were fitted to the other four. With `--kind` the model's other kinds stay as
+its file has them: for a kernel that changed. `report` draws shapes of a seed that no sample
 has, lets the default pipeline choose, and times what it chose beside every other form; `--write`
 puts the tables into docs/cost.md and docs/models.md.
 """
@@ -380,6 +381,8 @@ def fit(options: argparse.Namespace, console: Console) -> int:
         "features": list(forms.FEATURES),
         "kinds": fitted(samples, lanes),
     }
+    if options.kind:
+        said = renewed(path, said, options.kind)
     files.write(path, written(said))
     learned.read(path)
     table = Table("kind of op", "shapes", "median error", "within 5 %", "within 10 %", "worst")
@@ -388,6 +391,24 @@ def fit(options: argparse.Namespace, console: Console) -> int:
     console.print(table)
     console.print(f"{path}: {path.stat().st_size / 1000:.0f} kB, from {len(samples)} samples")
     return 0
+
+
+def renewed(path: Path, said: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The model of a file with the kinds that begin so as they were measured now."""
+    before = json.loads(path.read_text(encoding="utf-8"))
+    if any(before[key] != said[key] for key in ("machine", "target", "features", "flags")):
+        raise MlirulesError.at(str(path), "is of another machine, or of other features: fit all")
+    both: dict[str, Any] = {}
+    for part in ("kinds", "held_out"):
+        new = {which: held for which, held in said[part].items() if which.startswith(kind)}
+        both[part] = before[part] | new
+    of = ", ".join(which for which in both["kinds"] if which.startswith(kind))
+    return {
+        **before,
+        **both,
+        "commit": f"{before['commit'].partition(';')[0]}; {of}: {said['commit']}",
+        "samples": sum(held["shapes"] for held in both["held_out"].values()),
+    }
 
 
 def written(said: dict[str, Any]) -> str:
@@ -464,7 +485,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=0.06, metavar="S", help="for each form")
-    parser.add_argument("--kind", default="", help="measure: only of kinds that begin so")
+    parser.add_argument("--kind", default="", help="measure, fit: only of kinds that begin so")
     parser.add_argument("--form", default="", help="measure: only what has this form")
     parser.add_argument("--samples", type=Path, metavar="FILE")
     parser.add_argument("--ship", action="store_true", help="fit: what ships")
