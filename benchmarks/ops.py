@@ -271,7 +271,9 @@ def pipeline_with(base: Pipeline, rules: tuple[str, ...]) -> Pipeline:
     """The pipeline with these rules wherever they fit in the place of what it weighs."""
     chosen: tuple[str, ...] = ("depthwise", "linalg-forms")
     if rules == ("kernels",):
-        return replace(base, stages=[s for s in base.stages if s.name not in chosen])
+        # Whatever the model says of them: it may be older than they are.
+        left = [replace(s, yields=None) for s in base.stages if s.name not in chosen]
+        return replace(base, stages=left)
     chosen = (*chosen, "kernels")
     stages = [
         s for s in base.stages if s.name not in chosen and not (s.name or "").endswith("-kernels")
