@@ -702,6 +702,34 @@ def test_budgets() -> None:
 COMMAND = [sys.executable, "-m", "mlirules", "tune"]
 
 
+@pytest.mark.parametrize(("named", "packs"), [((), True), (("--pipeline", "cpu"), False)])
+def test_a_search_begins_with_what_compile_does(
+    named: tuple[str, ...], packs: bool, tmp_path: Path
+) -> None:
+    """A product of a size that the default pipeline packs."""
+    model = tmp_path / "mm.mlir"
+    model.write_text(
+        """func.func @main(%a: !torch.vtensor<[64,64],f32>, %b: !torch.vtensor<[64,128],f32>)
+    -> !torch.vtensor<[64,128],f32> {
+  %0 = torch.aten.mm %a, %b : !torch.vtensor<[64,64],f32>, !torch.vtensor<[64,128],f32>
+      -> !torch.vtensor<[64,128],f32>
+  return %0 : !torch.vtensor<[64,128],f32>
+}
+"""
+    )
+    command = [*COMMAND, str(model), "--budget", "1", "--no-ways", "--share", "1", *named]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "out"), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    flags = json.loads(done.stdout)["flags"]
+    assert ("--iree-global-opt-data-tiling" in flags) == packs
+    assert set(flags) <= set(Pipeline.load("cpu-fast").flags)
+
+
 @pytest.mark.slow
 def test_a_killed_search_goes_on_where_it_was(tmp_path: Path) -> None:
     model = tmp_path / "mm.mlir"

@@ -614,6 +614,13 @@ def _later_stages(
     return current, resume
 
 
+def suited(recipe: Recipe) -> tuple[str, Pipeline]:
+    """The program after the torch stages, and the pipeline with the flags that suit it."""
+    done, pipeline, _, _ = _begun(recipe, recipe.run())
+    pipeline, _ = makeway.for_products(pipeline, done.program.module, target=recipe.target)
+    return done.text, pipeline
+
+
 def program_at(recipe: Recipe, phase: str, *, before: bool = False) -> str:
     """The text of a recipe's program as it is at a phase of compilation.
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from mlirules.drivers.apply.session import current
 from mlirules.drivers.iree.compiler import Program
-from mlirules.drivers.pipelines.transform import Recipe
+from mlirules.drivers.pipelines.transform import Recipe, suited
 from mlirules.drivers.tuning import measure, tuner, ways, written
 from mlirules.drivers.tuning.outcome import Options
 from mlirules.drivers.tuning.store import Store
-from mlirules.language.pipeline import Pipeline, default_for
+from mlirules.language.pipeline import Pipeline
 from mlirules.language.workers import workers
 
 __all__ = ["tuned"]
@@ -32,8 +32,7 @@ def tuned(
     measurements, rules and the pipeline: what it holds from an interrupted search is not measured
     again. Raises MlirulesError where the program cannot be run, and KeyboardInterrupt.
     """
-    before = recipe.pipeline or default_for(recipe.target.kind)
-    whole = replace(recipe, source=source, pipeline=before)
+    text, before = suited(replace(recipe, source=source))
     options = Options(
         recipe.target,
         budget=1 << 30,
@@ -45,7 +44,7 @@ def tuned(
     with contextlib.closing(Store(folder / "measured.sqlite")) as store, workers("2") as pool:
         try:
             done = tuner.tune(
-                whole.rewritten(record=False).text,
+                text,
                 options,
                 tuner.Means(store, pool, session=recipe.session or current()),
                 path=recipe.path,

@@ -67,7 +67,8 @@ def command(
         Path, Option("--output", "-o", help="Folder for the rules and the report.")
     ] = Path("tuned"),
     pipeline: Annotated[
-        str | None, Option("--pipeline", "-p", help="A pipeline to apply first.")
+        str | None,
+        Option("--pipeline", "-p", help="What to start from. Default: what compile uses."),
     ] = None,
     compile_only: Annotated[
         bool, Option("--compile-only", help="Compile the candidates, run none.")
@@ -83,9 +84,9 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Find faster configurations for what dominates a program; write rules and a report."""
-    from mlirules.drivers.apply.programs import read_program
+    from mlirules.drivers.apply.programs import load_program
     from mlirules.drivers.iree.targets import Target
-    from mlirules.drivers.pipelines.transform import Pipeline, transform
+    from mlirules.drivers.pipelines.transform import Pipeline, Recipe, suited
     from mlirules.drivers.tuning import measure, outcome, report, tuner, ways, written
     from mlirules.drivers.tuning import space as spaces
     from mlirules.drivers.tuning.store import Store
@@ -95,11 +96,10 @@ def command(
     count, seconds = outcome.parse_budget(budget)
     known = spaces.load_spaces(space or ())
     others = [] if no_ways or compile_only else ways.load_ways(space or (), chosen.kind)
-    text = read_program(model)
-    before = Pipeline.load(pipeline) if pipeline else None
-    if before is not None:
-        text = transform(text, before, path=str(model)).text
-        extra = [*before.flags, *(extra or ())]
+    named = Pipeline.load(pipeline) if pipeline else None
+    recipe = Recipe(lambda: load_program(model), chosen, named, str(model), tuple(extra or ()))
+    text, before = suited(recipe)
+    extra = [*before.flags, *(extra or ())]
     options = outcome.Options(
         chosen,
         budget=count,
