@@ -330,7 +330,10 @@ def limits(job: Job, read: int | None = None, written: int = 0) -> dict[str, flo
     more = np.ones(abs(read - written) // 4, dtype=np.float32)
     taken = _least(lambda: np.copyto(copy, both), clock) if both.size else 0.0
     if more.size and read > written:
-        taken += _least(lambda: np.dot(more, more), clock)
+        rows = more[: more.size // 1024 * 1024].reshape(-1, 1024)
+        # A product with a vector reads some rows side by side, which is faster from memory.
+        ways = [lambda: np.dot(more, more), *([lambda: np.dot(rows, rows[0])] if rows.size else [])]
+        taken += min(_least(way, clock) for way in ways)
     elif more.size:
         taken += _least(lambda: more.fill(0), clock)
     return {"flops": 2 * 1024**3 / product, "bytes": (read + written) / taken}

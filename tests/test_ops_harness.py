@@ -117,6 +117,13 @@ def test_what_is_wrong_is_said(
     assert said in capsys.readouterr().err
 
 
+def test_a_report_needs_its_file(
+    ops: Any, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ops.main(_arguments(folder, "--finished", "--report", "nowhere.md")) == 2
+    assert "nowhere.md: error[file]: there is no such file" in capsys.readouterr().err
+
+
 def test_there_are_ops_of_every_kind(ops: Any) -> None:
     shapes = _module("ops_shapes")
     assert ops.parse_arguments([]).ops == [op.name for op in shapes.OPS]
