@@ -253,6 +253,8 @@ def run(options: argparse.Namespace) -> bool:
                 print(f"  {engine}: {why}")
                 good &= engine != "mlirules"
     rows = [store.rows[name, 1] for name in options.ops if (name, 1) in store.rows]
+    if not rows:
+        raise MlirulesError.at(str(options.state), "none of these ops is finished", code="ops")
     if options.json is not None:
         old = json.loads(options.json.read_text("utf-8")) if options.json.exists() else {}
         files.write(

@@ -117,10 +117,16 @@ def test_what_is_wrong_is_said(
     assert said in capsys.readouterr().err
 
 
-def test_a_report_needs_its_file(
+def test_a_report_needs_ops_and_its_file(
     ops: Any, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ops.main(_arguments(folder, "--finished", "--report", "nowhere.md")) == 2
+    arguments = _arguments(folder, "--finished", "--report", "nowhere.md")
+    assert ops.main(arguments) == 2
+    assert "none of these ops is finished" in capsys.readouterr().err
+    turns = _module("turns")
+    row = turns.Row(NAME, 1, "a CPU", 6, 48, 1e11, 1e10, 3, {"eager": {"ms": 1.0, "error": 0.0}})
+    turns.Store(folder.parent / "ops.jsonl").put(row)
+    assert ops.main(arguments) == 2
     assert "nowhere.md: error[file]: there is no such file" in capsys.readouterr().err
 
 
