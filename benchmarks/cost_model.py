@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ops as single
+import ops_forms as single
 import sections
-from ops import Convolution, Product
+from ops_shapes import Convolution, Product
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -447,7 +447,7 @@ def report(options: argparse.Namespace, console: Console) -> int:
     target, base = Target.parse(options.target), Pipeline.load("cpu-fast")
     known = {sample["op"] for sample in read_samples(options.samples)}
     ops = [op for op in single.drawn(options.count, options.seed) if op.name not in known]
-    asked = argparse.Namespace(forms=True, torch=False, seconds=options.seconds)
+    asked = argparse.Namespace(torch=False, seconds=options.seconds)
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     held: dict[str, Any] = {}
     if options.json and options.json.exists():

@@ -24,221 +24,29 @@ where the last ended.
 """
 
 import argparse
-import contextlib
 import fnmatch
-import json
 import os
-import platform
 import signal
 import statistics
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from peers_models import BF16, INT8, MODELS, UNLISTED
 from sections import renew
+from turns import OURS, SLOW, Plan, Row, Store, cell, line, measure, ratio
 
-import mlirules
 from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
-from mlirules.support.children import Child, Died
 
-#: In the order of the tables; those after the bar run where they are named alone.
+#: In the order of the tables; those of SLOW run where they are named alone.
 ENGINES = ("eager", "inductor", "onnxruntime", "openvino", "stock", "mlirules")
-FURTHER = ("max-autotune", "tuned")
-OURS = ("mlirules", "tuned")
-#: What is no peer: nobody chooses between those.
-NO_PEERS = ("stock", *OURS)
 TOLERANCE = 1e-3
 #: In bf16, whose numbers are apart by 4e-3.
 BF16_TOLERANCE = 3e-2
 #: In bytes, of which 256 span all that an activation may be.
 INT8_TOLERANCE = 1e-1
-#: A sample is calls that last this long together.
-SAMPLE_S = 0.05
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 BEGIN = "<!-- written by benchmarks/peers.py --report -->"
 END = "<!-- end of peers -->"
-
-
-@dataclass(frozen=True)
-class Row:
-    """A model with some threads: the machine, its limits, and what each engine did.
-
-    ``engines`` maps names to ``ms`` (of one thread the least processor time, else the median of
-    the clock), ``cpu_ms``, ``wall_ms``, ``low_ms``, ``high_ms`` (quartiles of the clock),
-    ``compile_s``, ``compile_cpu_s``, ``compile_mb``, ``mb``, ``error``, ``note``; or to ``failed``.
-    """
-
-    model: str
-    threads: int
-    cpu: str
-    flops: float
-    bytes: float
-    peak: float
-    bandwidth: float
-    rounds: int
-    engines: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    @property
-    def limit_ms(self) -> float:
-        """No engine can be faster, but for algorithms that need fewer operations."""
-        return 1e3 * max(self.flops / self.peak, self.bytes / self.bandwidth)
-
-    def ms(self, engine: str) -> float | None:
-        """What a call takes."""
-        found = self.engines.get(engine, {}).get("ms")
-        return None if found is None else float(found)
-
-    @property
-    def best_peer(self) -> float | None:
-        """The time of the fastest peer."""
-        known = [self.ms(name) for name in self.engines if name not in NO_PEERS]
-        return min((ms for ms in known if ms is not None), default=None)
-
-
-class Store:
-    """Finished models: a file of JSON lines, the last line of a model and threads counts."""
-
-    def __init__(self, path: Path) -> None:
-        self.rows: dict[tuple[str, int], Row] = {}
-        self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            with contextlib.suppress(ValueError):  # an interrupted run did not finish the line
-                row = Row(**json.loads(line))
-                self.rows[row.model, row.threads] = row
-
-    def put(self, row: Row) -> None:
-        """Keep a row, at once on disk."""
-        self.rows[row.model, row.threads] = row
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(row)) + "\n")
-
-
-class Engine:
-    """An engine in its process, which stands still but for the time of an order."""
-
-    def __init__(self, name: str, model: str, options: argparse.Namespace) -> None:
-        self.name = name
-        self._scratch = tempfile.TemporaryDirectory(prefix="peers-")
-        package = Path(mlirules.__file__).parent.parent
-        path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
-        words = [
-            *(name, model, options.folder.absolute()),
-            *(self._scratch.name, options.threads, options.tune),
-        ]
-        worker = Path(__file__).with_name("peers_worker.py")
-        environment = {"PYTHONPATH": path} | dict.fromkeys(THREADS, str(options.threads))
-        self._child = Child(
-            [sys.executable, worker, *(str(word) for word in words)], environment=environment
-        )
-
-    def ask(self, order: dict[str, Any], timeout: float) -> dict[str, Any]:
-        """The answer to an order: with ``failed`` where there is none."""
-        with contextlib.suppress(ProcessLookupError):  # it died: the answer says so
-            os.killpg(self._child.pid, signal.SIGCONT)
-        try:
-            found = self._child.ask(order, timeout)
-        except Died as died:
-            return {"failed": f"{died.kind}: {died.why}"[:300]}
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._child.pid, signal.SIGSTOP)
-        return found
-
-    def stop(self) -> None:
-        """End it, and what it wrote."""
-        self._child.stop()
-        self._scratch.cleanup()
-
-
-@contextlib.contextmanager
-def _alone(name: str, model: str, options: argparse.Namespace) -> Iterator[Engine]:
-    engine = Engine(name, model, options)
-    try:
-        yield engine
-    finally:
-        engine.stop()
-
-
-def measure(model: str, options: argparse.Namespace) -> Row:
-    """All engines on a model. Raises MlirulesError where it cannot be exported."""
-    facts = options.folder / f"{model}.json"
-    if not facts.exists():
-        with _alone("export", model, options) as exporter:
-            found = exporter.ask({"do": "prepare"}, options.timeout)
-        if "failed" in found:
-            raise MlirulesError.at(model, f"is not exported: {found['failed']}")
-    known = json.loads(facts.read_text(encoding="utf-8"))
-    with _alone("limits", model, options) as machine:
-        bounds = machine.ask({"do": "prepare"}, options.timeout)
-    if "failed" in bounds:
-        raise MlirulesError.at(model, f"the machine's limits: {bounds['failed']}")
-    engines: dict[str, Engine] = {}
-    rows: dict[str, dict[str, Any]] = {}
-    try:
-        for name in options.engine:
-            engines[name] = Engine(name, model, options)
-            timeout = options.timeout * (10 if name in FURTHER else 1)
-            rows[name] = engines[name].ask({"do": "prepare"}, timeout)
-            if "failed" in rows[name]:
-                engines.pop(name).stop()
-        samples, rounds = _in_turns(engines, rows, options)
-    finally:
-        for engine in engines.values():
-            engine.stop()
-    for name, taken in samples.items():
-        rows[name] |= _summary(taken, options.threads)
-    return Row(
-        model,
-        options.threads,
-        _cpu(),
-        known["flops"],
-        known["bytes"],
-        bounds["flops"],
-        bounds["bytes"],
-        rounds,
-        {name: {k: v for k, v in row.items() if k != "call_s"} for name, row in rows.items()},
-    )
-
-
-def _in_turns(
-    engines: dict[str, Engine], rows: dict[str, dict[str, Any]], options: argparse.Namespace
-) -> tuple[dict[str, list[dict[str, Any]]], int]:
-    """Samples of each engine, round by round; one that fails meanwhile is left out."""
-    calls = {name: max(1, round(SAMPLE_S / max(rows[name]["call_s"], 1e-6))) for name in engines}
-    samples: dict[str, list[dict[str, Any]]] = {name: [] for name in engines}
-    end = time.monotonic() + options.seconds * len(engines)
-    rounds = 0
-    while engines and rounds < options.rounds and (rounds < 3 or time.monotonic() < end):
-        for name in list(engines)[:: 1 if rounds % 2 else -1]:
-            order = {"do": "sample", "calls": calls[name]}
-            found = engines[name].ask(order, options.timeout)
-            if "failed" in found:
-                rows[name] = found
-                engines.pop(name).stop()
-                samples.pop(name)
-            else:
-                samples[name].append(found)
-        rounds += 1
-    return samples, rounds
-
-
-def _summary(samples: list[dict[str, Any]], threads: int) -> dict[str, Any]:
-    wall = sorted(1e3 * sample["wall"] for sample in samples)
-    low, median, high = statistics.quantiles(wall, n=4)
-    cpu = 1e3 * min(sample["cpu"] for sample in samples)
-    return {
-        "ms": cpu if threads == 1 else median,
-        "cpu_ms": cpu,
-        "wall_ms": median,
-        "low_ms": low,
-        "high_ms": high,
-        "mb": max(sample["mb"] for sample in samples),
-    }
 
 
 def _tolerance(model: str) -> float:
@@ -246,17 +54,6 @@ def _tolerance(model: str) -> float:
     if model.endswith(INT8):
         return INT8_TOLERANCE
     return BF16_TOLERANCE if model.endswith(BF16) else TOLERANCE
-
-
-def _cpu() -> str:
-    """The processor's name and the number of cores."""
-    name = platform.processor()
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                name = line.partition(":")[2].strip()
-                break
-    return f"{name}, {os.cpu_count()} cores"
 
 
 # ---------------------------------------------------------------- tables
@@ -276,7 +73,7 @@ def section(rows: Sequence[Row]) -> str:
     lines: list[str] = []
     for threads in sorted({row.threads for row in rows}):
         here = [row for row in rows if row.threads == threads]
-        engines = [n for n in (*ENGINES, *FURTHER) if any(n in row.engines for row in here)]
+        engines = [n for n in (*ENGINES, *SLOW) if any(n in row.engines for row in here)]
         counted = "least processor time" if threads == 1 else "median of the clock"
         peaks = f"{min(r.peak for r in here) / 1e9:.0f} to {max(r.peak for r in here) / 1e9:.0f}"
         wide = [row.bandwidth / 1e9 for row in here]
@@ -297,7 +94,7 @@ def section(rows: Sequence[Row]) -> str:
 
 def _times(rows: Sequence[Row], engines: Sequence[str]) -> list[str]:
     heads = ["model", *engines, "limit", "times Inductor", "times the best peer", "error"]
-    lines = [_line(heads), _line(["---"] * len(heads))]
+    lines = [line(heads), line(["---"] * len(heads))]
     for row in rows:
         cells = [row.model]
         for name in engines:
@@ -306,11 +103,11 @@ def _times(rows: Sequence[Row], engines: Sequence[str]) -> list[str]:
         ours, error = row.ms("mlirules"), row.engines.get("mlirules", {}).get("error")
         cells += [
             f"{row.limit_ms:.2f}",
-            _ratio(row.ms("inductor"), ours),
-            _ratio(row.best_peer, ours),
+            ratio(row.ms("inductor"), ours),
+            ratio(row.best_peer, ours),
             "" if error is None else f"{error:.0e}",
         ]
-        lines.append(_line(cells))
+        lines.append(line(cells))
     return lines
 
 
@@ -335,8 +132,8 @@ def _means(rows: Sequence[Row]) -> list[str]:
 def _costs(rows: Sequence[Row], engines: Sequence[str]) -> list[str]:
     """Processor seconds of compiling and megabytes while running; what failed, and why."""
     lines = [
-        _line(["model: s to compile / MB at run time", *engines]),
-        _line(["---"] * (len(engines) + 1)),
+        line(["model: s to compile / MB at run time", *engines]),
+        line(["---"] * (len(engines) + 1)),
     ]
     failures = []
     for row in rows:
@@ -346,21 +143,9 @@ def _costs(rows: Sequence[Row], engines: Sequence[str]) -> list[str]:
             held = "compile_cpu_s" in of and "mb" in of
             cells.append(f"{of['compile_cpu_s']:.1f} / {of['mb']}" if held else "")
             if "failed" in of:
-                failures.append(f"- {row.model}, {name}: {_cell(of['failed'])}")
-        lines.append(_line(cells))
+                failures.append(f"- {row.model}, {name}: {cell(of['failed'])}")
+        lines.append(line(cells))
     return [*lines, *([""] if failures else []), *failures]
-
-
-def _ratio(theirs: float | None, ours: float | None) -> str:
-    return "" if theirs is None or ours is None else f"{theirs / ours:.2f}"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split())[:200].replace("|", "\\|").replace("<", "&lt;")
 
 
 def write(path: Path, rows: Sequence[Row]) -> None:
@@ -403,8 +188,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     wanted = {name for found in names_of.values() for name in found} if parsed.only else {*MODELS}
     parsed.models = [name for name in (*MODELS, *UNLISTED) if name in wanted]
     names = list(ENGINES) if parsed.engine is None else parsed.engine.split(",")
-    if unknown := [name for name in names if name not in (*ENGINES, *FURTHER)]:
-        parser.error(f"--engine: {', '.join(unknown)} given; known: {', '.join(ENGINES + FURTHER)}")
+    if unknown := [name for name in names if name not in (*ENGINES, *SLOW)]:
+        parser.error(f"--engine: {', '.join(unknown)} given; known: {', '.join(ENGINES + SLOW)}")
     names += ["max-autotune"] * (parsed.max_autotune and "max-autotune" not in names)
     names += ["tuned"] * (bool(parsed.tune) and "tuned" not in names)
     if "tuned" in names and not parsed.tune:
@@ -425,12 +210,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         store = Store(options.state)
         options.folder.mkdir(parents=True, exist_ok=True)
+        plan = Plan(
+            options.folder,
+            tuple(options.engine),
+            options.threads,
+            options.tune,
+            options.rounds,
+            options.seconds,
+            options.timeout,
+        )
         for model in () if options.finished else options.models:
             old = store.rows.get((model, options.threads))
             if old is not None and not options.again and set(options.engine) <= set(old.engines):
                 continue
             try:
-                row = measure(model, options)
+                row = measure(model, plan)
             except MlirulesError as error:
                 print(error, file=sys.stderr)
                 good = False

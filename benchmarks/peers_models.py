@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ops_shapes import by_name
 from zoo_models import Recipe, draw
 from zoo_timm import Timm
 from zoo_torchvision import Vision
@@ -100,9 +101,10 @@ BF16 = "-bf16"
 #: The end of the names of models whose products PT2E quantized to bytes.
 INT8 = "-int8"
 
-#: What runs when it is named.
+#: What runs when it is named; single ops are what `ops.py` measures.
 UNLISTED: Mapping[str, Recipe] = {
     "tiny": Tiny(),
+    **by_name(),
     **{f"{name}{BF16}": recipe for name, recipe in MODELS.items()},
     **{f"{name}{INT8}": recipe for name, recipe in MODELS.items()},
 }

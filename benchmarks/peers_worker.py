@@ -3,7 +3,8 @@
 ``export`` is an engine too: it writes the model as an ONNX file, as a program of MLIR, and its
 inputs and results, so that engines that need no PyTorch are measured without it.
 
-Orders are lines of JSON: ``{"do": "prepare"}`` once, then ``{"do": "sample", "calls": 3}``.
+Orders are lines of JSON: ``{"do": "prepare"}`` once, then ``{"do": "sample", "calls": 3}``; the
+machine's ``limits`` take the bytes that are ``read`` and ``written``, too.
 """
 
 import io
@@ -226,6 +227,7 @@ def export(job: Job) -> dict[str, Any]:
     """Write the model's files; its FLOP, and the bytes that a call must read and write."""
     import peers_models
     import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils._pytree import tree_leaves
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -239,10 +241,18 @@ def export(job: Job) -> dict[str, Any]:
         arguments={"name": job.model},
     )
     model, args, kwargs = peers_models.made(job.model)
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    # As two products: of the CPU's fused attention nothing is counted.
+    with (
+        torch.no_grad(),
+        sdpa_kernel(SDPBackend.MATH),
+        FlopCounterMode(display=False) as counter,
+    ):
         results = model(*args, **kwargs)
-    held = [*model.parameters(), *model.buffers(), *tree_leaves((args, kwargs, results))]
-    tensors = [t for t in held if isinstance(t, torch.Tensor)]
+    read = [*model.parameters(), *model.buffers(), *tree_leaves((args, kwargs))]
+    sizes = [
+        sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor))
+        for tensors in (read, tree_leaves(results))
+    ]
     exact = model
     if job.bf16 or job.int8:  # the errors are those of the type, too
         exact, args, kwargs = peers_models.made(job.model, exact=True)
@@ -258,7 +268,9 @@ def export(job: Job) -> dict[str, Any]:
         why = f"no ONNX file: {type(error).__name__}: {error}".splitlines()[0][:200]
     return {
         "flops": counter.get_total_flops(),
-        "bytes": sum(t.numel() * t.element_size() for t in tensors),
+        "bytes": sum(sizes),
+        "read": sizes[0],
+        "written": sizes[1],
         "onnx": why,
     }
 
@@ -299,25 +311,46 @@ def _gild(job: Job, results: list[Any]) -> None:
     files.write(job.path(GOLDEN), held.getvalue())
 
 
-def limits() -> dict[str, float]:
-    """FLOP and bytes a second on this process's threads: a large product, a large copy."""
+def limits(job: Job, read: int | None = None, written: int = 0) -> dict[str, float]:
+    """FLOP and bytes a second on this process's threads: a large product, a large copy.
+
+    With ``read`` and ``written`` the bytes a second are those at which so many of them are read and
+    written, again and again: as many as are both are copied, of the others each is summed or set.
+    """
     a, b = (np.random.default_rng(n).random((1024, 1024), dtype=np.float32) for n in (0, 1))
     c = np.empty_like(a)
-    big = np.ones(1 << 24, dtype=np.float32)
-    copy = np.empty_like(big)
-    return {
-        "flops": 2 * 1024**3 / _least(lambda: np.matmul(a, b, out=c)),
+    # One thread's processor time is its own, whatever else runs.
+    clock = time.process_time if job.threads == 1 else time.perf_counter
+    product = _least(lambda: np.matmul(a, b, out=c), clock)
+    if read is None:
         # numpy copies on one thread alone: the bound of more threads is no lower.
-        "bytes": 2 * big.nbytes / _least(lambda: np.copyto(copy, big)),
-    }
+        read = written = 1 << 26
+    both = np.ones(min(read, written) // 4, dtype=np.float32)
+    copy = np.empty_like(both)
+    more = np.ones(abs(read - written) // 4, dtype=np.float32)
+    taken = _least(lambda: np.copyto(copy, both), clock) if both.size else 0.0
+    if more.size and read > written:
+        rows = more[: more.size // 1024 * 1024].reshape(-1, 1024)
+        # A product with a vector reads some rows side by side, which is faster from memory.
+        ways = [lambda: np.dot(more, more), *([lambda: np.dot(rows, rows[0])] if rows.size else [])]
+        taken += min(_least(way, clock) for way in ways)
+    elif more.size:
+        taken += _least(lambda: more.fill(0), clock)
+    return {"flops": 2 * 1024**3 / product, "bytes": (read + written) / taken}
 
 
-def _least(call: Callable[[], object]) -> float:
+def _least(call: Callable[[], object], clock: Callable[[], float]) -> float:
+    """The least seconds of a call, of twenty samples of a millisecond or more."""
+    call()
+    began = clock()
+    call()
+    calls = max(1, round(1e-3 / max(clock() - began, 1e-6)))
     taken = []
     for _ in range(20):
-        began = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - began)
+        began = clock()
+        for _ in range(calls):
+            call()
+        taken.append((clock() - began) / calls)
     return min(taken)
 
 
@@ -353,7 +386,7 @@ def answers(job: Job) -> Callable[[Any], Iterator[Mapping[str, Any]]]:
     """What the process does with an order."""
     made: list[Ready] = []
 
-    def prepare() -> dict[str, Any]:
+    def prepare(**traffic: int) -> dict[str, Any]:
         from zoo_worker import relative_error
 
         from mlirules.drivers.iree import runtime
@@ -363,7 +396,7 @@ def answers(job: Job) -> Callable[[Any], Iterator[Mapping[str, Any]]]:
             files.write(job.path(FACTS), json.dumps(facts) + "\n")
             return facts
         if job.engine == "limits":
-            return limits()
+            return limits(job, **traffic)
         began, spent = time.perf_counter(), _spent()
         ready = ENGINES[job.engine](job)
         took, used = time.perf_counter() - began, _spent() - spent
@@ -396,7 +429,8 @@ def answers(job: Job) -> Callable[[Any], Iterator[Mapping[str, Any]]]:
 
     def answer(order: Any) -> Iterator[Mapping[str, Any]]:
         try:
-            yield prepare() if order["do"] == "prepare" else sample(order["calls"])
+            given = {key: value for key, value in order.items() if key != "do"}
+            yield prepare(**given) if order["do"] == "prepare" else sample(**given)
         except Exception as error:  # noqa: BLE001 -- of one engine, which it is the outcome of
             told = [fault.message for fault in getattr(error, "faults", ())]
             lines = "\n".join(told or [str(error)]).strip().splitlines()

@@ -11,7 +11,9 @@ __all__ = ["renew"]
 
 
 def renew(path: Path, begin: str, end: str, text: str) -> None:
-    """Put ``text`` between the marks in a document. Raises MlirulesError without them."""
+    """Put ``text`` between the marks in a document. Raises MlirulesError where it has none."""
+    if not path.is_file():
+        raise MlirulesError.at(str(path), "there is no such file", code="file")
     before, found, rest = path.read_text(encoding="utf-8").partition(begin)
     _, closed, after = rest.partition(end)
     if not found or not closed:

@@ -84,7 +84,7 @@ def stages(name: str, own: Path, kind: str) -> list[tuple[str | None, list[str]]
             [
                 *("integers", "integer-kernels"),
                 *("bf16-limited", "bf16-added", "bf16", "bf16-kernels", "narrow-turns"),
-                *("attention", "algebra", "forms"),
+                *("attention", "algebra", "forms", "norms"),
             ],
             ["linalg-forms"],
         ),
@@ -99,8 +99,9 @@ def test_each_rule_goes_where_its_ops_are(
     conversion = (None, ["my-twice-to-linalg"])
     fusions = [("fusions", [])] if name == "vulkan" else []
     own_stages = (
-        *("limited-kernels", "added-kernels", "shifted-kernels", "kernels", "packing"),
-        *("products", "depthwise", "integer-products"),
+        *("scales", "row-kernels", "limited-kernels", "added-kernels"),
+        *("shifted-kernels", "kernels"),
+        *("packing", "products", "depthwise", "integer-products"),
     )
     turned = [(stage, []) for stage in own_stages] if name == "cpu-fast" else []
     assert stages(name, own, target) == [
