@@ -70,7 +70,9 @@ def pipeline_with(base: Pipeline, rules: tuple[str, ...]) -> Pipeline:
     """The pipeline with these rules wherever they fit in the place of what it weighs."""
     chosen: tuple[str, ...] = ("depthwise", "linalg-forms")
     if rules == ("kernels",):
-        return replace(base, stages=[s for s in base.stages if s.name not in chosen])
+        # Kernels that make way for no other form: it is measured what that would lose.
+        kept = [replace(s, yields=None) for s in base.stages if s.name not in chosen]
+        return replace(base, stages=kept)
     chosen = (*chosen, "kernels")
     stages = [
         s for s in base.stages if s.name not in chosen and not (s.name or "").endswith("-kernels")
