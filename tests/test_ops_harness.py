@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlirules.drivers.pipelines.transform import Pipeline
+
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 NAME = "gelu-tanh-1x3072"
 
@@ -164,6 +166,16 @@ def test_shapes_at_random_are_those_of_their_seed() -> None:
     drawn = forms.drawn(8, seed=1)
     assert drawn == forms.drawn(8, seed=1) != forms.drawn(8, seed=2)
     assert [forms.kind_of(op) for op in drawn].count("product") == 2
+
+
+def test_kernels_that_are_measured_make_way_for_nothing() -> None:
+    forms = _module("ops_forms")
+    base = Pipeline.load("cpu-fast")
+    assert any(stage.yields is not None for stage in base.stages)
+    made = forms.pipeline_with(base, forms.FORMS["kernel"]).stages
+    assert {stage.yields for stage in made} == {None}
+    assert {"kernels", "products"} <= {stage.name for stage in made}
+    assert "depthwise" not in {stage.name for stage in made}
 
 
 @pytest.mark.slow
