@@ -1,4 +1,4 @@
-"""Every spelling of attention ends, through ``cpu-fast``, on the loop over heads.
+"""Every spelling of attention ends, through ``cpu-fast``, on one kernel or loop over heads.
 
 The programs in ``tests/attention`` are what PyTorch exports, before (``aten``) and after (``core``)
 its decompositions; ``tests/attention/spellings.py`` made them.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,8 @@ FORMS = {
     "sdpa_interleaved": ("causal", 1, 24),
     "sdpa_expanded": ("causal", 3, 24),
 }
+#: What takes attention of whole blocks of queries, and what leaves it to the loop over heads.
+KERNELS = {"plain": "kernel-flash-attention", "causal": "kernel-flash-attention-causal"}
 BY_HEADS = {
     "plain": "torch-attention-by-heads",
     "mask": "torch-attention-mask-by-heads",
@@ -64,8 +67,11 @@ EACH = [(name, stage) for name in FORMS for stage in ("aten", "core")]
 
 @cache
 def made(name: str, stage: str) -> pipeline.Transformed:
+    """A program where no kernel takes attention."""
     text = (PROGRAMS / f"{name}.{stage}.mlir").read_text(encoding="utf-8")
-    return pipeline.transform(text, "cpu-fast", path=f"{name}.{stage}.mlir")
+    line = pipeline.Pipeline.load("cpu-fast")
+    line = replace(line, stages=[s for s in line.stages if s.name != "flash"])
+    return pipeline.transform(text, line, path=f"{name}.{stage}.mlir")
 
 
 def loop(text: str) -> str:
@@ -102,6 +108,21 @@ def test_a_spelling_ends_on_the_loop_over_heads(name: str, stage: str) -> None:
         and ("tensor<2x64x512xf32>" in loop(made(n, s).text)) == shared
     )
     assert loop(done.text) == loop(made(like, stage).text)
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_spellings_without_a_mask_end_on_a_kernel(kind: str) -> None:
+    for name, stage in EACH:
+        # Those two have no dim for heads.
+        if FORMS[name][0] == kind and name not in ("three_dimensional", "scaled_by_baddbmm"):
+            text = (PROGRAMS / f"{name}.{stage}.mlir").read_text(encoding="utf-8")
+            done = pipeline.transform(text, "cpu-fast", path=f"{name}.{stage}.mlir")
+            taken = {
+                rule: count
+                for rule, count in done.applications.items()
+                if rule.startswith("kernel-flash") or rule.endswith("-by-heads")
+            }
+            assert taken == {KERNELS[kind]: 1}, (name, stage)
 
 
 def test_shared_keys_are_not_repeated() -> None:

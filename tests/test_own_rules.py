@@ -84,7 +84,7 @@ def stages(name: str, own: Path, kind: str) -> list[tuple[str | None, list[str]]
             [
                 *("integers", "integer-kernels"),
                 *("bf16-limited", "bf16-added", "bf16", "bf16-kernels", "narrow-turns"),
-                *("attention", "algebra", "forms", "norms"),
+                *("attention", "algebra", "flash", "forms", "norms"),
             ],
             ["linalg-forms"],
         ),

@@ -48,6 +48,7 @@ without_flags: [--iree-global-opt-data-tiling]
         "narrow-turns",
         "attention",
         "algebra",
+        "flash",
         "forms",
         "norms",
         "one",
