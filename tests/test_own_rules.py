@@ -99,8 +99,8 @@ def test_each_rule_goes_where_its_ops_are(
     conversion = (None, ["my-twice-to-linalg"])
     fusions = [("fusions", [])] if name == "vulkan" else []
     own_stages = (
-        *("limited-kernels", "added-kernels", "shifted-kernels", "kernels", "packing"),
-        *("products", "depthwise", "integer-products"),
+        *("limited-kernels", "added-kernels", "shifted-kernels", "kernels", "pools"),
+        *("packing", "products", "depthwise", "integer-products"),
     )
     turned = [(stage, []) for stage in own_stages] if name == "cpu-fast" else []
     assert stages(name, own, target) == [
