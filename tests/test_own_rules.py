@@ -100,7 +100,7 @@ def test_each_rule_goes_where_its_ops_are(
     fusions = [("fusions", [])] if name == "vulkan" else []
     own_stages = (
         *("scales", "row-kernels", "limited-kernels", "added-kernels"),
-        *("shifted-kernels", "kernels"),
+        *("shifted-kernels", "kernels", "pools"),
         *("packing", "products", "depthwise", "integer-products"),
     )
     turned = [(stage, []) for stage in own_stages] if name == "cpu-fast" else []
