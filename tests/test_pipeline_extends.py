@@ -59,6 +59,7 @@ without_flags: [--iree-global-opt-data-tiling]
         "added-kernels",
         "shifted-kernels",
         "kernels",
+        "pools",
         "packing",
         "products",
         "depthwise",
