@@ -8,7 +8,7 @@ import pytest
 from mlirules.drivers.apply.programs import read_program
 from mlirules.drivers.iree import cpu, runtime
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.pipelines.transform import compile_program
+from mlirules.drivers.pipelines.transform import compile_program, rule_set
 
 HERE = Path(__file__).parent / "bf16"
 IMAGES, GOLDEN = HERE / "images.mlir", HERE / "images.npz"
@@ -49,3 +49,40 @@ def test_equals_pytorch(name: str) -> None:
     found = np.asarray(runtime.run(binary, given, target)[0], dtype=np.float32)
     (wanted,) = map(_floats, runtime.load_npz(GOLDEN, prefix="r"))
     assert np.abs(found - wanted).max() <= TOLERANCE * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("name", CPUS)
+def test_depthwise_equals_pytorch(name: str) -> None:
+    """A normalisation with limits behind it, as the rule's own test has it."""
+    torch = pytest.importorskip("torch")
+    target = Target.parse(name)
+    if reason := target.available():
+        pytest.skip(reason)
+    (rule,) = (
+        r
+        for r in rule_set(("torch/bf16/torch-bf16-depthwise",))
+        if r.name == "torch-bf16-depthwise-norm-clamp"
+    )
+    program = rule.tests[0].input or ""
+    random = torch.Generator().manual_seed(0)
+    channels = 16
+
+    def numbers(*shape: int) -> "torch.Tensor":
+        return torch.randn(shape, generator=random)
+
+    x, w = numbers(1, channels, 7, 9).bfloat16(), numbers(channels, 1, 3, 5).bfloat16()
+    m, s = numbers(channels, 1, 1), numbers(channels, 1, 1).abs() + 0.5
+    g, b = numbers(channels, 1, 1).bfloat16(), numbers(channels, 1, 1).bfloat16()
+    sums = torch.nn.functional.conv2d(x.float(), w.float(), None, 2, (1, 2), 1, channels)
+    wanted = torch.clamp((sums - m) * s * g.float() + b.float(), -1.0, 6.0).numpy()
+    given = [
+        t.numpy()
+        if t.dtype == torch.float32
+        else t.view(torch.int16).numpy().view(runtime.dtype_of("bf16"))
+        for t in (x, w, m, s, g, b)
+    ]
+    binary, done = compile_program(program, target, fallback=False)
+    assert done.outcome.counts["kernel-bf16-depthwise-clamp"] == 1
+    found = np.asarray(runtime.run(binary, given, target)[0], dtype=np.float32)
+    # The sums are in f32, the result alone is rounded, to 8 bits.
+    assert np.abs(found - wanted).max() <= 2**-8 * np.abs(wanted).max()
