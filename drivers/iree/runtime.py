@@ -320,19 +320,17 @@ class Program:
         parameters: Sequence[str] = (),
     ) -> None:
         module, self._callee, self._entry = loaded_function(vmfb, function)
-        if len(inputs) != len(self._entry.arguments):
-            raise MlirulesError.at(
-                "--input",
-                f"{function!r} takes {len(self._entry.arguments)} arguments, {len(inputs)} given",
-                code="inputs",
-            )
+        takes = len(self._entry.arguments)
+        if len(inputs) != takes:
+            why = f"{function!r} takes {takes} arguments, {len(inputs)} given"
+            raise MlirulesError.at("--input", why, code="inputs")
         archives = parameter_modules(parameters)
         with run_errors():
             threads.prepare()
             self._device = get_device(uri)
             hal = _binding.create_hal_module(instance(), self._device)
-            self._context = _binding.VmContext(instance(), [hal, *archives, module])
-            self._invoke = threads.giving_way(self._context.invoke, uri)
+            context = _binding.VmContext(instance(), [hal, *archives, module])
+            self._invoke = threads.giving_way(context.invoke, uri)
             self._arguments = _binding.VmVariantList(len(inputs))
             for index, (kind, value) in enumerate(zip(self._entry.arguments, inputs, strict=True)):
                 _push(self._arguments, kind, value, self._device, index)
