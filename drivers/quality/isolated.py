@@ -58,7 +58,8 @@ def run_apart(
             for one in pool.run(work, jobs):
                 number = numbers[one.job]
                 rule = rules[number]
-                if isinstance(one, Ended) and not one.fate:
+                # A worker may end badly, too, after it told the last result.
+                if isinstance(one, Ended) and (not one.fate or left[number] == len(rule.tests)):
                     del left[number]
                     continue
                 test = rule.tests[left[number]]
