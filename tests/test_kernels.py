@@ -212,15 +212,118 @@ def test_without_a_c_compiler_the_rule_says_so(
     assert "no C compiler is here" in result.problems[0]
 
 
-@pytest.mark.parametrize(("architecture", "lanes"), [("x86-64-v3", 8), ("x86-64-v4", 32)])
-def test_vectors_are_as_long_as_those_of_the_cpu(architecture: str, lanes: int) -> None:
-    """Eight sums of a vector in AVX2's 16 registers, of two vectors in AVX-512's 32."""
+@pytest.mark.parametrize(("architecture", "sums"), [("x86-64-v3", "6x16"), ("x86-64-v4", "8x32")])
+def test_vectors_are_as_long_as_those_of_the_cpu(architecture: str, sums: str) -> None:
+    """Six sums of two vectors in AVX2's 16 registers, eight in AVX-512's 32."""
     (rule,) = (r for r in CONVOLUTIONS if r.name == "kernel-convolution-bias")
     stages = [Stage(phase="torch", rules=[rule.path], driver="greedy", only=[rule.name])]
     program = rule.tests[0].input or ""
     settings = Settings(Target.parse(f"cpu:{architecture}"))
     text = transform(program, stages, costs=settings).text
-    assert f"vector<8x{lanes}xf32>" in text
+    assert f"vector<{sums}xf32>" in text
+
+
+EACH = """
+rule: seven-times
+kind: kernel
+summary: A row times seven.
+reason: A test of rows that are written once.
+types: {x: vtensor<N x f32>, y: vtensor<N x f32>}
+match: ["y = torch.aten.mul.Scalar(x, 7.0)"]
+kernel:
+  inputs: [x]
+  variants:
+    - targets: [cpu]
+      let: {G: 3}
+      grid: [N]
+      body: |
+        %a = memref.load %x[%block_x] : $x
+        %s0 = arith.constant 0.0 : f32
+        $each i < G
+          %half$i = arith.constant $(i + 0.5) : f32
+          %p$i = arith.mulf %a, %half$i : f32
+          %s$(i + 1) = arith.addf %s$i, %p$i : f32
+        $end
+        %t = arith.addf %s$(G), %p2 : f32
+        memref.store %t, %y[%block_x] : $y
+tests:
+  - name: five
+    input: |
+      func.func @f(%x: !f32) -> !f32 {
+        %n = torch.constant.float 7.0
+        %y = torch.aten.mul.Scalar %x, %n : !f32, !torch.float -> !f32
+        return %y : !f32
+      }
+    check: |
+      CHECK: flow.dispatch
+    run: {devices: [cpu]}
+  - name: halves
+    unchanged: |
+      func.func @f(%x: !f64) -> !f64 {
+        %n = torch.constant.float 7.0
+        %y = torch.aten.mul.Scalar %x, %n : !f64, !torch.float -> !f64
+        return %y : !f64
+      }
+    because: vtensor<N x f32>
+""".replace("!f32", "!torch.vtensor<[5],f32>").replace("!f64", "!torch.vtensor<[5],f64>")
+
+
+def written(tmp_path: Path, old: str = "", new: str = "") -> Path:
+    assert old in EACH
+    path = tmp_path / "seven-times.yaml"
+    path.write_text(EACH.replace(old, new, 1) if old else EACH)
+    return path
+
+
+def test_rows_that_are_written_once_stand_as_often_as_they_say(tmp_path: Path) -> None:
+    (rule,) = rule_set((str(written(tmp_path)),))
+    with consent.given(native=True):
+        result = run_test(rule, rule.tests[0], devices=["cpu"])
+    assert result.passed, result.problems
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said", "row"),
+    [
+        ("        $end\n", "", "$each has no $end", "        $each i < G"),
+        ("        $each i < G\n", "", "$end ends nothing", "        $end"),
+        ("$each i < G", "$each i", "does not say how often", "        $each i"),
+        ("$each i < G", "$each i < H", "'H' stands nowhere", "        $each i < H"),
+        ("$each i < G", "$each G < 3", "'G' already has a meaning", "        $each G < 3"),
+        (
+            "          %p$i",
+            "          $each j < 2\n          %p$i",
+            "repeated rows repeat none",
+            "          $each j < 2",
+        ),
+        ("%s$i, %p$i", "%q$i, %p$i", "%q is neither defined", "          %s$(i + 1) = "),
+        ("$(i + 0.5)", "$(j + 0.5)", "'j' stands nowhere", "          %half$i = "),
+    ],
+)
+def test_faults_of_rows_that_stand_several_times(
+    old: str, new: str, said: str, row: str, tmp_path: Path
+) -> None:
+    with pytest.raises(MlirulesError) as caught:
+        load_rule(written(tmp_path, old, new), ops=compiler.op_oracle)
+    found = [f for f in caught.value.faults if said in f.message]
+    assert found, str(caught.value)
+    assert found[0].span.source_line.startswith(row)
+
+
+def test_a_repeated_row_is_shown_where_it_reads_beyond_a_buffer(tmp_path: Path) -> None:
+    beyond = "%at$i = arith.constant $(i + 3) : index\n          %p$i = memref.load %x[%at$i] : $x"
+    path = written(tmp_path, "%p$i = arith.mulf %a, %half$i : f32", beyond)
+    (rule,) = rule_set((str(path),))
+    with consent.given(native=True):
+        (fault,) = run_test(rule, rule.tests[0], devices=["cpu"]).faults
+    assert fault.message == "memref.load reads index 5 of dim 0 of x, whose extent is 5"
+    assert fault.span.source_line.strip() == "%p$i = memref.load %x[%at$i] : $x"
+
+
+def test_rows_that_stand_too_often_are_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "let: {G: 3}", "let: {G: 65}")
+    (result,) = [run_test(rule, rule.tests[0], devices=[]) for rule in rule_set((str(path),))]
+    assert "$each i < G is 65: rows stand at most 64 times" in result.problems[0]
 
 
 @pytest.mark.slow

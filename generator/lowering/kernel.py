@@ -23,9 +23,11 @@ from mlirules.language.nomatch import NoMatch
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
 from mlirules.language.operands import Refused, arith, describe, truth
+from mlirules.language.repeats import MAX_REPEATS, repeats
 from mlirules.language.rule import Line, Rule, Variant
 from mlirules.language.values import DType, Dyn, Tensor
 
+_DOLLAR = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\(([^()]*(?:\([^()]*\)[^()]*)*)\))")
 _CPU = f'#hal.executable.target<"llvm-cpu", "embedded-elf-{platform.machine()}">'
 
 
@@ -174,6 +176,8 @@ class _Kernel:
         self.inner = Indices(self.operand, "mlirules_s")
         self.operands: dict[Dyn, str] = {}
         self.extents = {name: self.dims(tensor) for name, tensor in self.tensors.items()}
+        #: For each row of the kernel, which row of the rule's text it is.
+        self.origins: list[int] = []
 
     def dims(self, tensor: Tensor) -> list[int | Dyn]:
         """How large a buffer is: its own dims, or what the symbols declared for them are."""
@@ -281,11 +285,11 @@ class _Kernel:
         line = self.variant.body
         assert line is not None
         first = text.count("\n", 0, text.rindex(body.rstrip())) + 1
-        out, offset = {}, 0
-        for number, row in enumerate(self.variant.doc.body.splitlines(keepends=True)):
-            out[first + number] = line.text.span(offset + len(row) - len(row.lstrip()))
+        spans, offset = [], 0
+        for row in self.variant.doc.body.splitlines(keepends=True):
+            spans.append(line.text.span(offset + len(row) - len(row.lstrip())))
             offset += len(row)
-        return out
+        return {first + number: spans[origin] for number, origin in enumerate(self.origins)}
 
     def demand_equal(self) -> None:
         """Have the program check that what one symbol stands for is equally large everywhere."""
@@ -387,18 +391,52 @@ class _Kernel:
             f"{heads}{body.rstrip()}\n  return\n}}\n"
         )
 
-    def body(self) -> str:
+    def spelt(self, text: str, sizes: dict[str, Any]) -> str:
+        """A part of the body with what ``$`` stands for."""
         line = self.variant.body
         assert line is not None
-        text = self.variant.doc.body
 
         def dollar(found: re.Match[str]) -> str:
             source = found.group(1) or found.group(2)
-            return self.spelled(line, parse_expression(source), source)
+            return self.spelled(line, parse_expression(source), source, sizes)
 
-        text = re.sub(
-            r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\(([^()]*(?:\([^()]*\)[^()]*)*)\))", dollar, text
-        )
+        return _DOLLAR.sub(dollar, text)
+
+    def repeated(self) -> str:
+        """The body with the rows that stand several times, each with its count."""
+        line = self.variant.body
+        assert line is not None
+        rows = self.variant.doc.body.splitlines()
+        made: list[str] = []
+
+        def stand(first: int, last: int, sizes: dict[str, Any]) -> None:
+            if first == last:
+                return
+            made.extend(self.spelt("\n".join(rows[first:last]), sizes).split("\n"))
+            self.origins.extend(range(first, last))
+
+        at = 0
+        for found in repeats(self.variant.doc.body):
+            times = _value(line, parse_expression(found.times), self.sizes)
+            if not isinstance(times, int) or not 0 <= times <= MAX_REPEATS:
+                raise NoMatch(
+                    line,
+                    f"$each {found.name} < {found.times} is {describe(times)}: rows stand at most "
+                    f"{MAX_REPEATS} times, a number known when the kernel is compiled",
+                    expected=f"0 to {MAX_REPEATS}",
+                    found=describe(times),
+                )
+            stand(at, found.first, self.sizes)
+            for count in range(times):
+                stand(found.first + 1, found.last, {**self.sizes, found.name: count})
+            at = found.last + 1
+        stand(at, len(rows), self.sizes)
+        return "\n".join(made)
+
+    def body(self) -> str:
+        line = self.variant.body
+        assert line is not None
+        text = self.repeated()
         for name, tensor in self.tensors.items():
             values = [
                 self.inner.value(size)
@@ -433,8 +471,8 @@ class _Kernel:
             raise NoMatch(line, f"%{name} is {describe(value)}, which no kernel can read")
         return "\n".join("  " + row if row else row for row in text.splitlines())
 
-    def spelled(self, line: Line, expr: ast.Expr, source: str) -> str:
-        value = _value(line, expr, self.sizes)
+    def spelled(self, line: Line, expr: ast.Expr, source: str, sizes: dict[str, Any]) -> str:
+        value = _value(line, expr, sizes)
         match value:
             case Tensor(name=name) if name in self.tensors:
                 return _memref(self.tensors[name])

@@ -81,11 +81,15 @@ class Expressions(Checker):
         for found in re.finditer(r"\$", plain):
             self.dollar(line, text, found.start(), scope | roots)
         own = set(_BODY_DEFINED.findall(plain))
+        # What numbers follow: in rows that stand several times.
+        stems = tuple(re.findall(r"%([A-Za-z_]\w*)\$[^=\n]*=", plain))
         for args in re.finditer(r"\^\w+\s*\(([^()]*)\)", plain):
             own |= set(re.findall(r"%([A-Za-z_]\w*)\s*:", args.group(1)))
         for found in re.finditer(r"%([A-Za-z_]\w*)", plain):
             name = found.group(1)
             if name in own or name in scope or name in self.unread:
+                continue
+            if stems and name.rstrip("0123456789") in stems:
                 continue
             self.fault(
                 line,
@@ -115,13 +119,16 @@ class Expressions(Checker):
                 "write $name or $(expression), with brackets nested at most once",
             )
             return
-        start = found.start(1)
+        self.expression_at(line, found.group(1), found.start(1), scope)
+
+    def expression_at(self, line: Line, source: str, start: int, scope: set[str]) -> None:
+        """Check an expression that stands at ``start`` of a body."""
         shifted = Text(
-            found.group(1),
+            source,
             line.text.source,
             line.text.line,
             line.text.column,
-            places=_shifted(line.text, start, found.end(1)),
+            places=_shifted(line.text, start, start + len(source)),
         )
         inner = Line(line.section, line.key, shifted)
         expr = self.parsed(inner, parse_expression)

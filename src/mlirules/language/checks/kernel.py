@@ -11,7 +11,8 @@ from mlirules.language.grid import FACTS, MAX_GRID, MAX_THREADS, PLACES
 from mlirules.language.kernel import KernelDoc
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
-from mlirules.language.rule import Rule, Variant
+from mlirules.language.repeats import RepeatError, repeats
+from mlirules.language.rule import Line, Rule, Variant
 from mlirules.language.source import Path_
 
 
@@ -168,7 +169,8 @@ def _kernel_body(
     parts = {
         f"{name}_{part}" for name in (*doc.kernel.inputs, *results) for part in ("base", "offset")
     }
-    checker.body(line, text, scope | set(PLACES) | parts, set(results))
+    text, counts = _once(checker, line, text, scope)
+    checker.body(line, text, scope | counts | set(PLACES) | parts, set(results))
     plain = blanked(text)
     named = set(re.findall(r"%([A-Za-z_]\w*?)(?:_base)?\b", plain))
     for name in (*doc.kernel.inputs, *results):
@@ -189,3 +191,32 @@ def _kernel_body(
                 f"no function {found.group(1)!r} is linked in",
                 "declare it in `object: {functions: ...}`",
             )
+
+
+def _once(checker: Expressions, line: Line, text: str, scope: set[str]) -> tuple[str, set[str]]:
+    """The text without the rows that begin and end what is repeated, and the names of its counts.
+
+    Characters stay where they are: faults are located in what is written.
+    """
+    counts: set[str] = set()
+    rows = text.splitlines(keepends=True)
+    try:
+        for found in repeats(text):
+            checker.expression_at(line, found.times, found.offset, scope)
+            if found.name in scope:
+                checker.fault(
+                    line,
+                    ast.Node(found.offset, found.offset + len(found.times)),
+                    "duplicate-name",
+                    f"{found.name!r} already has a meaning",
+                    "choose another name",
+                )
+            counts.add(found.name)
+            for number in (found.first, found.last):
+                rows[number] = " " * (len(rows[number]) - 1) + rows[number][-1:]
+    except RepeatError as error:
+        checker.fault(
+            line, ast.Node(error.offset, error.offset + 4), "syntax", str(error), error.hint
+        )
+        rows = [re.sub(r"\$(each|end)\b", lambda m: " " * len(m[0]), row) for row in rows]
+    return "".join(rows), counts
