@@ -223,6 +223,55 @@ def test_vectors_are_as_long_as_those_of_the_cpu(architecture: str, sums: str) -
     assert f"vector<{sums}xf32>" in text
 
 
+@pytest.mark.parametrize(
+    ("images", "filters", "groups", "stride"),
+    [
+        ((1, 16, 7, 7), (20, 16, 3, 3), 1, 1),  # one place of 49, filters that six do not divide
+        ((2, 24, 14, 14), (12, 24, 1, 1), 1, 1),  # four of 196
+        ((1, 520, 7, 7), (8, 520, 1, 1), 1, 1),  # three blocks of channels
+        ((1, 32, 7, 7), (16, 16, 3, 3), 2, 1),
+        ((1, 16, 13, 13), (8, 16, 3, 3), 1, 2),  # gathered
+    ],
+)
+def test_places_that_are_left_over(
+    images: tuple[int, ...], filters: tuple[int, ...], groups: int, stride: int
+) -> None:
+    """With AVX2 they are sums along the filters' rows."""
+    pad = filters[2] // 2
+    side = (images[2] + 2 * pad - filters[2]) // stride + 1
+    x, w, b, y = (
+        f"!torch.vtensor<[{','.join(map(str, dims))}],f32>"
+        for dims in (images, filters, (filters[0],), (images[0], filters[0], side, side))
+    )
+    pair = "(!torch.int, !torch.int) -> !torch.list<int>"
+    program = f"""
+      func.func @f(%x: {x}, %w: {w}, %b: {b}) -> {y} {{
+        %one = torch.constant.int 1
+        %step = torch.constant.int {stride}
+        %pad = torch.constant.int {pad}
+        %groups = torch.constant.int {groups}
+        %false = torch.constant.bool false
+        %no = torch.prim.ListConstruct : () -> !torch.list<int>
+        %ones = torch.prim.ListConstruct %one, %one : {pair}
+        %steps = torch.prim.ListConstruct %step, %step : {pair}
+        %pads = torch.prim.ListConstruct %pad, %pad : {pair}
+        %c = torch.aten.convolution %x, %w, %b, %steps, %pads, %ones, %false, %no, %groups :
+          {x}, {w}, {b}, !torch.list<int>, !torch.list<int>, !torch.list<int>, !torch.bool,
+          !torch.list<int>, !torch.int -> {y}
+        return %c : {y}
+      }}"""
+    stages = [Stage(phase="torch", rules=["kernels/kernel-convolution"], driver="greedy")]
+    target = Target("cpu", "x86-64-v3")
+    text = transform(program, stages, costs=Settings(target)).text
+    assert "vector.reduction" in text
+    _, arguments = numerics.signature(program)
+    ((_, inputs),) = numerics.inputs_of(RunSpec(devices=["cpu"]), arguments)
+    (got,) = runtime.run(compiler.compile_module(text, target), inputs, target, "f")
+    plain = compiler.compile_module(program, Target("cpu"))
+    (expected,) = runtime.run(plain, inputs, Target("cpu"), "f")
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
 EACH = """
 rule: seven-times
 kind: kernel

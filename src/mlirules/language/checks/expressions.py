@@ -82,14 +82,15 @@ class Expressions(Checker):
             self.dollar(line, text, found.start(), scope | roots)
         own = set(_BODY_DEFINED.findall(plain))
         # What numbers follow: in rows that stand several times.
-        stems = tuple(re.findall(r"%([A-Za-z_]\w*)\$[^=\n]*=", plain))
+        defined = "\n".join(re.findall(r"^([^=\n]*)=", plain, re.MULTILINE))
+        stems = set(re.findall(r"%([A-Za-z_]\w*)\$", defined))
         for args in re.finditer(r"\^\w+\s*\(([^()]*)\)", plain):
             own |= set(re.findall(r"%([A-Za-z_]\w*)\s*:", args.group(1)))
         for found in re.finditer(r"%([A-Za-z_]\w*)", plain):
             name = found.group(1)
             if name in own or name in scope or name in self.unread:
                 continue
-            if stems and name.rstrip("0123456789") in stems:
+            if name.rstrip("0123456789") in stems:
                 continue
             self.fault(
                 line,
