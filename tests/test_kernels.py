@@ -272,6 +272,40 @@ def test_places_that_are_left_over(
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
+def test_rows_of_attention_whose_keys_are_masked() -> None:
+    """The first block of keys, all keys, and by the least number that there is."""
+    q, m = "!torch.vtensor<[1,1,16,4],f32>", "!torch.vtensor<[1,1,16,48],f32>"
+    k = "!torch.vtensor<[1,1,48,4],f32>"
+    program = f"""
+      func.func @f(%q: {q}, %k: {k}, %v: {k}, %m: {m}) -> {q} {{
+        %none = torch.constant.none
+        %zero = torch.constant.float 0.0
+        %false = torch.constant.bool false
+        %o = torch.aten.scaled_dot_product_attention %q, %k, %v, %m, %zero, %false, %none, %false :
+          {q}, {k}, {k}, {m}, !torch.float, !torch.bool, !torch.none, !torch.bool -> {q}
+        return %o : {q}
+      }}"""
+    stages = [Stage(phase="torch", rules=["kernels/kernel-flash-attention-masked"])]
+    done = transform(program, stages)
+    assert done.outcome.total == 1
+    _, arguments = numerics.signature(program)
+    ((_, inputs),) = numerics.inputs_of(RunSpec(devices=["cpu"]), arguments)
+    queries, keys, values, mask = (np.asarray(x, dtype=np.float32) for x in inputs)
+    mask = np.zeros_like(mask)
+    mask[..., 0, :40] = -np.inf
+    mask[..., 1, :] = -np.inf
+    mask[..., 2, :] = np.finfo(np.float32).min
+    mask[..., 3, 7:] = -np.inf
+    vmfb = compiler.compile_module(done.text, Target("cpu"))
+    (got,) = runtime.run(vmfb, [queries, keys, values, mask], Target("cpu"), "f")
+    scores = (queries[0, 0] @ keys[0, 0].T) / 2 + mask[0, 0]
+    scores[1] = 0  # of a row without keys the result is 0
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    expected = weights / weights.sum(axis=1, keepdims=True) @ values[0, 0]
+    expected[1] = 0
+    np.testing.assert_allclose(got[0, 0], expected, rtol=1e-5, atol=1e-5)
+
+
 EACH = """
 rule: seven-times
 kind: kernel

@@ -84,13 +84,15 @@ class Expressions(Checker):
         # What numbers follow: in rows that stand several times.
         defined = "\n".join(re.findall(r"^([^=\n]*)=", plain, re.MULTILINE))
         stems = set(re.findall(r"%([A-Za-z_]\w*)\$", defined))
+        numbered = stems | {re.sub(r"\d+$", "", name) for name in own}
         for args in re.finditer(r"\^\w+\s*\(([^()]*)\)", plain):
             own |= set(re.findall(r"%([A-Za-z_]\w*)\s*:", args.group(1)))
         for found in re.finditer(r"%([A-Za-z_]\w*)", plain):
             name = found.group(1)
             if name in own or name in scope or name in self.unread:
                 continue
-            if name.rstrip("0123456789") in stems:
+            counted = plain.startswith("$", found.end())
+            if name in numbered if counted else name.rstrip("0123456789") in stems:
                 continue
             self.fault(
                 line,
