@@ -38,7 +38,7 @@ from sections import renew
 
 from mlirules.drivers.apply.session import Session
 from mlirules.drivers.pipelines.transform import rule_set
-from mlirules.drivers.quality.mutation import FileMutant, FileReport, measure, of_file
+from mlirules.drivers.quality.mutation import FileMutant, FileReport, measure_file
 from mlirules.language.faults import (
     EXIT_CHECK_FAILED,
     EXIT_DONE,
@@ -145,7 +145,7 @@ def work(path: str) -> Row:
     name = key(path)  # of the content that is read next, should it change meanwhile
     with Session():  # what it keeps of programs goes with it
         rules = rule_set((path,))
-        report = of_file([measure(rule) for rule in rules])
+        report = measure_file(rules)
     row = Row(name_of(path), len(rules), report, round(time.process_time() - started, 2))
     entry = {"rules": row.rules, "report": asdict(report), "seconds": row.seconds}
     cache.keep("mutation", name, json.dumps(entry).encode(), limit=KEPT)

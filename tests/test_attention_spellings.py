@@ -56,7 +56,11 @@ FORMS = {
     "sdpa_expanded": ("causal", 3, 24),
 }
 #: What takes attention of whole blocks of queries, and what leaves it to the loop over heads.
-KERNELS = {"plain": "kernel-flash-attention", "causal": "kernel-flash-attention-causal"}
+KERNELS = {
+    "plain": "kernel-flash-attention",
+    "causal": "kernel-flash-attention-causal",
+    "mask": "kernel-flash-attention-masked",
+}
 BY_HEADS = {
     "plain": "torch-attention-by-heads",
     "mask": "torch-attention-mask-by-heads",
@@ -111,7 +115,7 @@ def test_a_spelling_ends_on_the_loop_over_heads(name: str, stage: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KERNELS)
-def test_spellings_without_a_mask_end_on_a_kernel(kind: str) -> None:
+def test_spellings_end_on_a_kernel(kind: str) -> None:
     for name, stage in EACH:
         # Those two have no dim for heads.
         if FORMS[name][0] == kind and name not in ("three_dimensional", "scaled_by_baddbmm"):

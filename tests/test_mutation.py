@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mlirules.drivers.pipelines.transform import rule_set
-from mlirules.drivers.quality.mutation import FileReport, measure, of_file, reasons
+from mlirules.drivers.quality.mutation import FileReport, measure_file, of_file, reasons
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
@@ -130,7 +130,7 @@ tests:
 
 def measured(path: Path, text: str) -> FileReport:
     path.write_text(text, encoding="utf-8")
-    return of_file([measure(rule) for rule in rule_set((str(path),))])
+    return measure_file(rule_set((str(path),)))
 
 
 def unnoticed(report: FileReport) -> list[tuple[str, str, str]]:

@@ -9,7 +9,8 @@ says so, in a comment ``# survives: why`` on its row or on the rows before it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -21,11 +22,11 @@ from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.matcher import Matcher
-from mlirules.drivers.match.results import Match, Refusal
+from mlirules.drivers.match.results import Around, Diagnosis, Match, Refusal
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.pipelines.transform import engine_for
 from mlirules.drivers.quality.remarks import said_equal
-from mlirules.drivers.quality.synthesis import Synthesis, conditions, synthesise
+from mlirules.drivers.quality.synthesis import Synthesis, around_of, conditions, synthesise
 from mlirules.language.faults import MlirulesError
 from mlirules.language.model import RunSpec
 from mlirules.language.notation import ast
@@ -182,16 +183,56 @@ class _Case:
     name: str
     module: ir.Module
     fires: bool
+    around: Around
     refused: list[list[Line]] = field(default_factory=list)
 
 
-def measure(rule: Rule, *, numbers: bool = False) -> Report:
+def measure_file(rules: Sequence[Rule]) -> FileReport:
+    """What the tests of a file's rules see of its conditions.
+
+    A family's lines are looked at in every member, but programs against a line are looked for only
+    until tests of a member notice its change, in two members at most; against a kernel's, whose
+    programs take long to judge, only where no inline test notices. Raises ValueError without rules.
+    """
+    noticed: set[tuple[int, int]] = set()
+    searched: Counter[tuple[int, int]] = Counter()
+    said = reasons(rules[0].source.text) if rules else {}
+    reports = []
+    for rule in rules:
+        known = noticed | (_noticed_inline(rule) if rule.variants else set())
+        limits = {place: 1 if place[0] in said else 2 for place in searched}
+        passed = {place for place, count in searched.items() if count >= limits[place]}
+        skipped = known | passed
+        reports.append(measure(rule, wanted=lambda line, no=skipped: _place(line) not in no))
+        searched.update(p for line in conditions(rule) if (p := _place(line)) not in skipped)
+        noticed |= {
+            _place(m.line) for m in reports[-1].mutants if m.noticed and m.change == "deleted"
+        }
+    return of_file(reports)
+
+
+def _noticed_inline(rule: Rule) -> set[tuple[int, int]]:
+    """The places of conditions without which an inline test would have another outcome."""
+    cases = _cases(rule, Synthesis(rule))
+    _look(rule, cases)
+    found = {
+        _place(line)
+        for n, (line, _) in enumerate(rule.where)
+        if _noticed(_mutated(rule, n, "deleted"), cases) is not None
+    }
+    return found | {_place(line) for line in conditions(rule) if _loosened(line, cases) is not None}
+
+
+def measure(
+    rule: Rule, *, numbers: bool = False, wanted: Callable[[Line], bool] | None = None
+) -> Report:
     """Make programs from a rule, run them, and measure what the tests see of its conditions.
 
     ``numbers``: compile the positive program with and without the rule on the CPU and compare, with
-    the tolerance of the first inline test that runs.
+    the tolerance of the first inline test that runs. ``wanted``: whether a program is looked for
+    against a condition; default: against each.
     """
-    made = synthesise(rule)
+    made = synthesise(rule, wanted=wanted)
     report = Report(rule, made, covered=[Covered(line) for line, _ in rule.where])
     cases = _cases(rule, made)
     if made.positive is None:
@@ -199,16 +240,12 @@ def measure(rule: Rule, *, numbers: bool = False) -> Report:
     _run(rule, made, report)
     if numbers:
         report.numbers = _compare(rule, made, report)
-    matcher = Matcher(rule, shared_context())
-    for case in cases:
-        for op in _roots(rule, case.module):
-            diagnosis = matcher.diagnose(op)
-            case.refused.append([r.line for r in diagnosis.refusals if r.line is not None])
-            held = {(line.section, line.key): holds for line, holds in diagnosis.lines}
-            for covered in report.covered:
-                holds = held.get((covered.line.section, covered.line.key))
-                covered.true += holds is True
-                covered.false += holds is False
+    for diagnosis in _look(rule, cases):
+        held = {(line.section, line.key): holds for line, holds in diagnosis.lines}
+        for covered in report.covered:
+            holds = held.get((covered.line.section, covered.line.key))
+            covered.true += holds is True
+            covered.false += holds is False
     for n, (line, _) in enumerate(rule.where):
         for change in ("deleted", "negated"):
             mutant = _mutated(rule, n, change)
@@ -225,25 +262,38 @@ def measure(rule: Rule, *, numbers: bool = False) -> Report:
         place = (line.section, line.key)
         if place not in seen:
             noticed = _loosened(line, cases)
-            if noticed is not None or place not in impossible:
+            passed = wanted is not None and not wanted(line)
+            if noticed is not None or not (passed or place in impossible):
                 report.mutants.append(Mutant(line, "deleted", noticed))
     return report
 
 
 def _cases(rule: Rule, made: Synthesis) -> list[_Case]:
     texts = [
-        (f"test {t.name!r}", t.input or t.unchanged or "", t.input is not None) for t in rule.tests
+        (f"test {t.name!r}", t.input or t.unchanged or "", t.input is not None, t.cpu)
+        for t in rule.tests
     ]
     if made.positive is not None:
-        texts.append(("the program made to match", made.positive.text, True))
-    texts += [(f"the program made against `{n.line}`", n.text, False) for n in made.negatives]
+        texts.append(("the program made to match", made.positive.text, True, None))
+    texts += [(f"the program made against `{n.line}`", n.text, False, None) for n in made.negatives]
     out = []
-    for name, text, fires in texts:
+    for name, text, fires, cpu in texts:
         try:
             module = parsed(text, rule.path)
         except MlirulesError:
             continue  # told when the test itself is run
-        out.append(_Case(name, module, fires))
+        out.append(_Case(name, module, fires, around_of(rule, cpu)))
+    return out
+
+
+def _look(rule: Rule, cases: list[_Case]) -> list[Diagnosis]:
+    """What is said of the rule at every op of the cases that it could start at."""
+    matcher = Matcher(rule, shared_context())
+    out = []
+    for case in cases:
+        for op in _roots(rule, case.module):
+            out.append(matcher.diagnose(op, case.around))
+            case.refused.append([r.line for r in out[-1].refusals if r.line is not None])
     return out
 
 
@@ -257,7 +307,8 @@ def _run(rule: Rule, made: Synthesis, report: Report) -> None:
     for program in [*programs, *made.negatives]:
         module = ir.Module.parse(program.text, shared_context())
         try:
-            count = engine_for([rule]).run(module, Options(driver="greedy")).total
+            options = Options(driver="greedy", cpu=around_of(rule).cpu)
+            count = engine_for([rule]).run(module, options).total
         except MlirulesError as error:
             report.problems.append(f"{error}\n{program.text}")
             continue
@@ -276,9 +327,11 @@ def _compare(rule: Rule, made: Synthesis, report: Report) -> str:
     if spec is None:
         return "no inline test compares numbers with the unrewritten program"
     text = made.positive.text
+    cpu = Target("cpu", around_of(rule).cpu)
+    if cpu.architecture and (lacking := cpu.available()) is not None:
+        return lacking
     module = ir.Module.parse(text, shared_context())
-    engine_for([rule]).run(module, Options(driver="greedy"))
-    cpu = Target.parse("cpu")
+    engine_for([rule]).run(module, Options(driver="greedy", cpu=cpu.architecture))
     try:
         compiler.compile_module(text, cpu)
         numerics.random_inputs(numerics.signature(text)[1])
@@ -305,8 +358,10 @@ def fitting_sizes(rule: Rule, text: str) -> list[int]:
     """
     module = ir.Module.parse(text, shared_context())
     matcher = Matcher(rule, shared_context())
+    around = around_of(rule)
     found = next(
-        (m for op in _roots(rule, module) if isinstance(m := matcher.match(op), Match)), None
+        (m for op in _roots(rule, module) if isinstance(m := matcher.match(op, around), Match)),
+        None,
     )
     entry = programs_of.entry(module)
     if found is None or entry is None:
@@ -365,7 +420,7 @@ def _noticed(mutant: Rule, cases: list[_Case]) -> str | None:
     """The first test whose outcome the mutant changes."""
     matcher = Matcher(mutant, shared_context())
     for case in cases:
-        found = [matcher.match(op) for op in _roots(mutant, case.module)]
+        found = [matcher.match(op, case.around) for op in _roots(mutant, case.module)]
         fires = any(isinstance(match, Match) for match in found)
         # A rewrite that does not fit what was let in is a fault, which fails a test as well.
         faults = any(isinstance(match, Refusal) and match.error for match in found)
@@ -383,7 +438,7 @@ def _refused_by_rewrite(rule: Rule, mutant: Rule, line: Line, cases: list[_Case]
             continue
         for op, refused in zip(_roots(rule, case.module), case.refused, strict=True):
             if any((said.section, said.key) == place for said in refused):
-                found = matcher.explain(op)
+                found = matcher.explain(op, case.around)
                 if found is not None and found.line is not None and found.line.section == "rewrite":
                     return True
     return False

@@ -21,6 +21,7 @@ from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.match.results import Around
 from mlirules.drivers.match.results import Diagnosis
 from mlirules.drivers.quality.seeds import BUILTIN, ELEMENTS, extracted, initial
 from mlirules.generator.programs import Leaf, Program, constant, emit, list_of
@@ -54,11 +55,14 @@ class Synthesis:
     source: str = ""
 
 
-def synthesise(rule: Rule, session: Session | None = None) -> Synthesis:
+def synthesise(
+    rule: Rule, session: Session | None = None, wanted: Callable[[Line], bool] | None = None
+) -> Synthesis:
     """Make the programs of a rule, in ``session`` (default: that of this thread).
 
-    Raises nothing: what cannot be made is said with a reason."""
-    return Search(rule, session=session).run()
+    ``wanted``: whether a program against a condition is looked for (default: against each). Raises
+    nothing: what cannot be made is said with a reason."""
+    return Search(rule, session=session).run(wanted)
 
 
 def conditions(rule: Rule) -> list[Line]:
@@ -90,6 +94,14 @@ def _accepts_all(decl: ast.TypeDecl) -> bool:
     return decl.kind == "any" and not decl.constant
 
 
+def around_of(rule: Rule, cpu: str | None = None) -> Around:
+    """What kernels are chosen for: the CPU named, or the first that the rule's tests name.
+
+    So that what is found out about a kernel for other CPUs does not depend on this machine's.
+    """
+    return Around(cpu=cpu or next((test.cpu for test in rule.tests if test.cpu), ""))
+
+
 class Search:
     """Looks for programs around one rule. Keep one instance a rule: its verdicts are kept."""
 
@@ -99,6 +111,7 @@ class Search:
         # Whether the rewrite is lowered as well before a rule is said to apply.
         self.rewrite = rewrite
         self.matcher = Matcher(rule, self.session.context)
+        self.around = around_of(rule)
         self.by_result = self.matcher.structure.by_result
         self.numbers, self.strings = _literals(rule)
         # Only torch ops are written anew: they have no regions or operand groups, and verifiers of
@@ -114,8 +127,8 @@ class Search:
 
     # -- the whole
 
-    def run(self) -> Synthesis:
-        """A program that matches, and one for each condition."""
+    def run(self, wanted: Callable[[Line], bool] | None = None) -> Synthesis:
+        """A program that matches, and one for each condition that is wanted."""
         out = Synthesis(self.rule)
         seeds: list[Program | str] = []
         made = self.first()
@@ -133,6 +146,8 @@ class Search:
             return out
         out.positive = Made(None, self._pretty(seeds[0]))
         for line in conditions(self.rule):
+            if wanted is not None and not wanted(line):
+                continue
             self.unverified.clear()
             found = self._violating(line, seeds)
             if found is None:
@@ -166,7 +181,7 @@ class Search:
             return None
         self.module = module  # the ops of a diagnosis live in it
         found = [
-            self.matcher.diagnose(op, rewrite=self.rewrite)
+            self.matcher.diagnose(op, self.around, rewrite=self.rewrite)
             for op in ops_below(module.operation)
             if op.name in self.rule.root_ops
         ]
@@ -190,7 +205,9 @@ class Search:
             else:
                 roots = self.rule.root_ops
                 known = any(
-                    self.matcher.holds(op) for op in ops_below(module.operation) if op.name in roots
+                    self.matcher.holds(op, self.around)
+                    for op in ops_below(module.operation)
+                    if op.name in roots
                 )
             self._applied[text] = known
         return known
@@ -231,7 +248,7 @@ class Search:
         for op in ops_below(module.operation):
             if op.name not in self.rule.root_ops:
                 continue
-            if self.matcher.diagnose(op, rewrite=self.rewrite).applies:
+            if self.matcher.diagnose(op, self.around, rewrite=self.rewrite).applies:
                 if not self.plain:
                     return [text]
                 program = extracted(self.rule, self.by_result, op)
