@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -146,6 +146,8 @@ def of_file(reports: Sequence[Report]) -> FileReport:
     return out
 
 
+#: The sections of a rule file that say what is made of a match.
+_MADE = ("rewrite", "kernel")
 _REASON = re.compile(r"(?:^|\s)#\s*survives:\s*(.*)$")
 
 
@@ -201,9 +203,8 @@ def measure_file(rules: Sequence[Rule]) -> FileReport:
     for rule in rules:
         known = noticed | (_noticed_inline(rule) if rule.variants else set())
         limits = {place: 1 if place[0] in said else 2 for place in searched}
-        passed = {place for place, count in searched.items() if count >= limits[place]}
-        skipped = known | passed
-        reports.append(measure(rule, wanted=lambda line, no=skipped: _place(line) not in no))
+        skipped = known | {place for place, n in searched.items() if n >= limits[place]}
+        reports.append(measure(rule, passed=skipped))
         searched.update(p for line in conditions(rule) if (p := _place(line)) not in skipped)
         noticed |= {
             _place(m.line) for m in reports[-1].mutants if m.noticed and m.change == "deleted"
@@ -224,15 +225,15 @@ def _noticed_inline(rule: Rule) -> set[tuple[int, int]]:
 
 
 def measure(
-    rule: Rule, *, numbers: bool = False, wanted: Callable[[Line], bool] | None = None
+    rule: Rule, *, numbers: bool = False, passed: Collection[tuple[int, int]] = ()
 ) -> Report:
     """Make programs from a rule, run them, and measure what the tests see of its conditions.
 
     ``numbers``: compile the positive program with and without the rule on the CPU and compare, with
-    the tolerance of the first inline test that runs. ``wanted``: whether a program is looked for
-    against a condition; default: against each.
+    the tolerance of the first inline test that runs. ``passed``: the rows and columns of conditions
+    against which no program is looked for.
     """
-    made = synthesise(rule, wanted=wanted)
+    made = synthesise(rule, wanted=lambda line: _place(line) not in passed)
     report = Report(rule, made, covered=[Covered(line) for line, _ in rule.where])
     cases = _cases(rule, made)
     if made.positive is None:
@@ -262,8 +263,7 @@ def measure(
         place = (line.section, line.key)
         if place not in seen:
             noticed = _loosened(line, cases)
-            passed = wanted is not None and not wanted(line)
-            if noticed is not None or not (passed or place in impossible):
+            if noticed is not None or not (_place(line) in passed or place in impossible):
                 report.mutants.append(Mutant(line, "deleted", noticed))
     return report
 
@@ -439,7 +439,7 @@ def _refused_by_rewrite(rule: Rule, mutant: Rule, line: Line, cases: list[_Case]
         for op, refused in zip(_roots(rule, case.module), case.refused, strict=True):
             if any((said.section, said.key) == place for said in refused):
                 found = matcher.explain(op, case.around)
-                if found is not None and found.line is not None and found.line.section == "rewrite":
+                if found is not None and found.line is not None and found.line.section in _MADE:
                     return True
     return False
 

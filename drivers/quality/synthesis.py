@@ -21,8 +21,7 @@ from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.matcher import Matcher
-from mlirules.drivers.match.results import Around
-from mlirules.drivers.match.results import Diagnosis
+from mlirules.drivers.match.results import Around, Diagnosis
 from mlirules.drivers.quality.seeds import BUILTIN, ELEMENTS, extracted, initial
 from mlirules.generator.programs import Leaf, Program, constant, emit, list_of
 from mlirules.language.faults import MlirulesError
