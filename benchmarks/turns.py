@@ -223,7 +223,7 @@ def _in_turns(
 
 def _summary(samples: list[dict[str, Any]], threads: int) -> dict[str, Any]:
     wall = sorted(1e3 * sample["wall"] for sample in samples)
-    low, median, high = statistics.quantiles(wall, n=4)
+    low, median, high = statistics.quantiles(wall, n=4) if len(wall) > 1 else wall * 3
     cpu = 1e3 * min(sample["cpu"] for sample in samples)
     return {
         "ms": cpu if threads == 1 else median,
