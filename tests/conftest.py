@@ -1,5 +1,6 @@
 """Fixtures shared by all tests: devices, and a cache that no test shares with the user."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -86,13 +87,24 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+def _copied_if_there(source: str, target: str) -> None:
+    """Copy a file, but where another worker has renamed or removed it since the folder was listed."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copyfile(source, target)
+
+
 @pytest.fixture
 def own_cache(cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of a test's own, but that rules which were read before are not read again."""
     folder = tmp_path / "own-cache"
     for kind in ("rules", "pipelines"):
         if (cache_dir / kind).is_dir():
-            shutil.copytree(cache_dir / kind, folder / kind)
+            shutil.copytree(
+                cache_dir / kind,
+                folder / kind,
+                ignore=shutil.ignore_patterns(".*"),
+                copy_function=_copied_if_there,
+            )
     monkeypatch.setenv("MLIRULES_CACHE_DIR", str(folder))
     return folder
 

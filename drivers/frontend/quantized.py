@@ -10,7 +10,7 @@ import torch
 
 __all__ = ["register", "without_zero_points"]
 
-_PER_CHANNEL = "quantized_decomposed::dequantize_per_channel"
+_PER_CHANNEL = "quantized_decomposed.dequantize_per_channel.default"
 _ZERO_POINTS = 2
 
 
@@ -47,4 +47,4 @@ def without_zero_points(exported: torch.export.ExportedProgram) -> None:
 
 def _is_per_channel(node: Any) -> bool:
     target = node.target
-    return isinstance(target, torch._ops.OpOverload) and target.name() == _PER_CHANNEL
+    return isinstance(target, torch._ops.OpOverload) and str(target) == _PER_CHANNEL
