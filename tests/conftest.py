@@ -88,7 +88,7 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def _copied_if_there(source: str, target: str) -> None:
-    """Copy a file, but where another worker has renamed or removed it since the folder was listed."""
+    """Copy a file, but where another worker has renamed or removed it since it was listed."""
     with contextlib.suppress(FileNotFoundError):
         shutil.copyfile(source, target)
 
