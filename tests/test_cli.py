@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -200,6 +201,32 @@ def test_compile_passes_flags_on(tmp_path: Path) -> None:
     assert second.returncode == 2
     assert "is no flag of iree-compile" in second.stderr
     assert "one program is compiled at a time" in second.stderr
+
+
+def test_what_does_not_compile_leaves_the_output_as_it_was(tmp_path: Path) -> None:
+    """It is compiled beside its place, and takes that when all is well."""
+    vmfb = tmp_path / "x.vmfb"
+    vmfb.write_bytes(b"before")
+    for flag in ("--iree-no-such-flag", "--iree-llvmcpu-target-cpu=no-such-cpu"):
+        done = mlirules("compile", HELLO, "-o", vmfb, "--", flag)
+        assert done.returncode != 0, done.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["x.vmfb"]
+        assert vmfb.read_bytes() == b"before"
+    done = mlirules("compile", HELLO, "-o", tmp_path / "none" / "x.vmfb")
+    assert done.returncode == 2
+    assert "x.vmfb: error[file]: cannot be written: No such file or directory" in done.stderr
+
+
+def test_a_device_is_written_to_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        done = mlirules("compile", HELLO, "-o", pipe)
+        assert reader.stdout is not None
+        data = reader.stdout.read()
+    assert done.returncode == 0, done.stderr
+    assert f"{len(data)} bytes for cpu" in done.stderr
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
 def test_generate_tells_what_changed(tmp_path: Path) -> None:

@@ -243,6 +243,8 @@ class Job:
     compile_from: str | None = None
     #: Called with each warning.
     warn: Callable[[Fault], object] | None = None
+    #: The file for the vmfb: it is left there, and no bytes are returned.
+    output: Path | None = None
 
     @staticmethod
     def of(given: Job | Target | str) -> Job:
@@ -269,11 +271,14 @@ def compile_module(
 
 
 def compile_job(source: Source, job: Job) -> bytes:
-    """Compile a program and return the vmfb.
+    """Compile a program and return the vmfb; nothing where the job names a file for it.
 
     Raises CompileError, also where the compiler reports an error but exits with success, and
     MlirulesError for flags that it would ignore for this target.
     """
+    if job.output is not None:
+        _compile(source, job, ["-o", str(job.output)])
+        return b""
     with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
         output = Path(directory) / "module.vmfb"
         _compile(source, job, ["-o", str(output)])

@@ -140,6 +140,8 @@ class Recipe:
     timeout: float | None = None
     #: None: the session of the thread that compiles.
     session: Session | None = field(default=None, compare=False, repr=False)
+    #: The file for the vmfb: what is compiled is left there, and no bytes are returned.
+    output: Path | None = field(default=None, compare=False)
 
     def program(self) -> str | Program:
         """The program before any rule."""
@@ -513,7 +515,7 @@ def _compiled(
     if target.kind == "cpu":
         guard_sums(done.program.module)
     guard_copies(done.program.module)
-    job = Job(target, flags.all, recipe.timeout, recipe.path)
+    job = Job(target, flags.all, recipe.timeout, recipe.path, output=recipe.output)
     current, resume = _later_stages(done, way, job)
     job = replace(job, compile_from=resume)
     stages = [s for s in pipeline.stages if s.phase == "configuration"]

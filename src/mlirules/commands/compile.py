@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +30,7 @@ from mlirules.commands.common import (
 from mlirules.commands.options import Argument, Option
 from mlirules.commands.recipes import golden_of, recipe_for
 from mlirules.language.faults import CheckFailed
+from mlirules.language.outputs import reserved
 
 if TYPE_CHECKING:
     from mlirules.drivers.pipelines.transform import Recipe
@@ -118,23 +120,29 @@ def command(
         from mlirules.drivers.iree.parameters import check as check_archives
 
         check_archives(load_program(model).module, parameters, str(model))
-    with working(f"compiling {model} for {chosen}"):
-        binary, done = recipe.compile(record=trace is not None, fallback=not no_fallback)
-    for said in done.notes:
-        warn(said)
-    say_unapplied(rules, done.applications)
-    checked = None
-    if check or golden is not None:
-        from mlirules.drivers.quality.checked import Call
-        from mlirules.drivers.quality.verify import Tolerance
-
-        call = Call(function=function)
-        if golden is not None:
-            call = Call(*golden_of(recipe, golden, function), function)
-        tolerance = Tolerance(rtol, atol) if rtol is not None or atol is not None else None
-        checked = _checked(recipe, binary, call, tolerance, parameters or ())
     written = output or model.with_suffix(".vmfb")
-    write_bytes(written, binary)
+    with reserved(written) as place:
+        # A device or a pipe is written to when all is well; a file is compiled where it will be.
+        here = replace(recipe, output=place if place != written else None)
+        with working(f"compiling {model} for {chosen}"):
+            binary, done = here.compile(record=trace is not None, fallback=not no_fallback)
+        for said in done.notes:
+            warn(said)
+        say_unapplied(rules, done.applications)
+        checked = None
+        if check or golden is not None:
+            from mlirules.drivers.quality.checked import Call
+            from mlirules.drivers.quality.verify import Tolerance
+
+            call = Call(function=function)
+            if golden is not None:
+                call = Call(*golden_of(recipe, golden, function), function)
+            tolerance = Tolerance(rtol, atol) if rtol is not None or atol is not None else None
+            binary = binary or place.read_bytes()
+            checked = _checked(recipe, binary, call, tolerance, parameters or ())
+        if here.output is None:
+            write_bytes(place, binary)
+        size = len(binary) or place.stat().st_size
     if trace is not None:
         from mlirules.drivers.apply.run import write_trace
 
@@ -144,7 +152,7 @@ def command(
         say_json(
             {
                 "output": str(written),
-                "bytes": len(binary),
+                "bytes": size,
                 "target": chosen.name,
                 "applications": dict(done.applications),
                 "leftovers": dict(done.leftover_counts),
@@ -163,7 +171,7 @@ def command(
         warn(f"no rule applied to {model}")
     if done.leftovers:
         note(f"left to IREE's own conversion: {', '.join(done.leftovers)}")
-    note(f"{written}: {len(binary)} bytes for {chosen}, {done.outcome.total} applications")
+    note(f"{written}: {size} bytes for {chosen}, {done.outcome.total} applications")
 
 
 def _checked(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from mlirules.language.faults import MlirulesError
 from mlirules.support import files
 
-__all__ = ["replaced", "write", "write_changed"]
+__all__ = ["replaced", "reserved", "write", "write_changed"]
 
 
 @contextlib.contextmanager
@@ -27,6 +28,21 @@ def replaced(path: str | Path) -> Iterator[Path]:
     """Like :func:`mlirules.support.files.replaced`. Raises MlirulesError."""
     with _located(path), files.replaced(path) as name:
         yield name
+
+
+@contextlib.contextmanager
+def reserved(path: str | Path) -> Iterator[Path]:
+    """Like :func:`replaced`, around what takes long: an OSError of the block is its own."""
+    place = files.replaced(path)
+    with _located(path):
+        name = place.__enter__()
+    try:
+        yield name
+    except BaseException:
+        place.__exit__(*sys.exc_info())
+        raise
+    with _located(path):
+        place.__exit__(None, None, None)
 
 
 def write(path: str | Path, data: bytes | memoryview | str) -> None:
