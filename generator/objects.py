@@ -1,9 +1,10 @@
-"""C files of kernel rules as object files: compiled once, kept by content."""
+"""C of kernel rules as object files: compiled once, kept by content."""
 
 from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from mlirules.support import cache, children, files
@@ -13,7 +14,6 @@ from mlirules.support.limits import Limits, limited
 FLAGS = (
     "-c",
     "-O3",
-    "-march=native",
     "-std=c11",
     "-ffreestanding",
     "-fPIC",
@@ -23,10 +23,15 @@ FLAGS = (
     "-Wall",
     "-Werror=implicit",
 )
+#: The C of a rule is compiled for the machine that compiles.
+HERE = ("-march=native",)
+
+
+NO_COMPILER = "no C compiler is here (cc, clang or gcc)"
 
 
 class ObjectError(Exception):
-    """A C file that cannot be compiled. ``missing``: because there is no compiler here."""
+    """Code that cannot be compiled. ``missing``: because what makes it is not here."""
 
     def __init__(self, message: str, *, missing: bool = False) -> None:
         super().__init__(message)
@@ -40,23 +45,37 @@ def c_compiler() -> str | None:
 
 def object_of(source: Path) -> Path:
     """The object file that ``source`` compiles to. Raises :class:`ObjectError`."""
-    compiler = c_compiler()
-    if compiler is None:
-        raise ObjectError("no C compiler is here (cc, clang or gcc)", missing=True)
+    if c_compiler() is None:  # before the file: it may be the lesser fault
+        raise ObjectError(NO_COMPILER, missing=True)
     try:
         text = source.read_bytes()
     except OSError as error:
         raise ObjectError(f"{source.name} cannot be read: {error.strerror}") from None
-    key = hashlib.sha256(b"\0".join([compiler.encode(), repr(FLAGS).encode(), text])).hexdigest()
-    made = cache.directory() / "objects" / f"{source.stem}-{key[:16]}.o"
+    return compiled(source.stem, text, HERE, source)
+
+
+def compiled(stem: str, text: bytes, flags: Sequence[str], source: Path | None = None) -> Path:
+    """The object file of C: of the file ``source``, or of ``text`` where there is none.
+
+    Raises :class:`ObjectError`.
+    """
+    compiler = c_compiler()
+    if compiler is None:
+        raise ObjectError(NO_COMPILER, missing=True)
+    flags = (*FLAGS, *flags)
+    key = hashlib.sha256(b"\0".join([compiler.encode(), repr(flags).encode(), text])).hexdigest()
+    made = cache.directory() / "objects" / f"{stem}-{key[:16]}.o"
     if made.is_file():
         return made
     made.parent.mkdir(parents=True, exist_ok=True)
+    read = [str(source)] if source is not None else ["-x", "c", "-"]
     with files.replaced(made) as name:
         done = children.run(
-            limited([compiler, *FLAGS, str(source), "-o", str(name)], Limits(cpu_s=120)),
+            limited([compiler, *flags, *read, "-o", str(name)], Limits(cpu_s=120)),
+            stdin="" if source is not None else text.decode(),
             timeout=120,
         )
         if done.status:
-            raise ObjectError(f"{source.name} does not compile: {done.stderr.strip()[:2000]}")
+            named = source.name if source is not None else stem
+            raise ObjectError(f"{named} does not compile: {done.stderr.strip()[:2000]}")
     return made

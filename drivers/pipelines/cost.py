@@ -31,6 +31,7 @@ from mlirules.drivers.match.results import Around, Match, Refusal
 from mlirules.drivers.measure.machine import machine
 from mlirules.drivers.pipelines.choosing import Chooser
 from mlirules.drivers.pipelines.decisions import Decision
+from mlirules.generator import xsmm
 from mlirules.language.faults import MlirulesError
 from mlirules.language.rule import Rule
 from mlirules.support import cache, files, package
@@ -210,7 +211,9 @@ class Judge:
         if engine is None:
             engine = self._engines[rule.name] = Engine([rule], self.context)
         module = compiler.parse(before, "<piece>", self.context)
-        options = Options(driver="greedy", max_rewrites=1, target=self.settings.target.kind)
+        target = self.settings.target
+        cpu = target.architecture if target.kind == "cpu" else ""
+        options = Options(driver="greedy", max_rewrites=1, target=target.kind, cpu=cpu)
         if not engine.run(module, options).total:
             raise NotSeparable("the rule does not match the piece on its own")
         return _text(module)
@@ -229,6 +232,7 @@ class Judge:
             before,
             rule.name,
             hashlib.sha256(rule.source.text.encode()).hexdigest(),
+            xsmm.made_by() if any(variant.xsmm for variant in rule.variants) else "",
             self.later,
             settings.target.name,
             *settings.target.flags,
@@ -385,7 +389,8 @@ class Judge:
 
 def _is_whole(rule: Rule) -> bool:
     """Whether the rule's file holds all of it: a kernel in C stands in another."""
-    return all(variant.doc.object is None for variant in rule.variants)
+    linked = [variant.doc.object for variant in rule.variants]
+    return all(made is None or made.source is None for made in linked)
 
 
 def _with(decision: Decision) -> float:

@@ -24,6 +24,7 @@ from mlirules.drivers.match.results import Around, Refusal
 from mlirules.drivers.measure import numerics, together
 from mlirules.drivers.quality import custom_ops
 from mlirules.drivers.quality.bounds import Checked, with_checks
+from mlirules.generator import xsmm
 from mlirules.language import reference
 from mlirules.language.config.model import ConfigTest
 from mlirules.language.config.op import ConfigRule
@@ -302,6 +303,9 @@ def _rewritten(
     With the programs what finds accesses of kernels beyond their buffers.
     """
     module = _parse(test.input or "", rule, test, session)
+    if (missing := xsmm.lacking(rule)) is not None:
+        result.skipped.append(missing)
+        return []
     cpu = test.cpu or ""
     count = _apply(rule, module, session, _first_kind(rule), cpu)
     result.output = str(module)

@@ -6,7 +6,7 @@ import hashlib
 import math
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from mlirules.generator.lowering.spelling import float_text, quoted
 from mlirules.generator.lowering.values import Argument, Lowered, LoweringError
 from mlirules.generator.names import identifier
 from mlirules.generator.objects import ObjectError, object_of
+from mlirules.generator.xsmm import CALLED_WITH, CPUS, Product
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.faults import Span
 from mlirules.language.grid import MAX_GRID, MAX_THREADS, PLACES, TARGET
@@ -28,6 +29,7 @@ from mlirules.language.rule import Line, Rule, Variant
 from mlirules.language.values import DType, Dyn, Tensor
 
 _DOLLAR = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\(([^()]*(?:\([^()]*\)[^()]*)*)\))")
+_CALLED = re.compile(r"(\bcall\s+@)([A-Za-z_]\w*)")
 _CPU = f'#hal.executable.target<"llvm-cpu", "embedded-elf-{platform.machine()}">'
 
 
@@ -175,6 +177,7 @@ class _Kernel:
         self.host = Indices(self.of_program, "mlirules_n")
         self.inner = Indices(self.operand, "mlirules_s")
         self.operands: dict[Dyn, str] = {}
+        self.products = {name: self.product(name) for name in variant.xsmm}
         self.extents = {name: self.dims(tensor) for name, tensor in self.tensors.items()}
         #: For each row of the kernel, which row of the rule's text it is.
         self.origins: list[int] = []
@@ -240,7 +243,7 @@ class _Kernel:
         return _builtin(tensor) + (f"{{{', '.join(values)}}}" if values else "")
 
     def lowered(self, types: list[str], env: dict[str, Any]) -> Lowered:
-        body = self.body()
+        body = self.called(self.body())
         inside = self.inside(body)
         symbol = f"mlirules_{identifier(self.rule.name)}"
         grid = [*self.sizes["#grid"], 1, 1][:3]
@@ -341,7 +344,8 @@ class _Kernel:
         marks = f'{TARGET} = "{self.target}", mlirules.rule = "{self.rule.name}"'
         if self.variant.doc.object is not None:
             # Objects inside the attribute are not written out right by the compiler: name the file.
-            held = f'#hal.executable.object<{{path = "{self.object()}"}}>'
+            paths = sorted(map(str, self.objects()))  # equal products are one file
+            held = ", ".join(f'#hal.executable.object<{{path = "{path}"}}>' for path in paths)
             marks += f", hal.executable.objects = #hal.executable.objects<{{{_CPU} = [{held}]}}>"
         grid = [*self.sizes["#grid"], 1, 1][:3]
         names = [f"%n{i}" for i in range(3)]
@@ -359,17 +363,52 @@ class _Kernel:
             f"  builtin.module {{\n{inside}  }}\n}}\n"
         )
 
-    def object(self) -> Path:
-        """The object file of the variant's C file."""
+    def objects(self) -> set[Path]:
+        """The object files of the variant's C file and of its products."""
         made = self.variant.doc.object
         assert made is not None
         assert self.variant.body is not None
-        try:
-            return object_of(Path(self.rule.path).parent / made.source)
-        except ObjectError as error:
-            if error.missing:
-                raise NoMatch(self.variant.body, f"{made.source}: {error}") from None
-            raise LoweringError(self.variant.body, str(error)) from None
+        wanted: list[tuple[Line, str, Callable[[], Path]]] = []
+        if made.source is not None:
+            source = Path(self.rule.path).parent / made.source
+            wanted.append((self.variant.body, made.source, lambda: object_of(source)))
+        for name, (line, _) in self.variant.xsmm.items():
+            wanted.append((line, name, self.products[name].object))
+        found = set()
+        for line, name, compiled in wanted:
+            try:
+                found.add(compiled())
+            except ObjectError as error:
+                if error.missing:
+                    raise NoMatch(line, f"{name}: {error}") from None
+                raise LoweringError(line, str(error)) from None
+        return found
+
+    def product(self, name: str) -> Product:
+        """A product by libxsmm with the sizes of this match."""
+        line, sizes = self.variant.xsmm[name]
+        known = self.sizes.get("vector_bytes", 0)
+        if known not in CPUS:
+            said = f"{name}: libxsmm has products for CPUs with AVX2 or AVX-512, which this is not"
+            raise NoMatch(line, said, expected="AVX2 or AVX-512", found=f"{known} bytes a vector")
+        most = 2**31 - 1
+        found = [_size(at, expr, self.sizes, most, "numbers") for at, expr in sizes]
+        for (at, _), value in zip(sizes, found, strict=True):
+            if isinstance(value, Dyn):
+                raise NoMatch(
+                    at,
+                    f"{at} is known only at run time: the code of {name} is for fixed sizes",
+                    expected="a number known when the kernel is compiled",
+                    found=describe(value),
+                )
+        m, n, k, lda, ldb, ldc = (value for value in found if isinstance(value, int))
+        for (at, _), apart, rows in zip(sizes[3:], (lda, ldb, ldc), (m, k, m), strict=True):
+            if apart < rows:
+                said = f"{at} is {apart}: columns of {rows} rows cannot stand so close in {name}"
+                raise LoweringError(at, said)
+        held = self.variant.doc.object
+        assert held is not None
+        return Product((m, n, k, lda, ldb, ldc), held.xsmm[name].beta, known)
 
     def inside(self, body: str) -> str:
         threads = self.sizes["#workgroup"]
@@ -380,7 +419,8 @@ class _Kernel:
         args = ", ".join(taken)
         zero = "%zero_offset = arith.constant 0 : index"
         heads = "".join(f"  {row}\n" for row in (zero, *self.inner.rows, *self.heads.values()))
-        functions = self.variant.doc.object.functions if self.variant.doc.object else {}
+        functions = dict(self.variant.doc.object.functions) if self.variant.doc.object else {}
+        functions |= {product.symbol: CALLED_WITH for product in self.products.values()}
         declared = "".join(
             f"func.func private @{name}{type_} attributes "
             "{hal.import.static, llvm.bareptr = true}\n"
@@ -390,6 +430,15 @@ class _Kernel:
             f"{declared}func.func @KERNEL({args}) attributes {{translation_info = {info}}} {{\n"
             f"{heads}{body.rstrip()}\n  return\n}}\n"
         )
+
+    def called(self, body: str) -> str:
+        """The body with the products called by the names of their functions."""
+
+        def named(found: re.Match[str]) -> str:
+            product = self.products.get(found[2])
+            return found[0] if product is None else found[1] + product.symbol
+
+        return _CALLED.sub(named, body) if self.products else body
 
     def spelt(self, text: str, sizes: dict[str, Any]) -> str:
         """A part of the body with what ``$`` stands for."""

@@ -13,22 +13,48 @@ from pydantic import Field, FiniteFloat
 
 from mlirules.language.model import Body, Equation, RuleDoc, Strict, Symbol
 
+#: The sizes of a product by libxsmm, in the order in which its generator takes them.
+SIZES = ("m", "n", "k", "lda", "ldb", "ldc")
+
+
+class Microkernel(Strict):
+    """A product of fixed size, c = a b + beta c, of matrices of f32 that lie column by column."""
+
+    m: Equation | int = Field(description="The rows of a and c.", examples=[32])
+    n: Equation | int = Field(description="The columns of b and c.", examples=["BM"])
+    k: Equation | int = Field(description="The columns of a, the rows of b.", examples=["K"])
+    lda: Equation | int = Field(description="How far columns of a stand apart.", examples=[32])
+    ldb: Equation | int = Field(description="How far columns of b stand apart.", examples=["K"])
+    ldc: Equation | int = Field(description="How far columns of c stand apart.", examples=["N"])
+    beta: Literal[0, 1] = Field(description="1: what c holds is added to.", examples=[0])
+
 
 class KernelObject(Strict):
-    """A C file that is compiled and linked into the kernel's executable; CPUs only."""
+    """Machine code that is linked into the kernel's executable; CPUs only."""
 
-    source: str = Field(
+    source: str | None = Field(
+        default=None,
         pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\.c$",
         max_length=200,
         description="The C file, beside the rule file. It has no libc: arithmetic alone.",
         examples=["softmax.c"],
     )
     functions: dict[Symbol, Equation] = Field(
-        min_length=1,
+        default={},
         max_length=50,
-        description="The functions that the body calls, with the types they take. A memref of rank "
-        "0 is a pointer (then pass the offset as well), index is size_t.",
+        description="The functions of the C file that the body calls, with the types they take. A "
+        "memref of rank 0 is a pointer (then pass the offset as well), index is size_t.",
         examples=[{"rows": "(memref<f32>, index, memref<f32>, index, index)"}],
+    )
+    xsmm: dict[Symbol, Microkernel] = Field(
+        default={},
+        max_length=16,
+        description="Products that libxsmm writes the code of, for the CPU that is compiled for. "
+        "The body calls them like functions that take a, b and c, each as a pointer and an offset. "
+        "Without libxsmm the rule refuses.",
+        examples=[
+            {"tile": {"m": 32, "n": 6, "k": "K", "lda": 32, "ldb": "K", "ldc": "N", "beta": 0}}
+        ],
     )
 
 
@@ -67,7 +93,7 @@ class KernelVariant(Strict):
     )
     object: KernelObject | None = Field(
         default=None,
-        description="A C file to link in.",
+        description="A C file to link in, or products by libxsmm.",
         examples=[{"source": "softmax.c", "functions": {"rows": "(memref<f32>, index)"}}],
     )
     body: str = Field(

@@ -24,7 +24,7 @@ def native(rule: InFile) -> Need | None:
         return None
     path = Path(rule.path)
     for i, variant in enumerate(rule.variants):
-        if variant.doc.object is not None:
+        if variant.doc.object is not None and variant.doc.object.source is not None:
             at = ("kernel", "variants", i, "object", "source")
             what = f"compiles and runs the C of {variant.doc.object.source}"
             return Need(rule.source.span_at(at), what, path)

@@ -118,6 +118,8 @@ class Variant:
     grid: list[tuple[Line, ast.Expr]] = field(default_factory=list)
     workgroup: list[tuple[Line, ast.Expr]] = field(default_factory=list)
     body: Line | None = None
+    #: The products by libxsmm: where each stands, and its sizes in their order.
+    xsmm: dict[str, tuple[Line, list[tuple[Line, ast.Expr]]]] = field(default_factory=dict)
 
 
 class InFile:

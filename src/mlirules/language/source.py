@@ -112,6 +112,10 @@ class SourceFile:
             path = path[:-1]
         return self.marks.get(path, Text("", self, 1, 1))
 
+    def key_at(self, path: Path_) -> Text:
+        """The mark of the key at ``path``, or of the node where the key has none."""
+        return self.key_marks.get(path) or self.text_at(path)
+
     def span_at(self, path: Path_, *, key: bool = False) -> Span:
         """The place of the node at ``path`` (or of its key)."""
         if key and path in self.key_marks:

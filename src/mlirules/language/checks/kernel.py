@@ -8,7 +8,7 @@ import re
 from mlirules.language.checks.expressions import Expressions, blanked
 from mlirules.language.faults import Fault
 from mlirules.language.grid import FACTS, MAX_GRID, MAX_THREADS, PLACES
-from mlirules.language.kernel import KernelDoc
+from mlirules.language.kernel import SIZES, KernelDoc, KernelObject
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
 from mlirules.language.repeats import RepeatError, repeats
@@ -120,17 +120,42 @@ def _kernel_variant(
                 "add `workgroup:`",
             )
         )
-    if made.object is not None and made.targets != ["cpu"]:
-        checker.faults.append(
-            Fault(
-                checker.source.span_at((*where, "object"), key=True),
-                "kernel",
-                "C files are linked in for the cpu only",
-                "leave `object:` out",
-            )
-        )
+    if made.object is not None:
+        _kernel_object(checker, variant, made.object, where, scope)
     _kernel_body(checker, doc, variant, scope, results)
     return variant
+
+
+def _kernel_object(
+    checker: Expressions, variant: Variant, made: KernelObject, where: Path_, scope: set[str]
+) -> None:
+    """What is linked in: a C file with its functions, products by libxsmm, or both."""
+    at = (*where, "object")
+
+    def fault(message: str, hint: str, *more: str) -> None:
+        span = checker.source.span_at((*at, *more), key=True)
+        checker.faults.append(Fault(span, "kernel", message, hint))
+
+    if variant.doc.targets != ["cpu"]:
+        fault("machine code is linked in for the cpu only", "leave `object:` out")
+    if made.source is None and not made.xsmm:
+        fault("nothing is linked in", "name a C file in `source:`, or products in `xsmm:`")
+    if made.source is not None and not made.functions:
+        fault("no function of the C file is declared", "list them in `functions:`", "source")
+    if made.source is None and made.functions:
+        fault("the C file of these functions is not named", "name it in `source:`", "functions")
+    for name in made.xsmm:
+        path = (*at, "xsmm", name)
+        if name in made.functions:
+            fault(f"{name!r} is a function in C already", "choose another name", "xsmm", name)
+        sizes = []
+        for size in SIZES:
+            line = checker.line(str(path[0]), str(path[1]), *path[2:], size)
+            expr = checker.parsed(line, parse_expression)
+            if expr is not None:
+                checker.expression(line, expr, scope, runtime=False)
+                sizes.append((line, expr))
+        variant.xsmm[name] = (Line("kernel", "variants", checker.source.key_at(path)), sizes)
 
 
 def _kernel_sizes(checker: Expressions, variant: Variant) -> None:
@@ -165,7 +190,8 @@ def _kernel_body(
     line = variant.body
     assert line is not None
     text = line.text.value
-    functions = variant.doc.object.functions if variant.doc.object is not None else {}
+    linked = variant.doc.object
+    functions = {*linked.functions, *linked.xsmm} if linked is not None else set()
     parts = {
         f"{name}_{part}" for name in (*doc.kernel.inputs, *results) for part in ("base", "offset")
     }
@@ -189,7 +215,7 @@ def _kernel_body(
                 ast.Node(*found.span(1)),
                 "kernel",
                 f"no function {found.group(1)!r} is linked in",
-                "declare it in `object: {functions: ...}`",
+                "declare it in `object: {functions: ...}`, or in `xsmm:`",
             )
 
 
