@@ -37,6 +37,7 @@ from mlirules.drivers.pipelines import cost, makeway
 from mlirules.drivers.pipelines.choosing import Chooser, Yielding
 from mlirules.drivers.pipelines.phases import check_dispatched, check_rules
 from mlirules.drivers.pipelines.settled import Verdict
+from mlirules.generator import xsmm
 from mlirules.language.faults import CheckFailed, Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.library import Entry, RuleSet, reachable
 from mlirules.language.pipeline import Pipeline, default_for
@@ -273,9 +274,17 @@ def _run_stage(way: _Way, number: int, module: Any, outcome: Outcome) -> None:
         done.decisions = judge.decisions
     if verdict is not None:
         verdict.keep(done)
+    done.notes.extend(_not_installed(engine))
     outcome.merge(done)
     if run.max_rewrites is None:
         _check_expectations(stage, number, done, run.session)
+
+
+def _not_installed(engine: Engine) -> list[str]:
+    """Which rules cannot apply on this machine, and what they lack: they refuse in silence."""
+    rules = (matcher.rule for matcher in engine.matchers.values())
+    found = [(rule.name, xsmm.lacking(rule)) for rule in rules]
+    return [f"{name} left alone: {why}" for name, why in found if why is not None]
 
 
 def _judge(way: _Way, number: int, engine: Engine) -> cost.Judge:
