@@ -119,6 +119,8 @@ class Run:
     max_rewrites: int | None = None
     #: More applications in one stage are taken for a loop (default: by the program's size).
     bound: int | None = None
+    #: The CPU that kernels are for where no costs name a target; empty: this machine's.
+    cpu: str = ""
 
 
 @dataclass(frozen=True)
@@ -246,6 +248,8 @@ def _run_stage(way: _Way, number: int, module: Any, outcome: Outcome) -> None:
     options.target = way.kind
     if costs is not None and way.kind == "cpu" == costs.target.kind:
         options.cpu = costs.target.architecture
+    elif way.kind == "cpu":
+        options.cpu = run.cpu
     verdict = None
     if stage.driver == "saturate":
         from mlirules.drivers.measure import opcost, roofline
@@ -274,17 +278,22 @@ def _run_stage(way: _Way, number: int, module: Any, outcome: Outcome) -> None:
         done.decisions = judge.decisions
     if verdict is not None:
         verdict.keep(done)
-    done.notes.extend(_not_installed(engine))
+    done.notes.extend(_not_installed(engine, module))
     outcome.merge(done)
     if run.max_rewrites is None:
         _check_expectations(stage, number, done, run.session)
 
 
-def _not_installed(engine: Engine) -> list[str]:
-    """Which rules cannot apply on this machine, and what they lack: they refuse in silence."""
-    rules = (matcher.rule for matcher in engine.matchers.values())
-    found = [(rule.name, xsmm.lacking(rule)) for rule in rules]
-    return [f"{name} left alone: {why}" for name, why in found if why is not None]
+def _not_installed(engine: Engine, module: ir.Module) -> list[str]:
+    """Which rules had ops to look at and lack something here: they refuse in silence."""
+    rules = [matcher.rule for matcher in engine.matchers.values()]
+    lacking = {rule.name: (rule, why) for rule in rules if (why := xsmm.lacking(rule)) is not None}
+    names = op_names(module) if lacking else ()
+    return [
+        f"{name} left alone: {why}"
+        for name, (rule, why) in lacking.items()
+        if any(op in names for op in rule.root_ops)
+    ]
 
 
 def _judge(way: _Way, number: int, engine: Engine) -> cost.Judge:
@@ -302,8 +311,13 @@ def _judge(way: _Way, number: int, engine: Engine) -> cost.Judge:
     # What other cost stages would do is left out: weighing it here would not end.
     plain = [s for s in way.stages[number:] if s.driver != "cost"]
     torch = [_unexpecting(s) for s in plain if s.phase == "torch"]
+    # A piece's kernels are for the CPU that the program is compiled for, as the program's own.
+    cpu = costs.target.architecture if costs.target.kind == "cpu" else ""
     later = _Way(
-        tuple(s for s in plain if s.phase in LATER), Run(session), "<piece>", costs.target.kind
+        tuple(s for s in plain if s.phase in LATER),
+        Run(session, cpu=cpu),
+        "<piece>",
+        costs.target.kind,
     )
     job = Job(costs.target, costs.flags, costs.timeout, "<piece>")
 
