@@ -41,6 +41,7 @@ without_flags: [--iree-global-opt-data-tiling]
     assert names == [
         "integers",
         "integer-kernels",
+        "limits",
         "bf16-limited",
         "bf16-added",
         "bf16",

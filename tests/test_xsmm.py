@@ -214,7 +214,7 @@ def test_what_is_weighed_is_for_that_cpu_too(
     assert not decision.applies
     plain, ours = weighed
     assert f"mlirules_xsmm_{named}" in ours
-    assert ("vector<6x16xf32>" in plain) == (named == "hsw")
+    assert ("vector<8xf32>" in plain) == (named == "hsw")
 
 
 def test_a_cpu_without_avx2_is_refused_at_its_line() -> None:
