@@ -24,15 +24,11 @@ def _located(path: str | Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replaced(path: str | Path) -> Iterator[Path]:
-    """Like :func:`mlirules.support.files.replaced`. Raises MlirulesError."""
-    with _located(path), files.replaced(path) as name:
-        yield name
-
-
-@contextlib.contextmanager
 def reserved(path: str | Path) -> Iterator[Path]:
-    """Like :func:`replaced`, around what takes long: an OSError of the block is its own."""
+    """Like :func:`mlirules.support.files.replaced`; an OSError of the block is its own.
+
+    Raises MlirulesError where the file is no place to write to.
+    """
     place = files.replaced(path)
     with _located(path):
         name = place.__enter__()
@@ -43,6 +39,13 @@ def reserved(path: str | Path) -> Iterator[Path]:
         raise
     with _located(path):
         place.__exit__(None, None, None)
+
+
+@contextlib.contextmanager
+def replaced(path: str | Path) -> Iterator[Path]:
+    """Like :func:`reserved`, around what writes the file alone: an OSError of the block is its."""
+    with reserved(path) as name, _located(path):
+        yield name
 
 
 def write(path: str | Path, data: bytes | memoryview | str) -> None:
