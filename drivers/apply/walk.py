@@ -17,6 +17,7 @@ from mlirules.drivers.apply.placing import ISOLATED, Scope
 from mlirules.drivers.apply.run import Run
 from mlirules.drivers.apply.uncast import Uncast
 from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.traversal import Steps, finish
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.places import following
 from mlirules.drivers.match.results import Match
@@ -88,7 +89,11 @@ class Walk:
             for name in rule.root_ops:
                 self._matchers.setdefault(name, []).append(run.matchers[rule.name])
 
-    def operation(self, operation: Any, scope: Scope | None) -> None:
+    def over(self, module: Any) -> None:
+        """Visit all ops of ``module``."""
+        finish(self._operation(module.operation, None))
+
+    def _operation(self, operation: Any, scope: Scope | None) -> Steps:
         """Visit the ops in the regions of ``operation``; ``scope`` is where it stands."""
         for region in operation.regions:
             blocks = _reachable(region)
@@ -97,7 +102,7 @@ class Walk:
             for block in blocks:
                 if any(isinstance(a.type, ir.RankedTensorType) for a in block.arguments):
                     self._end_uncast(operation)
-                self.block(block, scope)
+                yield self._block(block, scope)
 
     def _end_uncast(self, op: Any) -> None:
         """From ``op`` on all results are torch values, as those before it that are read later."""
@@ -106,7 +111,7 @@ class Walk:
             for site in self.sites.values():
                 site.plans, site.last_key, site.last_plan = {}, [], None
 
-    def block(self, block: Any, outer: Scope | None) -> None:
+    def _block(self, block: Any, outer: Scope | None) -> Steps:
         """Visit the ops of ``block``, which stands inside ``outer``."""
         run = self.run
         sites = self.sites
@@ -127,7 +132,7 @@ class Walk:
             if site.may_nest and len(op.regions):
                 if name not in ISOLATED:
                     self._end_uncast(op)
-                self.operation(op, scope)
+                yield self._operation(op, scope)
                 self.instantiator.scope = scope
             if run.stop:
                 return
@@ -349,7 +354,7 @@ def over(walk: Walk, module: Any) -> None:
     """Visit all ops of ``module``. What goes wrong is left in the run."""
     run = walk.run
     try:
-        walk.operation(module.operation, None)
+        walk.over(module)
     except BaseException as error:  # noqa: BLE001 - the caller raises it, as for other drivers
         run.fail(error)
     walk.finish()

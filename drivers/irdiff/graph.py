@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.iree.traversal import ops_below
+from mlirules.drivers.iree.traversal import Steps, finish, ops_below
 
 _LONGEST = 400  # characters of an attribute that are kept as they are
 #: Follows from the operands and results of an op, which are compared themselves.
@@ -77,6 +77,8 @@ class Op:
     #: Values from outside that its regions read.
     captures: list[Value] = field(default_factory=list)
     depth: int = 0
+    #: Whether it or an op inside acts on something besides results; None: not asked yet.
+    acts: bool | None = None
     # Filled by the matcher.
     local: int = 0
     up: int = 0
@@ -126,17 +128,35 @@ _DECLARATIVE = frozenset(["torch.bind_symbolic_shape", "util.optimization_barrie
 
 
 def _acts(op: Op) -> bool:
+    if op.acts is None:
+        op.acts = _some_acts(op)
+    return op.acts
+
+
+def _some_acts(op: Op) -> bool:
+    left = [op]
+    while left:
+        op = left.pop()
+        if op.acts or (op.acts is None and _acts_itself(op)):
+            return True
+        if op.acts is False or op.name in _DECLARATIVE:
+            continue
+        left += [
+            inner
+            for region in op.regions
+            for block in region.blocks
+            for inner in block.ops[:-1]
+            if inner.regions or not inner.results
+        ]
+    return False
+
+
+def _acts_itself(op: Op) -> bool:
     if op.name in _DECLARATIVE:
         return False
     if not op.results and not op.symbol:
         return True
-    return any(_STATEFUL.search(value.type) for value in op.operands) or any(
-        _acts(inner)
-        for region in op.regions
-        for block in region.blocks
-        for inner in block.ops[:-1]
-        if inner.regions or not inner.results
-    )
+    return any(_STATEFUL.search(value.type) for value in op.operands)
 
 
 class Program:
@@ -155,6 +175,7 @@ class Program:
         self._values: dict[ir.Value, Value] = {}
         self._state = ir.AsmState(module.operation)
         self.root = self._op(module.operation, None, 0)
+        finish(self._regions(module.operation, self.root))
         self._values.clear()
         # Without aliases: they are no part of the program, and their numbers only distract.
         printed = module.operation.get_asm(
@@ -199,12 +220,17 @@ class Program:
             value = Value(made, n, self._type(result.type), result.get_name(self._state))
             made.results.append(value)
             self._values[result] = value
-        for n, region in enumerate(op.regions):
-            made.regions.append(self._region(region, made, n, depth + 1))
         return made
 
-    def _region(self, region: ir.Region, op: Op, number: int, depth: int) -> Region:
-        made = Region(op, number)
+    def _regions(self, operation: ir.Operation, op: Op) -> Steps:
+        """Read the regions of ``op``."""
+        for n, region in enumerate(operation.regions):
+            made = Region(op, n)
+            op.regions.append(made)
+            yield self._region(region, made)
+
+    def _region(self, region: ir.Region, made: Region) -> Steps:
+        op = made.op
         blocks = list(region.blocks)
         order = _reverse_post_order(blocks) if len(blocks) > 1 else blocks
         known: dict[ir.Block, Block] = {}
@@ -221,7 +247,11 @@ class Program:
         for block in order:
             here = known[block]
             for inner in block.operations:
-                here.ops.append(self._op(inner.operation, here, depth))
+                operation = inner.operation
+                inside = self._op(operation, here, op.depth + 1)
+                here.ops.append(inside)
+                if len(operation.regions):
+                    yield self._regions(operation, inside)
             if len(blocks) > 1 and here.ops:
                 last = list(block.operations)[-1].operation
                 here.ops[-1].successors = [known[s] for s in last.successors]
@@ -237,7 +267,6 @@ class Program:
             if value not in op.operands and value not in op.captures:
                 value.uses.append((op, len(op.operands) + len(op.captures)))
                 op.captures.append(value)
-        return made
 
     def _renumber(self, first: int, blocks: list[Block]) -> None:
         """Ops of a region in printed order, where the blocks are not printed in our order."""
@@ -292,23 +321,25 @@ class Program:
             if line.startswith("module"):
                 self.root.first = index
                 break
+        # A line is looked at once for every op around it.
+        indents = [len(line) - len(line.lstrip(" ")) for line in self.lines]
         for op in self.ops[1:]:
-            op.end = self._end(op)
+            op.end = self._end(op, indents)
 
-    def _end(self, op: Op) -> int:
+    def _end(self, op: Op, indents: list[int]) -> int:
         if op.first < 0 or op.first >= len(self.lines):
             return op.first
-        own = _indent(self.lines[op.first])
+        own = indents[op.first]
         line = op.first + 1
         while line < len(self.lines):
             text = self.lines[line]
-            inner = _indent(text)
-            label = text.lstrip().startswith("^")
-            closes = inner == own and text.lstrip()[:1] in ("}", ")", "]", ">", "^")
-            if not (inner > own or closes) or (label and not op.regions):
+            inner = indents[line]
+            begins = text[inner : inner + 1]
+            closes = inner == own and begins in ("}", ")", "]", ">", "^")
+            if not (inner > own or closes) or (begins == "^" and not op.regions):
                 break
             line += 1
-            if closes and not label and not text.rstrip().endswith(("{", "(", "[")):
+            if closes and begins != "^" and not text.rstrip().endswith(("{", "(", "[")):
                 break
         return line
 
@@ -325,10 +356,6 @@ def walk(op: Op) -> Iterator[Op]:
             for block in reversed(region.blocks)
             for inner in reversed(block.ops)
         ]
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip(" "))
 
 
 def _outside(value: Value, region: Region) -> bool:

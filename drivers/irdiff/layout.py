@@ -14,6 +14,7 @@ from typing import Literal
 
 from mlirules.drivers.irdiff.changes import Change, Diff, Kind, out_of_order
 from mlirules.drivers.irdiff.graph import Block, Op, Program, Value, walk
+from mlirules.drivers.iree.traversal import Steps, flattened
 
 Status = Literal["same", "deleted", "inserted", "changed"]
 _LONGEST = 400
@@ -39,7 +40,7 @@ class Row:
 
 def rows(diff: Diff) -> list[Row]:
     """The whole difference, unchanged lines included."""
-    return list(_Layout(diff).pair(diff.before.root, diff.after.root))
+    return list(flattened(_Layout(diff).pair(diff.before.root, diff.after.root)))
 
 
 def words(left: str, right: str) -> tuple[list[tuple[str, bool]], list[tuple[str, bool]]]:
@@ -144,7 +145,8 @@ class _Layout:
 
     # -- rows
 
-    def pair(self, a: Op, b: Op) -> Iterator[Row]:
+    def pair(self, a: Op, b: Op) -> Steps:
+        """The rows of two ops that correspond."""
         changes = tuple(self.diff.edits.get(a, ()))
         for inner in walk(a):
             if inner is not a and not self.a.shown(inner) and inner in self.touched:
@@ -168,7 +170,7 @@ class _Layout:
                     one = self.a.label(x) if x is not None else range(0)
                     two = self.b.label(y) if y is not None else range(0)
                     yield from self._both(one, two, b, ())
-                yield from self.block(x, y)
+                yield self._block(x, y)
         yield from self._both(self.a.tail(a), self.b.tail(b), b, (), closes=nested)
 
     def _of(self, op: Op) -> list[Change]:
@@ -196,7 +198,7 @@ class _Layout:
             lines = [side[k] + 1 if k < len(side) else 0 for side in (one, two)]
             yield Row(status, left, right, changes, opens, closes, *lines)
 
-    def block(self, x: Block | None, y: Block | None) -> Iterator[Row]:
+    def _block(self, x: Block | None, y: Block | None) -> Steps:
         mine = x.ops if x is not None else []
         theirs = y.ops if y is not None else []
         place = {op: n for n, op in enumerate(mine)}
@@ -220,7 +222,7 @@ class _Layout:
                 waiting = []
             late, deferred = self.late, self.deferred
             self.deferred = {}
-            yield from self.pair(a, b)
+            yield self.pair(a, b)
             self.late, self.deferred = late, deferred
         yield from self._replaced(self._gone(mine[at:], y), waiting)
         left = [op for ops in self.deferred.values() for op in ops]

@@ -13,7 +13,8 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from mlirules.drivers.irdiff.graph import SEGMENTS, Block, Op, Program, Value, walk
+from mlirules.drivers.irdiff.graph import SEGMENTS, Block, Op, Program, Region, Value, walk
+from mlirules.drivers.iree.traversal import Steps, finish
 
 _MOST_CANDIDATES = 8  # of users that look alike, so many are tried with each other
 
@@ -31,7 +32,7 @@ class Matching:
         _hash(before)
         _hash(after)
         self._pair(before.root, after.root)
-        self._regions(before.root, after.root)
+        finish(self._regions(before.root, after.root))
         self._moved()
 
     # -- pairs
@@ -60,13 +61,13 @@ class Matching:
 
     # -- regions and blocks
 
-    def _regions(self, a: Op, b: Op) -> None:
+    def _regions(self, a: Op, b: Op) -> Steps:
         for left, right in zip(a.regions, b.regions, strict=False):
             pairs = _pair_blocks(left.blocks, right.blocks)
             for x, y in pairs:
                 self._arguments(x, y)
             for x, y in pairs:
-                self._block(x, y)
+                yield self._block(x, y)
 
     def _arguments(self, x: Block, y: Block) -> None:
         self.blocks[x] = y
@@ -75,12 +76,12 @@ class Matching:
             self.args[x.args[i]] = y.args[j]
             self.args_back[y.args[j]] = x.args[i]
 
-    def _block(self, x: Block, y: Block) -> None:
+    def _block(self, x: Block, y: Block) -> Steps:
         made = _BlockMatcher(self, x, y)
         made.run()
         for a in x.ops:
             if a.regions and a in self.of and a not in made.before:
-                self._regions(a, self.of[a])
+                yield self._regions(a, self.of[a])
 
     def _moved(self) -> None:
         """Ops that are left over on both sides and equal, in different blocks: they moved."""
@@ -363,17 +364,27 @@ class _BlockMatcher:
 
 
 def _hash(program: Program) -> None:
-    up: dict[Value, int] = {}
     root = program.root
-    _up(root, up, 0)
+    finish(_up(root, {}))
     root.down = root.around = 1
-    for region in reversed(root.regions):
-        for block in reversed(region.blocks):
-            _down(block)
+    # The last op first: what reads a value comes before what makes it.
+    left = [op for region in root.regions for block in region.blocks for op in block.ops]
+    while left:
+        op = left.pop()
+        _down(op)
+        for region in reversed(op.regions):
+            for block in region.blocks:
+                left += block.ops
 
 
-def _up(op: Op, up: dict[Value, int], depth: int) -> None:
-    regions = tuple([_region_hash(op, n, up, depth + 1) for n in range(len(op.regions))])
+def _up(op: Op, up: dict[Value, int]) -> Steps:
+    regions: list[int] = []
+    for region in op.regions:
+        yield _region_hash(region, up, regions)
+    _up_alone(op, up, tuple(regions))
+
+
+def _up_alone(op: Op, up: dict[Value, int], regions: tuple[int, ...]) -> None:
     attributes = frozenset(op.attributes.items())
     op.local = hash((op.name, attributes, op.types, len(op.operands), regions))
     operands = tuple([up.get(v, 7) for v in op.operands])
@@ -382,19 +393,24 @@ def _up(op: Op, up: dict[Value, int], depth: int) -> None:
         up[value] = hash((op.up, n))
 
 
-def _region_hash(op: Op, number: int, up: dict[Value, int], depth: int) -> int:
+def _region_hash(region: Region, up: dict[Value, int], into: list[int]) -> Steps:
+    """Append the hash of ``region`` to ``into``."""
+    depth = region.op.depth + 1
     blocks = []
     seen: dict[int, int] = defaultdict(int)
-    for block in op.regions[number].blocks if len(op.regions[number].blocks) > 1 else ():
+    for block in region.blocks if len(region.blocks) > 1 else ():
         names = tuple(sorted([inner.name for inner in block.ops]))
         look = hash((tuple([v.type for v in block.args]), names))
         block.key = hash((look, seen[look]))
         seen[look] += 1
-    for block in op.regions[number].blocks:
+    for block in region.blocks:
         for n, value in enumerate(block.args):
             up[value] = hash(("argument", depth, block.key, n, value.type))
         for inner in block.ops:
-            _up(inner, up, depth)
+            if inner.regions:
+                yield _up(inner, up)
+            else:
+                _up_alone(inner, up, ())
         types = tuple([v.type for v in block.args])
         blocks.append(
             (
@@ -403,28 +419,25 @@ def _region_hash(op: Op, number: int, up: dict[Value, int], depth: int) -> int:
                 tuple([inner.up for inner in block.ops if inner.ordered()]),
             )
         )
-    return hash(tuple(blocks[:1] + sorted(blocks[1:])))
+    into.append(hash(tuple(blocks[:1] + sorted(blocks[1:]))))
 
 
-def _down(block: Block) -> None:
-    parent = block.region.op
-    for op in reversed(block.ops):
-        uses, around = [], []
-        for value in op.results:
-            for user, n in value.uses:
-                uses.append((value.index, n, user.down))
-                around.append((value.index, n, user.up, user.around))
-        if op.results:
-            uses.sort()
-            around.sort()
-            op.down = hash((op.local, tuple(uses)))
-            op.around = hash((op.up, tuple(around)))
-        else:
-            op.down = hash((op.local, parent.down))
-            op.around = hash((op.up, parent.around))
-        for region in op.regions:
-            for inner in reversed(region.blocks):
-                _down(inner)
+def _down(op: Op) -> None:
+    if not op.results:
+        assert op.parent is not None
+        parent = op.parent.region.op
+        op.down = hash((op.local, parent.down))
+        op.around = hash((op.up, parent.around))
+        return
+    uses, around = [], []
+    for value in op.results:
+        for user, n in value.uses:
+            uses.append((value.index, n, user.down))
+            around.append((value.index, n, user.up, user.around))
+    uses.sort()
+    around.sort()
+    op.down = hash((op.local, tuple(uses)))
+    op.around = hash((op.up, tuple(around)))
 
 
 def _pair_blocks(left: list[Block], right: list[Block]) -> list[tuple[Block, Block]]:

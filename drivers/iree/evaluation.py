@@ -492,6 +492,8 @@ def _nested(op: Any, value: Callable[[Any], Array], grid: Sequence[Array]) -> Ar
         return grid[loop]
     if op.name == "arith.constant":
         return np.asarray(_literal(op.attributes["value"], _element_of(op.results[0])))
+    if len(op.regions):  # it has loops of its own, where arrays are over the loops here
+        raise Unknown(op.name)
     return results_of(op, [value(v) for v in op.operands], value)[0]
 
 

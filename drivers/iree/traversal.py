@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Iterator
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from iree.compiler import ir
 
-__all__ = ["SCALAR_BODIES", "children", "ops_below"]
+__all__ = ["SCALAR_BODIES", "Steps", "children", "finish", "flattened", "ops_below"]
+
+#: What gives items, and generators of such steps where it would otherwise call itself.
+Steps = Generator[Any, None, None]
 
 #: Ops whose regions compute on scalars.
 SCALAR_BODIES = ("linalg.", "tensor.", "iree_linalg_ext.", "arith.", "math.")
@@ -39,3 +43,25 @@ def ops_below(
                 break
         else:
             stack.pop()
+
+
+def flattened(steps: Steps) -> Iterator[Any]:
+    """What ``steps`` give, in order; those that they give are gone through before they go on.
+
+    ``yield inner()`` stands where a recursive function would call itself, at any depth.
+    """
+    stack = [steps]
+    while stack:
+        for item in stack[-1]:
+            if isinstance(item, GeneratorType):
+                stack.append(item)
+                break
+            yield item
+        else:
+            stack.pop()
+
+
+def finish(steps: Steps) -> None:
+    """Go through ``steps`` that give nothing but further steps."""
+    for _ in flattened(steps):
+        pass

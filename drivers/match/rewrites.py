@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 from mlirules.drivers.iree import program
 from mlirules.drivers.iree.compiler import Op, ir, parse
+from mlirules.drivers.iree.traversal import Steps, finish
 from mlirules.generator.lowering.values import Lowered
 from mlirules.language.faults import Span
 
@@ -284,7 +285,7 @@ def _captures(
     """Uses of outer values inside an op's regions."""
     out: list[tuple[tuple[int, ...], int, int]] = []
 
-    def visit(op: Op, path: tuple[int, ...]) -> None:
+    def inside(op: Op, path: tuple[int, ...]) -> Steps:
         for r, region in enumerate(op.regions):
             for b, block in enumerate(region.blocks):
                 for o, inner in enumerate(block.operations):
@@ -292,8 +293,9 @@ def _captures(
                     for n, value in enumerate(inner.operands):
                         if value in slots:
                             out.append((here, n, slots[value]))
-                    visit(inner, here)
+                    if len(inner.regions):
+                        yield inside(inner, here)
 
     if len(operation.regions):
-        visit(operation, ())
+        finish(inside(operation, ()))
     return out

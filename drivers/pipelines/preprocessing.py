@@ -24,6 +24,7 @@ from mlirules.drivers.apply.programs import read_program
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.iree.traversal import Steps, finish
 from mlirules.drivers.match.liveness import Frozen
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.results import Around, Match, Refusal
@@ -357,15 +358,16 @@ class _Dag:
                 self.bound.setdefault(value, []).append(name)
         self.inputs: list[ir.Value] = []
         self.steps: list[Op] = []
-        self.visit(root)
+        finish(self._before(root))
 
-    def visit(self, op: Op) -> None:
+    def _before(self, op: Op) -> Steps:
+        """Add ``op`` to the steps, after what feeds it."""
         for value in op.operands:
             if value in self.bound or not self.followed(op, value):
                 if value not in self.inputs:
                     self.inputs.append(value)
             elif not isinstance(value.owner, ir.Block) and value.owner not in self.steps:
-                self.visit(value.owner)
+                yield self._before(value.owner)
         if op not in self.steps:
             self.steps.append(op)
 
@@ -401,31 +403,35 @@ class _Dag:
             at = list(self.root.results).index(value)
             return [f"%v = transform.get_result %root[{at}] : ({ANY}) -> {VALUE}"]
 
-        def search(op: Op) -> list[tuple[int, bool]] | None:
-            for i, operand in enumerate(op.operands):
-                if operand == value:
-                    return [(i, True)]
-            for i, operand in enumerate(op.operands):
-                owner = operand.owner
-                if not isinstance(owner, ir.Block) and owner in self.steps:
-                    found = search(owner)
-                    if found is not None:
-                        return [(i, False), *found]
-            return None
-
-        steps = search(self.root)
-        if steps is None:
+        way = self._way(value)
+        if way is None:
             return None
         lines, current = [], "%root"
-        for n, (i, last) in enumerate(steps):
-            if last:
-                lines.append(f"%v = transform.get_operand {current}[{i}] : ({ANY}) -> {VALUE}")
-            else:
-                lines.append(
-                    f"%p{n} = transform.get_producer_of_operand {current}[{i}] : ({ANY}) -> {ANY}"
-                )
-                current = f"%p{n}"
-        return lines
+        for n, i in enumerate(way[:-1]):
+            lines.append(
+                f"%p{n} = transform.get_producer_of_operand {current}[{i}] : ({ANY}) -> {ANY}"
+            )
+            current = f"%p{n}"
+        return [*lines, f"%v = transform.get_operand {current}[{way[-1]}] : ({ANY}) -> {VALUE}"]
+
+    def _way(self, value: ir.Value) -> list[int] | None:
+        """From the root, the operand to follow at every op up to the one that is ``value``."""
+        seen: list[Op] = []
+        left: list[tuple[Op, list[int]]] = [(self.root, [])]
+        while left:
+            op, way = left.pop()
+            if op in seen:
+                continue
+            seen.append(op)
+            further: list[tuple[Op, list[int]]] = []
+            for i, operand in enumerate(op.operands):
+                if operand == value:
+                    return [*way, i]
+                owner = operand.owner
+                if not isinstance(owner, ir.Block) and owner in self.steps:
+                    further.append((owner, [*way, i]))
+            left += reversed(further)
+        return None
 
 
 def _inside(op: Op) -> list[ir.Operation]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from mlirules.drivers.frontend.torch import write_arrays
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.traversal import Steps, finish
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.quality import torch_reference
 from mlirules.drivers.quality.verify import (
@@ -167,7 +168,7 @@ def piece(text: str, start: int, end: int) -> tuple[str, list[tuple[int, int]]]:
     wanted: set[int] = set()
     outer: dict[ir.Value, tuple[int, int]] = {}
 
-    def take(n: int) -> None:
+    def take(n: int) -> Steps:
         if n in wanted:
             return
         wanted.add(n)
@@ -179,11 +180,11 @@ def piece(text: str, start: int, end: int) -> tuple[str, list[tuple[int, int]]]:
             at = place[owner.operation]
             tensor = str(value.type).startswith(("!torch.vtensor", "tensor<"))
             if at >= start or not tensor or ops[at].name.startswith(_FREE):
-                take(at)
+                yield take(at)
             else:
                 outer.setdefault(value, (at, ir.OpResult(value).result_number))
 
-    take(end)
+    finish(take(end))
     if start == 0:  # the arguments stay as they are, used or not
         outer = {v: (-1, n) for n, v in enumerate(block.arguments)}
     results = _tensors(ops[end])

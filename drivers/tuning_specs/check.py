@@ -13,6 +13,7 @@ from pathlib import Path
 from mlirules.drivers.iree import bytecode, compiler
 from mlirules.drivers.iree import target_facts as targetfacts
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.tuning_specs.compile import config_set
 from mlirules.drivers.tuning_specs.importer import Imported, import_entries
 from mlirules.drivers.tuning_specs.overlap import overlaps, relation
@@ -22,7 +23,6 @@ from mlirules.drivers.tuning_specs.reader import (
     Part,
     Spec,
     SpecEntry,
-    nested,
     read_spec,
 )
 from mlirules.drivers.tuning_specs.settings import UPGRADE
@@ -279,7 +279,7 @@ def _structure(spec: Spec) -> list[Fault]:
 
 
 def _no_entry(spec: Spec) -> Fault:
-    held = {op.name for op in nested(spec.module.operation)}
+    held = {op.name for op in ops_below(spec.module.operation)}
     if any(name.startswith("pdl.") for name in held):
         return Fault(
             Span(spec.path, 1, 1),

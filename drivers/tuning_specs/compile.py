@@ -19,6 +19,7 @@ from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree import target_facts as targetfacts
 from mlirules.drivers.iree.compiler import CompileError, Job, ir
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.iree.traversal import Steps, flattened
 from mlirules.drivers.tuning_specs.match import Refusal, refusal
 from mlirules.generator.emit import tuning_spec as tuning
 from mlirules.language.config.op import ConfigRule
@@ -193,10 +194,10 @@ def dumped(folder: Path, context: ir.Context) -> Iterator[tuple[list[ConfiguredO
     """The ops of every dumped file that compute something, with the module that owns them."""
     for file in sorted(folder.glob("*.mlir")) if folder.is_dir() else ():
         module = compiler.parse(file.read_text(encoding="utf-8"), file.name, context)
-        yield list(_ops(module.operation, "", "")), module
+        yield list(flattened(_ops(module.operation, "", ""))), module
 
 
-def _ops(operation: ir.Operation, dispatch: str, info: str) -> Iterator[ConfiguredOp]:
+def _ops(operation: ir.Operation, dispatch: str, info: str) -> Steps:
     for region in operation.regions:
         for block in region.blocks:
             for view in block.operations:
@@ -206,7 +207,7 @@ def _ops(operation: ir.Operation, dispatch: str, info: str) -> Iterator[Configur
                     name = str(attributes["sym_name"]).strip('"')
                     known = "translation_info" in attributes
                     found = str(attributes["translation_info"]) if known else ""
-                    yield from _ops(op, name, found)
+                    yield _ops(op, name, found)
                     continue
                 if dispatch and op.name.startswith(("linalg.", "iree_linalg_ext.")):
                     yield ConfiguredOp(
@@ -220,7 +221,8 @@ def _ops(operation: ir.Operation, dispatch: str, info: str) -> Iterator[Configur
                         op,
                     )
                     continue  # what stands in its body is no work of its own
-                yield from _ops(op, dispatch, info)
+                if len(op.regions):
+                    yield _ops(op, dispatch, info)
 
 
 def _text(op: ir.Operation, key: str) -> str:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.tuning_specs.check import Kept, Source
 from mlirules.drivers.tuning_specs.overlap import Overlap, overlaps
-from mlirules.drivers.tuning_specs.reader import nested
 from mlirules.drivers.tuning_specs.steps import symbol_of
 from mlirules.generator.emit import tuning_spec as tuning
 from mlirules.language.config.op import ConfigRule
@@ -288,7 +288,7 @@ _REFERENCE = re.compile(r'@(?:"([^"]*)"|([\w.$-]+))')
 def _uses(op: ir.Operation) -> set[str]:
     """The symbols that an op refers to, and those that the ops inside of it do."""
     found: set[str] = set()
-    for inner in (op, *nested(op)):
+    for inner in (op, *ops_below(op)):
         for key, value in inner.attributes.items():
             if key == "sym_name" or isinstance(value, ir.StringAttr):
                 continue

@@ -16,6 +16,7 @@ from functools import cached_property
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.tuning_specs import attributes as attrtext
 from mlirules.drivers.tuning_specs.attributes import Attr, AttrError
 from mlirules.drivers.tuning_specs.steps import (
@@ -194,7 +195,7 @@ class _Reader:
             chosen = (
                 marked
                 or [s for s in sequences if symbol_of(s) == KERNEL_CONFIG]
-                or [s for s in sequences if any(o.name == FOREACH for o in nested(s))]
+                or [s for s in sequences if any(o.name == FOREACH for o in ops_below(s))]
             )
             name = symbol_of(module)
             for sequence in chosen:
@@ -352,22 +353,6 @@ class _Reader:
 FOREACH = "transform.foreach_match"
 _ARROW = re.compile(r"\s*->")
 _CONSTANT = re.compile(r"transform\.param\.constant\s")
-
-
-def nested(operation: ir.Operation) -> Iterator[ir.Operation]:
-    """All ops inside an op, each before what it holds."""
-    waiting = [operation]
-    while waiting:
-        op = waiting.pop()
-        if op is not operation:
-            yield op
-        inner = [
-            view.operation
-            for region in op.regions
-            for block in region.blocks
-            for view in block.operations
-        ]
-        waiting += reversed(inner)
 
 
 def places(spec: Spec, found: Sequence[Unread]) -> list[str]:
