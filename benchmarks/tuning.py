@@ -36,7 +36,7 @@ from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import profile, timing
 from mlirules.drivers.pipelines import transform as pipeline
 from mlirules.drivers.tuning import ordering, outcome, space, tuner, ways, written
-from mlirules.drivers.tuning.measure import Result
+from mlirules.drivers.tuning.measure import Result, Runners
 from mlirules.drivers.tuning.space import candidate_of
 from mlirules.drivers.tuning.store import Measured, Store, root_of
 from mlirules.language import outputs
@@ -128,7 +128,11 @@ def search(
     """Tune each program in turn until the time is over; write what won."""
     others = ways.load_ways(kind="cpu")
     until = time.monotonic() + seconds
-    with contextlib.closing(Store(STATE)) as store, workers("2") as pool:
+    with (
+        contextlib.closing(Store(STATE)) as store,
+        Runners() as runners,
+        workers("2") as pool,
+    ):
         for name in names:
             done = RULES / f"{name}.searched"
             known = json.loads(done.read_text()) if done.exists() else {}
@@ -143,7 +147,11 @@ def search(
                 CPU, budget=budget, seconds=left, seed=seed, order=order, rounds=3
             )
             made = tuner.tune(
-                programs()[name], options, tuner.Means(store, pool), path=name, alternatives=others
+                programs()[name],
+                options,
+                tuner.Means(store, pool, runners=runners),
+                path=name,
+                alternatives=others,
             )
             written.write_found(made, RULES, name)
             if not made.tuned:

@@ -1,5 +1,6 @@
 """The tuner: spaces, dispatches, orders, the store, measuring, rules, the page."""
 
+import gc
 import json
 import os
 import random
@@ -11,6 +12,8 @@ import sqlite3
 import subprocess
 import sys
 import time
+import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -133,6 +136,12 @@ def spaces() -> list[space.Space]:
 def task() -> Task:
     found = dispatches.cut(product(64, 64, 64), CPU).found
     return measure.prepare(found[0], CPU)
+
+
+@pytest.fixture
+def runners() -> Iterator[measure.Runners]:
+    with measure.Runners() as held:
+        yield held
 
 
 def candidate(spaces: list[space.Space], root: Root, **knobs: int) -> Candidate:
@@ -493,16 +502,40 @@ def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
 # ---- measuring -----------------------------------------------------------------------------
 
 
-def test_a_candidate_is_compiled_compared_and_timed(task: Task, spaces: list[space.Space]) -> None:
+def test_a_candidate_is_compiled_compared_and_timed(
+    task: Task, spaces: list[space.Space], runners: measure.Runners
+) -> None:
     made = candidate(spaces, task.root, DM=32, DN=32, VM=8, VN=16, VK=8)
-    found = measure.evaluate(task, made, rounds=3)
+    found = measure.evaluate(task, made, runners, rounds=3)
     assert found.state in ("ok", "slow"), found
     assert found.ratio
     assert found.tuned_ms
     assert found.device.endswith("cores")
     known = {found.binary: "another"}
-    again = measure.evaluate(task, made, known, rounds=3)
+    again = measure.evaluate(task, made, runners, known, rounds=3)
     assert (again.state, again.note) == ("same", "another")
+
+
+def test_a_measurement_leaves_no_runner_behind(task: Task) -> None:
+    """One runner at a time, of whoever measures: none of the module, nor after the end."""
+    other = replace(task, key="other")
+    with measure.Runners() as one, measure.Runners() as two:
+        first = one.of(task)
+        assert one.of(task) is first
+        assert two.of(task) is not first
+        first.baseline(1)
+        child = first._child
+        assert child is not None
+        second = one.of(other)
+        assert not child.alive
+        second.baseline(1)
+        child = second._child
+        assert child is not None
+    assert not child.alive
+    seen = weakref.ref(second)
+    del first, second, child
+    gc.collect()
+    assert seen() is None
 
 
 def test_the_configuration_of_a_candidate_reaches_the_binary(
@@ -515,21 +548,23 @@ def test_the_configuration_of_a_candidate_reaches_the_binary(
 
 
 def test_a_configuration_that_does_not_compile_is_no_end(
-    task: Task, spaces: list[space.Space]
+    task: Task, spaces: list[space.Space], runners: measure.Runners
 ) -> None:
     made = candidate(spaces, task.root, DM=32, DN=32, VM=8, VN=16, VK=8)
     tiles = {**made.settings.tiles, "vector_common_parallel": {"m": 4096, "n": 4096}}
     broken = Candidate("x", (), made.settings.model_copy(update={"tiles": tiles}))
-    found = measure.evaluate(task, broken)
+    found = measure.evaluate(task, broken, runners)
     assert found.state == "fails"
     assert found.note
 
 
-def test_wrong_numbers_are_seen(task: Task, spaces: list[space.Space]) -> None:
+def test_wrong_numbers_are_seen(
+    task: Task, spaces: list[space.Space], runners: measure.Runners
+) -> None:
     made = candidate(spaces, task.root, DM=32, DN=32, VM=8, VN=16, VK=8)
     doubled = re.sub(r"arith.constant 0.0+e\+00 : f32", "arith.constant 1.0 : f32", task.sources)
     assert doubled != task.sources
-    found = measure.evaluate(replace(task, sources=doubled, key="doubled"), made)
+    found = measure.evaluate(replace(task, sources=doubled, key="doubled"), made, runners)
     # The default was compiled before: only the candidate starts its sums at one.
     assert found.state == "wrong"
     assert "differ" in found.note
@@ -605,8 +640,9 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[outcome.Outcome,
     state = tmp_path_factory.mktemp("tune") / "state.sqlite"
     store = Store(state)
     options = outcome.Options(CPU, budget=4, seed=3, order="random", rounds=3)
-    with workers("2") as pool:
-        found = tuner.tune(product(64, 64, 64), options, tuner.Means(store, pool), path="mm.mlir")
+    with measure.Runners() as runners, workers("2") as pool:
+        means = tuner.Means(store, pool, runners=runners)
+        found = tuner.tune(product(64, 64, 64), options, means, path="mm.mlir")
     store.close()
     return found, state
 
@@ -642,8 +678,9 @@ def test_what_is_known_is_not_measured_again(
     monkeypatch.setattr(measure, "judged", counted)
     store = Store(state)
     options = outcome.Options(CPU, budget=5, seed=3, order="random", rounds=3, check=False)
-    with workers("1") as pool:
-        found = tuner.tune(product(64, 64, 64), options, tuner.Means(store, pool))
+    with measure.Runners() as runners, workers("1") as pool:
+        means = tuner.Means(store, pool, runners=runners)
+        found = tuner.tune(product(64, 64, 64), options, means)
     assert found.tuned[0].resumed == 4
     assert len(asked) == 1
     store.close()

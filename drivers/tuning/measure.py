@@ -16,7 +16,6 @@ import math
 import os
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -201,7 +200,6 @@ class Runner:
         self._folder = tempfile.TemporaryDirectory(prefix="mlirules-tune-")
         #: Seconds of one call of the default.
         self.default_s = 0.0
-        atexit.register(self.close)
 
     def baseline(self, rounds: int = 7) -> list[float]:
         """Seconds of repeated calls of the default."""
@@ -247,6 +245,7 @@ class Runner:
         child, self._child = self._child, None
         if child is not None:
             child.stop()
+            atexit.unregister(self.close)
 
     def _start(self) -> None:
         if self._child is not None and self._child.alive:
@@ -256,7 +255,9 @@ class Runner:
 
         command = children.python("mlirules.drivers.tuning.runner:main")
         command, _ = runtime.with_limits(command, None, self.target.device)
+        self.close()  # one that died by itself
         self._child = children.Child(command)
+        atexit.register(self.close)
         inputs = [[list(v.shape), v.element] for v in self.inputs]
         with _gate(exclusive=True):
             answer = self._ask(
@@ -285,32 +286,41 @@ class Runner:
         return answer
 
 
-_local = threading.local()
+class Runners:
+    """Who times what one search, or one worker, measures: a runner for the task at hand.
 
+    Leaving it, or :meth:`close`, ends the child.
+    """
 
-def runner_for(task: Task) -> Runner:
-    """This thread's runner for a task; the last other one is ended."""
-    held: Runner | None = getattr(_local, "runner", None)
-    if held is None or held.key != task.key:
+    def __init__(self) -> None:
+        self._held: Runner | None = None
+
+    def of(self, task: Task) -> Runner:
+        """The runner for a task; that of another one is ended."""
+        held = self._held
+        if held is None or held.key != task.key:
+            self.close()
+            held = self._held = Runner(
+                task.dispatch.name,
+                Executable(task.default),
+                task.dispatch.inputs,
+                Target.parse(task.target),
+                task.seed,
+                task.key,
+            )
+        return held
+
+    def close(self) -> None:
+        """End the runner."""
+        held, self._held = self._held, None
         if held is not None:
             held.close()
-        held = _local.runner = Runner(
-            task.dispatch.name,
-            Executable(task.default),
-            task.dispatch.inputs,
-            Target.parse(task.target),
-            task.seed,
-            task.key,
-        )
-    return held
 
+    def __enter__(self) -> Runners:
+        return self
 
-def close_runner() -> None:
-    """End this thread's runner."""
-    held: Runner | None = getattr(_local, "runner", None)
-    if held is not None:
-        held.close()
-        _local.runner = None
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 @dataclass(frozen=True)
@@ -340,9 +350,14 @@ def compiled(task: Task, candidate: Candidate) -> Compiled:
 
 
 def judged(
-    task: Task, candidate: Candidate, made: Compiled, known: dict[str, str], rounds: int
+    task: Task,
+    candidate: Candidate,
+    made: Compiled,
+    known: dict[str, str],
+    rounds: int,
+    runners: Runners,
 ) -> Result:
-    """Time what was compiled, unless the very binary was timed already.
+    """Time what was compiled with ``runners``, unless the very binary was timed already.
 
     ``known`` maps the digests of binaries that were timed to their candidates' keys.
     """
@@ -354,7 +369,7 @@ def judged(
             candidate.key, "same", binary=digest, note=known[digest], compile_s=made.seconds
         )
     known[digest] = candidate.key
-    return timed(task, candidate, made.binary, rounds=rounds, compile_s=made.seconds)
+    return timed(task, candidate, made, rounds, runners)
 
 
 def digest_of(binary: bytes) -> str:
@@ -363,20 +378,25 @@ def digest_of(binary: bytes) -> str:
 
 
 def evaluate(
-    task: Task, candidate: Candidate, known: dict[str, str] | None = None, rounds: int = 5
+    task: Task,
+    candidate: Candidate,
+    runners: Runners,
+    known: dict[str, str] | None = None,
+    rounds: int = 5,
 ) -> Result:
     """Compile a candidate, compare its numbers with the default's, and time it."""
-    return judged(task, candidate, compiled(task, candidate), known or {}, rounds)
+    return judged(task, candidate, compiled(task, candidate), known or {}, rounds, runners)
 
 
 def timed(
-    task: Task, candidate: Candidate, binary: bytes, *, rounds: int, compile_s: float = 0.0
+    task: Task, candidate: Candidate, made: Compiled, rounds: int, runners: Runners
 ) -> Result:
     """Run and time a compiled candidate."""
+    binary, compile_s = made.binary, made.seconds
     digest = digest_of(binary)
     device = device_name(task.target)
     try:
-        answer = runner_for(task).time(binary, rounds=rounds)
+        answer = runners.of(task).time(binary, rounds=rounds)
     except RunnerDied as died:
         return Result(candidate.key, str(died), binary=digest, device=device, compile_s=compile_s)
     except MlirulesError as error:
@@ -397,15 +417,15 @@ def timed(
             compile_s=compile_s,
             note=answer["difference"],
         )
-    made = ratio_of(answer)
+    found = ratio_of(answer)
     return Result(
         candidate.key,
         "slow" if answer["hopeless"] else "ok",
-        default_ms=made.default_ms,
-        tuned_ms=made.tuned_ms,
-        ratio=made.ratio,
-        spread=made.spread,
-        rounds=made.rounds,
+        default_ms=found.default_ms,
+        tuned_ms=found.tuned_ms,
+        ratio=found.ratio,
+        spread=found.spread,
+        rounds=found.rounds,
         binary=digest,
         device=device,
         compile_s=compile_s,

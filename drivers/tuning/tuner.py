@@ -26,7 +26,7 @@ from mlirules.drivers.tuning import (
     ways,
 )
 from mlirules.drivers.tuning.dispatches import Dispatch, Value
-from mlirules.drivers.tuning.measure import Result, Runner, RunnerDied, Task
+from mlirules.drivers.tuning.measure import Result, Runner, RunnerDied, Runners, Task
 from mlirules.drivers.tuning.outcome import Choice, Event, Options, Outcome, Tuned, Whole
 from mlirules.drivers.tuning.results import Winner
 from mlirules.drivers.tuning.space import Candidate, Space
@@ -69,6 +69,8 @@ class Means:
     watch: Watch = _quiet
     #: In which programs are rewritten (default: that of this thread).
     session: Session = field(default_factory=current, compare=False, repr=False)
+    #: Time what this process measures; whoever made the means closes them.
+    runners: Runners = field(default_factory=Runners, compare=False, repr=False)
 
 
 def tune(
@@ -321,21 +323,21 @@ def _one(hunt: _Hunt, dispatch: Dispatch, share: float) -> None:
     measured = {m.candidate.key: m for m in store.results(task.key)}
     tuned.measured = list(measured.values())
     tuned.resumed = len(measured)
-    _baseline(task, tuned, store)
+    _baseline(task, tuned, hunt.means)
     total = min(len(candidates), options.budget)
     hunt.means.watch(Event("dispatch", dispatch.name, tuned, total=total))
     try:
         _search(hunt, tuned, candidates, measured)
     finally:
-        drifted = _baseline(task, tuned, store)
+        drifted = _baseline(task, tuned, hunt.means)
         tuned.drift = drifted
-    _decide(task, tuned, options, store)
+    _decide(tuned, options, hunt.means)
 
 
-def _baseline(task: Task, tuned: Tuned, store: Store) -> float:
+def _baseline(task: Task, tuned: Tuned, means: Means) -> float:
     """Time the default again. Returns how it differs from the first time: 1.0 is not at all."""
-    samples = measure.runner_for(task).baseline()
-    store.add_baseline(task.key, device_name(task.target), samples)
+    samples = means.runners.of(task).baseline()
+    means.store.add_baseline(task.key, device_name(task.target), samples)
     middle = statistics.median(samples)
     if not tuned.default_ms:
         tuned.default_ms = 1e3 * middle
@@ -350,6 +352,7 @@ def _search(
 ) -> None:
     """Measure candidates in the order asked for, while the budget and the time last."""
     options, store, pool, task = hunt.options, hunt.means.store, hunt.means.pool, tuned.task
+    runners = hunt.means.runners
     line = ordering.order(
         options.order,
         candidates,
@@ -370,7 +373,7 @@ def _search(
         if not batch:
             break
         fresh = [c for c in batch if c.key not in measured][: total - done]
-        for candidate, result in evaluate(pool, task, fresh, binaries, options.rounds):
+        for candidate, result in evaluate(pool, task, fresh, binaries, options.rounds, runners):
             made = Measured(candidate, result)
             store.add(task.key, candidate, result)
             measured[candidate.key] = made
@@ -392,7 +395,7 @@ class _Final:
     samples: list[float]
 
 
-def _decide(task: Task, tuned: Tuned, options: Options, store: Store) -> None:
+def _decide(tuned: Tuned, options: Options, means: Means) -> None:
     """Time the best candidates again against the default; the best of them wins if it gains.
 
     What seemed good by chance falls back then, and the next best are timed again, too.
@@ -416,7 +419,7 @@ def _decide(task: Task, tuned: Tuned, options: Options, store: Store) -> None:
             break
         fresh = [m for m in working[:FINALISTS] if m.candidate.key not in finals]
         try:
-            finals |= _again(task, tuned, fresh, options, store)
+            finals |= _again(tuned, fresh, options, means)
         except RunnerDied as died:
             tuned.why_not = f"the best configurations failed when timed again ({died})"
             return
@@ -434,13 +437,13 @@ def _decide(task: Task, tuned: Tuned, options: Options, store: Store) -> None:
     own = 1e3 * statistics.median(best.samples)
     tuned.why_not = ""
     tuned.winner = Winner(
-        task.root,
+        tuned.task.root,
         best.measured.candidate.settings,
         own * best.ratio,
         own,
         best.unsure,
         len(best.samples),
-        device_name(task.target),
+        device_name(tuned.task.target),
         tuned.noise,
         len(tuned.measured),
         options.flags,
@@ -448,11 +451,12 @@ def _decide(task: Task, tuned: Tuned, options: Options, store: Store) -> None:
 
 
 def _again(
-    task: Task, tuned: Tuned, fresh: Sequence[Measured], options: Options, store: Store
+    tuned: Tuned, fresh: Sequence[Measured], options: Options, means: Means
 ) -> dict[str, _Final]:
     """Time candidates again, and the default against itself: that is what noise means."""
+    task = tuned.task
     binaries = {m.candidate.key: measure.compile_candidate(task, m.candidate) for m in fresh}
-    answer = measure.runner_for(task).contest(
+    answer = means.runners.of(task).contest(
         {**binaries, "again": task.default}, rounds=4 * options.rounds + 1
     )
     samples = answer["samples"]
@@ -476,7 +480,7 @@ def _again(
         )
         now = Measured(m.candidate, result)
         tuned.measured[tuned.measured.index(m)] = now
-        store.add(task.key, m.candidate, result)
+        means.store.add(task.key, m.candidate, result)
         if wrong:
             tuned.why_not = f"wrong numbers: {wrong}"
         else:

@@ -41,17 +41,18 @@ def tuned(
         parameters=parameters,
     )
     folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.closing(Store(folder / "measured.sqlite")) as store, workers("2") as pool:
-        try:
-            done = tuner.tune(
-                text,
-                options,
-                tuner.Means(store, pool, session=recipe.session or current()),
-                path=recipe.path,
-                alternatives=ways.load_ways((), recipe.target.kind),
-            )
-        finally:
-            measure.close_runner()
+    with (
+        contextlib.closing(Store(folder / "measured.sqlite")) as store,
+        measure.Runners() as runners,
+        workers("2") as pool,
+    ):
+        done = tuner.tune(
+            text,
+            options,
+            tuner.Means(store, pool, session=recipe.session or current(), runners=runners),
+            path=recipe.path,
+            alternatives=ways.load_ways((), recipe.target.kind),
+        )
     if done.interrupted:
         raise KeyboardInterrupt
     if done.choice is None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from mlirules.drivers.tuning import measure
-from mlirules.drivers.tuning.measure import Compiled, Result, Task
+from mlirules.drivers.tuning.measure import Compiled, Result, Runners, Task
 from mlirules.drivers.tuning.space import Candidate
 from mlirules.support.pool import Job, Pool, Tell, Work, outcomes
 
@@ -21,9 +21,17 @@ PATIENCE = 900.0
 
 
 def evaluate(
-    pool: Pool, task: Task, candidates: Sequence[Candidate], known: dict[str, str], rounds: int
+    pool: Pool,
+    task: Task,
+    candidates: Sequence[Candidate],
+    known: dict[str, str],
+    rounds: int,
+    runners: Runners,
 ) -> Iterator[tuple[Candidate, Result]]:
-    """Results as they come, in any order. ``known`` is as :func:`measure.judged` takes it."""
+    """Results as they come, in any order; ``runners`` time what workers here compile.
+
+    ``known`` is as :func:`measure.judged` takes it.
+    """
     limit = PATIENCE + 20 * task.compile_s
     if pool.here:
         work = Work(f"{__name__}:Compiling", replace(task, default=b""), limit)
@@ -39,7 +47,7 @@ def evaluate(
             continue
         (made,) = done.said
         if isinstance(made, Compiled):
-            made = measure.judged(task, candidate, made, known, rounds)
+            made = measure.judged(task, candidate, made, known, rounds, runners)
         yield candidate, made
 
 
@@ -59,8 +67,9 @@ class Evaluating:
 
     def __init__(self, task: Task) -> None:
         self._task = task
+        self._runners = Runners()
 
     def __call__(self, job: tuple[Candidate, dict[str, str], int], tell: Tell) -> None:
         """Tell the :class:`Result`."""
         candidate, known, rounds = job
-        tell(measure.evaluate(self._task, candidate, known, rounds))
+        tell(measure.evaluate(self._task, candidate, self._runners, known, rounds))

@@ -122,17 +122,16 @@ def command(
     store = Store(kept)
     view = _View()
     try:
-        with workers_of(workers) as pool, view:
+        with measure.Runners() as runners, workers_of(workers) as pool, view:
             done = tuner.tune(
                 text,
                 options,
-                tuner.Means(store, pool, view.watch),
+                tuner.Means(store, pool, view.watch, runners=runners),
                 path=str(model),
                 spaces=known,
                 alternatives=others,
             )
     finally:
-        measure.close_runner()
         store.close()
     paths = written.write_found(done, output, model.stem, before)
     page = output / f"{model.stem}.{chosen.name.replace(':', '-')}.html"
