@@ -1,5 +1,6 @@
 """Config rules: their checks, their entries, and the proof that they took effect."""
 
+import gc
 import json
 import re
 from pathlib import Path
@@ -25,6 +26,7 @@ from mlirules.drivers.tuning_specs.compile import (
 )
 from mlirules.drivers.tuning_specs.examples import example_tests, program
 from mlirules.drivers.tuning_specs.importer import import_entries
+from mlirules.drivers.tuning_specs.match import refusal
 from mlirules.drivers.tuning_specs.reader import read_spec
 from mlirules.generator.emit import tuning_spec as tuning
 from mlirules.language.checks.config_gpu import mma_of
@@ -173,6 +175,20 @@ def test_a_mask_tells_attentions_apart() -> None:
     assert entry.rule.match.dims == masked.match.dims
     report = configure(example(masked), CPU, [plain, entry.rule])
     assert [hit.rule.name for hit in report.hits] == [entry.rule.name]
+
+
+def test_what_a_rule_says_in_mlir_goes_with_its_report() -> None:
+    counted: Any = compiler.ir.Context
+    gc.collect()
+    before = counted._get_live_count()
+    for name in ("attention", "mm"):
+        rule = made(name)
+        report = configure(example(rule), CPU, [rule])
+        assert report.hits
+        assert refusal(rule, report.hits[0].op.operation) is None
+        del report
+        gc.collect()
+        assert counted._get_live_count() <= before
 
 
 def test_every_class_reads_back_as_itself() -> None:

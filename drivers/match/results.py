@@ -10,6 +10,7 @@ from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.match.liveness import is_dead
 from mlirules.drivers.match.places import Places
 from mlirules.drivers.match.rewrites import Rewrite
+from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation import ast
 from mlirules.language.rule import Line, Rule
@@ -52,7 +53,10 @@ def _settled(op: Op | Spot | None, names: ir.AsmState) -> Spot | None:
 
 @dataclass
 class Refusal:
-    """Why a rule does not apply at an op: the line that refused, and how far the match had got."""
+    """Why a rule does not apply at an op: the line that refused, and how far the match had got.
+
+    The same of config rules, which refuse by a :attr:`part`.
+    """
 
     line: Line | None
     message: str
@@ -68,9 +72,15 @@ class Refusal:
     error: MlirulesError | None = None
     #: The rule brings native code to which the user did not agree.
     consent: bool = False
+    #: Of a config rule, which has no lines: the part of ``match``, as ``dims.m``.
+    part: str = ""
 
-    def fault(self, rule: Rule) -> Fault:
+    def fault(self, rule: Rule | ConfigRule) -> Fault:
         """The refusal as a located fault."""
+        if self.part:
+            parts = [int(p) if p.isdigit() else p for p in self.part.split(".")]
+            span = rule.source.span_at(("match", *parts))
+            return Fault(span, "no-match", self.message, self.suggestion)
         if self.line is None:
             return Fault(rule.span, "no-match", self.message, self.suggestion)
         span = self.line.span

@@ -86,8 +86,8 @@ def _unchanged(rule: ConfigRule, test: ConfigTest, target: Target, result: TestR
         )
         return
     refusals = [r for op in report.ops if (r := refusal(rule, op.operation)) is not None]
-    if test.because is not None and test.because not in {r.because for r in refusals}:
-        found = "; ".join(f"{r.because} ({r.message})" for r in refusals) or "no op at all"
+    if test.because is not None and test.because not in {r.part for r in refusals}:
+        found = "; ".join(f"{r.part} ({r.message})" for r in refusals) or "no op at all"
         said = f"refused by another part: {found}"
         hint = "name that part, or change the program until this one alone refuses it"
         result.tell(said, "because", "test-because", said, hint)
@@ -110,7 +110,7 @@ def _configured(
     result.output = shown(report)
     if not report.hits:
         reasons = [
-            f"{op.dispatch}, {op.op}: {r.because}: {r.message}"
+            f"{op.dispatch}, {op.op}: {r.part}: {r.message}"
             for op in report.ops
             if (r := refusal(rule, op.operation)) is not None
         ]

@@ -20,7 +20,8 @@ from mlirules.drivers.iree import target_facts as targetfacts
 from mlirules.drivers.iree.compiler import CompileError, Job, ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import Steps, flattened
-from mlirules.drivers.tuning_specs.match import Refusal, refusal
+from mlirules.drivers.tuning_specs.dag import Parsed
+from mlirules.drivers.tuning_specs.match import refusal
 from mlirules.generator.emit import tuning_spec as tuning
 from mlirules.language.config.op import ConfigRule
 from mlirules.language.config_loader import load_configs
@@ -233,19 +234,22 @@ def prove(folder: Path, rules: Sequence[ConfigRule], target: Target) -> ConfigRe
     """Hold the dumped configurations against the rules. Raises :class:`NotApplied`."""
     context = compiler.context()
     report = ConfigReport()
+    parsed = Parsed(context)
     faults: list[Fault] = []
     for ops, module in dumped(folder, context):
         report.modules.append(module)
         for op in ops:
             report.ops.append(op)
-            due = next((r for r in rules if refusal(r, op.operation) is None), None)
+            due = next((r for r in rules if refusal(r, op.operation, parsed) is None), None)
             hit = next((r for r in rules if r.name == op.marker), None)
             if hit is not None:
                 problems = list(_differences(hit, op, target, context))
                 if due is not None and hit is not due:
                     problems.append(f"the rule {due.name} stands before it and is for this op")
                 elif due is None:
-                    problems.append(f"the rule is not for this op: {_why_not(hit, op)}")
+                    refused = refusal(hit, op.operation, parsed)
+                    said = refused.message if refused else ""
+                    problems.append(f"the rule is not for this op: {said}")
                 if not problems:
                     report.hits.append(Hit(hit, op))
                 faults += [_fault(hit, op, p) for p in problems]
@@ -285,11 +289,6 @@ def nothing_hit(rules: Sequence[ConfigRule], left_out: Sequence[str], path: str)
             for rule in rules
         ]
     )
-
-
-def _why_not(rule: ConfigRule, op: ConfiguredOp) -> str:
-    refused: Refusal | None = refusal(rule, op.operation)
-    return refused.message if refused else ""
 
 
 def _fault(rule: ConfigRule, op: ConfiguredOp, message: str) -> Fault:

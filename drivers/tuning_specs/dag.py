@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 
 from mlirules.drivers.iree import compiler
@@ -22,7 +21,29 @@ _CONFIGURED = frozenset(
 )
 
 
-@functools.lru_cache(maxsize=256)
+class Parsed:
+    """What rules say in MLIR, in the context of the ops that it is held against, parsed once."""
+
+    def __init__(self, context: ir.Context) -> None:
+        self._context = context
+        self._maps: dict[str, ir.AffineMap] = {}
+        self._programs: dict[str, tuple[ir.Operation, ir.Module]] = {}
+
+    def map(self, text: str) -> ir.AffineMap:
+        """An affine map (``affine_map<(d0) -> (d0)>``)."""
+        found = self._maps.get(text)
+        if found is None:
+            found = ir.AffineMapAttr(ir.Attribute.parse(text, self._context)).value
+            self._maps[text] = found
+        return found
+
+    def program(self, text: str) -> ir.Operation:
+        """The last op of a rule's program. Raises as :func:`parsed`."""
+        if text not in self._programs:
+            self._programs[text] = parsed(text, self._context)
+        return self._programs[text][0]
+
+
 def parsed(program: str, context: ir.Context) -> tuple[ir.Operation, ir.Module]:
     """The last op of a program, and the module that owns it.
 
@@ -42,12 +63,11 @@ def parsed(program: str, context: ir.Context) -> tuple[ir.Operation, ir.Module]:
     return dag_ops(dag)[-1], module
 
 
-def difference(program: str, op: ir.Operation, ignored: frozenset[str] = frozenset()) -> str:
-    """How the ops that lead to ``op`` differ from a program; empty where they do not.
+def difference(root: ir.Operation, op: ir.Operation, ignored: frozenset[str] = frozenset()) -> str:
+    """How the ops that lead to ``op`` differ from those of a program; empty where they do not.
 
-    ``ignored`` are attributes that a rule has set on them.
+    ``root`` is the program's last op, ``ignored`` are attributes that a rule has set on its ops.
     """
-    root, _ = parsed(program, op.context)
     met: dict[ir.Value, ir.Value] = {}
     waiting = [(root, op)]
     while waiting:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mlirules.drivers.iree.compiler import Job, ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match.indexing import Miss, match_equation
+from mlirules.drivers.match.results import Refusal
 from mlirules.drivers.tuning_specs.compile import ConfiguredOp, configure
-from mlirules.drivers.tuning_specs.match import Refusal, refusal
+from mlirules.drivers.tuning_specs.match import refusal
 from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import Fault, MlirulesError
 
@@ -29,12 +30,12 @@ class ConfigDiagnosis:
     @property
     def stage(self) -> int:
         """How near: the part of ``match`` that refuses, 4 when none does."""
-        return 4 if self.refusal is None else _STAGES[self.refusal.because.partition(".")[0]]
+        return 4 if self.refusal is None else _STAGES[self.refusal.part.partition(".")[0]]
 
 
 def _deeper(rule: ConfigRule, refused: Refusal, op: ir.Operation) -> str:
     """What differs, where the rule only says that something does."""
-    if refused.because == "compute" and rule.equation is not None:
+    if refused.part == "compute" and rule.equation is not None:
         found = match_equation(rule.equation, op, said=rule.said)
         if isinstance(found, Miss):
             return found.message
@@ -64,8 +65,6 @@ def diagnoses(
         refused = refusal(rule, op.operation)
         fault = None
         if refused is not None:
-            parts = [int(p) if p.isdigit() else p for p in refused.because.split(".")]
-            span = rule.source.span_at(("match", *parts))
-            fault = Fault(span, "no-match", _deeper(rule, refused, op.operation))
+            fault = replace(refused.fault(rule), message=_deeper(rule, refused, op.operation))
         found.append(ConfigDiagnosis(op, refused, fault, report.modules))
     return sorted(found, key=lambda d: -d.stage)

@@ -6,55 +6,49 @@ the same ops, is what its result is held against, and it names the part of `matc
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
-
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.indexing import Miss, match_equation
+from mlirules.drivers.match.results import Refusal
 from mlirules.drivers.tuning_specs import dag
 from mlirules.generator.emit.tuning_spec import position_of
 from mlirules.language.config.model import DimRange
-from mlirules.language.config.op import ConfigRule, Operand, affine_map
+from mlirules.language.config.op import ConfigRule, affine_map
 from mlirules.language.notation import ast
 
 _SIZES = {"min", "max", "multiple_of"}
 ATTENTION = "iree_linalg_ext.online_attention"
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why an op is not for a rule: the part of ``match`` that says no, and how."""
+def refusal(rule: ConfigRule, op: ir.Operation, parsed: dag.Parsed | None = None) -> Refusal | None:
+    """None when the rule is for ``op``, else the part of the rule that refuses it.
 
-    because: str
-    message: str
-
-
-def refusal(rule: ConfigRule, op: ir.Operation) -> Refusal | None:
-    """None when the rule is for ``op``, else what of the rule refuses it."""
+    ``parsed`` keeps what rules say in MLIR from one op of a context to the next.
+    """
+    parsed = parsed if parsed is not None else dag.Parsed(op.context)
     if rule.match.op == "operation":
-        return _by_name(rule, op)
+        return _by_name(rule, op, parsed)
     refused = _is_class(rule, op)
     if refused is not None:
         return refused
     if rule.match.name is not None and op.name != rule.match.name:
-        return Refusal("name", f"it is {op.name}")
+        return _refused("name", f"it is {op.name}")
     maps = _maps_of(op)
     if maps is None:
-        return Refusal("op", f"{op.name} has no indexing maps")
-    wanted = _maps(rule, op.context)
+        return _refused("op", f"{op.name} has no indexing maps")
+    wanted = [parsed.map(affine_map(rule, operand)) for operand in rule.operands]
     if len(maps) < len(rule.operands) or _relevant(rule, maps) != wanted:
-        return Refusal("compute", "its indexing maps differ")
+        return _refused("compute", "its indexing maps differ")
     if rule.match.op == "generic":
         assert rule.equation is not None
         # Where an accumulation starts is not part of what is configured.
         found = match_equation(rule.equation, op, said=rule.said, any_start=True)
         if isinstance(found, Miss):
-            return Refusal("compute", found.message)
+            return _refused("compute", found.message)
     for i, operand in enumerate(rule.operands):
         element = _element(op.operands[position_of(rule, i)].type)
         if element != operand.element:
-            return Refusal(
+            return _refused(
                 f"types.{operand.name}",
                 f"{operand.name} has elements {element}, not {operand.element}",
             )
@@ -62,7 +56,7 @@ def refusal(rule: ConfigRule, op: ir.Operation) -> Refusal | None:
         size = size_of(rule, op, loop)
         problem = outside(size, limits)
         if problem:
-            return Refusal(f"dims.{loop}", f"{loop} is {'?' if size is None else size}, {problem}")
+            return _refused(f"dims.{loop}", f"{loop} is {'?' if size is None else size}, {problem}")
     return None
 
 
@@ -94,19 +88,19 @@ def size_of(rule: ConfigRule, op: ir.Operation, loop: str) -> int | None:
 def _is_class(rule: ConfigRule, op: ir.Operation) -> Refusal | None:
     if rule.match.op == "attention":
         if op.name != ATTENTION:
-            return Refusal("op", f"{op.name} is no attention")
+            return _refused("op", f"{op.name} is no attention")
         masked = len(op.operands) == 8
         if masked != (len(rule.operands) == 5):
-            return Refusal("compute", "it has a mask" if masked else "it has no mask")
+            return _refused("compute", "it has a mask" if masked else "it has no mask")
         return None
     if not op.name.startswith("linalg."):
-        return Refusal("op", f"{op.name} is no linalg op")
+        return _refused("op", f"{op.name} is no linalg op")
     if rule.match.op == "contraction" and not compiler.is_contraction(op):
-        return Refusal("op", f"{op.name} is no contraction")
+        return _refused("op", f"{op.name} is no contraction")
     if rule.match.op == "convolution" and not compiler.is_convolution(op):
-        return Refusal("op", f"{op.name} is no convolution")
+        return _refused("op", f"{op.name} is no convolution")
     if rule.match.op == "generic" and op.name != "linalg.generic":
-        return Refusal("op", f"{op.name} is no linalg.generic")
+        return _refused("op", f"{op.name} is no linalg.generic")
     return None
 
 
@@ -121,43 +115,35 @@ def _relevant(rule: ConfigRule, maps: list[ir.AffineMap]) -> list[ir.AffineMap]:
     return [maps[position_of(rule, i)] for i in range(len(rule.operands))]
 
 
-def _maps(rule: ConfigRule, context: ir.Context) -> list[ir.AffineMap]:
-    return [_map(rule, o, context) for o in rule.operands]
-
-
-def _map(rule: ConfigRule, operand: Operand, context: ir.Context) -> ir.AffineMap:
-    return ir.AffineMapAttr(_attribute(affine_map(rule, operand), context)).value
-
-
-@functools.lru_cache(maxsize=4096)
-def _attribute(text: str, context: ir.Context) -> ir.Attribute:
-    return ir.Attribute.parse(text, context)
+def _refused(part: str, message: str) -> Refusal:
+    return Refusal(None, message, part=part)
 
 
 def _element(type_: ir.Type) -> str:
     return str(getattr(type_, "element_type", type_))
 
 
-def _by_name(rule: ConfigRule, op: ir.Operation) -> Refusal | None:
+def _by_name(rule: ConfigRule, op: ir.Operation, parsed: dag.Parsed) -> Refusal | None:
     if op.name != rule.match.name:
-        return Refusal("name", f"it is {op.name}")
+        return _refused("name", f"it is {op.name}")
     for i, wanted in enumerate(rule.match.operands):
         if wanted is None:
             continue
         have = str(op.operands[i].type) if i < len(op.operands) else "nothing"
         if not dag.castable(have, wanted):
-            return Refusal(f"operands.{i}", f"operand {i} is {have}, not {wanted}")
+            return _refused(f"operands.{i}", f"operand {i} is {have}, not {wanted}")
     for i, limit in enumerate(rule.match.limits):
         type_ = op.operands[limit.operand].type if limit.operand < len(op.operands) else None
         if not isinstance(type_, ir.ShapedType) or limit.dim >= type_.rank:
-            return Refusal(f"limits.{i}", f"operand {limit.operand} has no dim {limit.dim}")
+            return _refused(f"limits.{i}", f"operand {limit.operand} has no dim {limit.dim}")
         size = None if type_.is_dynamic_dim(limit.dim) else type_.get_dim_size(limit.dim)
         problem = outside(size, DimRange(**limit.model_dump(include=_SIZES)))
         if problem:
             where = f"dim {limit.dim} of operand {limit.operand}"
-            return Refusal(f"limits.{i}", f"{where} is {'?' if size is None else size}, {problem}")
+            return _refused(f"limits.{i}", f"{where} is {'?' if size is None else size}, {problem}")
     if rule.match.program is not None:
-        problem = dag.difference(rule.match.program, op, frozenset(rule.settings.annotations))
+        program = parsed.program(rule.match.program)
+        problem = dag.difference(program, op, frozenset(rule.settings.annotations))
         if problem:
-            return Refusal("program", problem)
+            return _refused("program", problem)
     return None

@@ -190,7 +190,7 @@ def _explain_config(
                     "operands": d.op.shape,
                     "applies": d.refusal is None,
                     "target": str(chosen),
-                    "line": d.refusal and d.refusal.because,
+                    "line": d.refusal and d.refusal.part,
                     "place": d.fault and str(d.fault.span),
                     "message": d.refusal and d.refusal.message,
                 }
