@@ -2,6 +2,7 @@
 """The cost driver: decisions by the model and by timing, what they rest on, and where they show."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,16 @@ def test_parameters_are_located_where_they_are_wrong(tmp_path: Path) -> None:
     with pytest.raises(MlirulesError) as caught:
         roofline.parameters("cpu", tmp_path)
     assert "launch_us" in caught.value.faults[0].span.source_line
+
+
+def test_parameters_that_were_edited_are_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "cpu.yaml"
+    text = (roofline.PARAMETERS / "cpu.yaml").read_text()
+    for new in (6.0, 7.5):
+        file.write_text(text.replace("launch_us: 6.0", f"launch_us: {new}"))
+        os.utime(file, ns=(1, 1))
+        assert roofline.parameters("cpu", tmp_path).launch_us == new
+        assert roofline.parameters("cpu", tmp_path) is roofline.parameters("cpu", tmp_path)
 
 
 def test_the_model_takes_attention_apart_where_it_pays() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mlirules.drivers.quality import completion, symbols
+from mlirules.drivers.quality import completion, signatures, symbols
 from mlirules.drivers.quality import editor as language
 from mlirules.drivers.quality.check import check_rule
 from mlirules.language.faults import MlirulesError
@@ -325,6 +325,21 @@ def test_a_fault_is_mended_by_what_it_suggests(old: str, new: str, title: str, a
         row = rows[edit.part.line]
         rows[edit.part.line] = row[: edit.part.start] + edit.text + row[edit.part.end :]
     assert after in "\n".join(rows)
+
+
+def test_a_library_that_is_edited_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server lives for days; a release, or its user, changes rules meanwhile."""
+    for module in (completion, signatures):
+        monkeypatch.setattr(module, "LIBRARY", tmp_path)
+    rule = tmp_path / "one.yaml"
+    for names in ("left, right", "lhs, rhs"):
+        rule.write_text(f"rule: one\nmatch:\n  - c = torch.aten.mm({names})\nrewrite:\n")
+        found = signatures.of_op("torch.aten.mm", signatures.operand_names())
+        assert str(found) == f"torch.aten.mm({names})"
+        assert completion.signature("  - c = torch.aten.mm(", 0, 23) == (found, 0)
+    assert completion.rule_names(tmp_path / "none" / "mine.yaml") == ["one"]
+    rule.rename(tmp_path / "two.yaml")
+    assert completion.rule_names(tmp_path / "none" / "mine.yaml") == ["two"]
 
 
 def test_writing_as_a_transcript(editor: Editor) -> None:

@@ -36,17 +36,21 @@ PARAMETERS = package.SPECS / "targets"
 _KEPT = 50
 
 
-@functools.lru_cache(maxsize=16)
 def parameters(kind: str, folder: Path = PARAMETERS) -> Parameters:
     """The parameters of a kind of target. Raises :class:`MlirulesError`, located.
 
-    Kept by the file's content and the code that reads it.
+    Kept by the file's content, on disk also by the code that reads it.
     """
     path = folder / f"{kind}.yaml"
     try:
         raw = path.read_bytes()
     except OSError:
         raw = b""
+    return _parameters(path, raw)
+
+
+@functools.lru_cache(maxsize=16)
+def _parameters(path: Path, raw: bytes) -> Parameters:
     said = f"{package.VERSION}\0{package.content('drivers/measure', '.py')}\0".encode()
     key = hashlib.sha256(said + raw).hexdigest()[:32]
     kept = cache.kept("targets", key) if raw else None

@@ -6,7 +6,6 @@ Lines and columns count from 0.
 
 from __future__ import annotations
 
-import functools
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +17,12 @@ from pydantic.fields import FieldInfo
 
 from mlirules.drivers.iree import ops
 from mlirules.drivers.iree.targets import CPU_ARCHITECTURES
-from mlirules.drivers.quality.signatures import Signature, of_function, of_op
+from mlirules.drivers.quality.signatures import (
+    Signature,
+    of_function,
+    of_op,
+    operand_names,
+)
 from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.checks.expressions import RUNTIME_FUNCTIONS
 from mlirules.language.config.model import ConfigDoc
@@ -90,7 +94,7 @@ def signature(text: str, line: int, column: int) -> tuple[Signature, int] | None
             if char != "(" or name is None:
                 commas = 0
                 continue
-            found = of_op(name[1]) if "." in name[1] else of_function(name[1])
+            found = of_op(name[1], operand_names()) if "." in name[1] else of_function(name[1])
             return (found, commas) if found is not None else None
         elif char == "," and not depth:
             commas += 1
@@ -264,8 +268,9 @@ def _ops(word: str) -> Iterator[Item]:
                 yield Item(f"{name}.", "op", "dialect")
         return
     near = [name for name in ops.registered_ops(dialect) if name.startswith(word)]
+    named = operand_names()
     for name in near[:MAX_OPS]:
-        found = of_op(name)
+        found = of_op(name, named)
         if found is not None:
             yield Item(name, "op", str(found), found.documentation, _snippet(found))
 
@@ -285,12 +290,7 @@ def rule_names(path: str | Path) -> list[str]:
                 found = re.search(r"^rule:\s*([\w-]+)", opened.read(4096), re.MULTILINE)
             if found:
                 own.append(found[1])
-    return [*own, *_shipped()]
-
-
-@functools.cache
-def _shipped() -> tuple[str, ...]:
-    return tuple(sorted(file.stem for file in LIBRARY.rglob("*.yaml")))
+    return [*own, *sorted(file.stem for file in LIBRARY.rglob("*.yaml"))]
 
 
 # ---------------------------------------------------------------- pipelines

@@ -6,7 +6,11 @@ import functools
 import importlib
 import inspect
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias
 
 from mlirules.drivers.iree import ops
 from mlirules.drivers.iree.compiler import ir
@@ -15,7 +19,10 @@ from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.checks.expressions import RUNTIME_ARITY
 from mlirules.language.rulefiles import LIBRARY
 
-__all__ = ["Signature", "of_function", "of_op"]
+__all__ = ["Signature", "of_function", "of_op", "operand_names"]
+
+#: By the names of ops.
+Operands: TypeAlias = Mapping[str, tuple[str, ...]]
 
 _MATCHED = re.compile(r"=\s*([a-z][a-z0-9_]*(?:\.\w+)+)\(([^()]*)\)")
 _EXPECTED = re.compile(r"expected (\d+) (?:or more )?operands?")
@@ -35,12 +42,20 @@ class Signature:
         return f"{self.name}({', '.join(self.parameters)}{', ...' if self.open else ''})"
 
 
-@functools.cache
-def _named() -> dict[str, tuple[str, ...]]:
-    """Operands of ops as the shipped rules name them, first those that convert the op itself."""
-    found: dict[str, tuple[str, ...]] = {}
+def operand_names() -> Operands:
+    """The operands of ops as the shipped rules name them now, first by those that convert them.
+
+    To be asked once for many ops: every rule is looked at for whether it was edited.
+    """
     listed = sorted(LIBRARY.rglob("*.yaml"), key=lambda f: ("to-linalg" not in f.parts, str(f)))
-    for file in listed:
+    states = [(file, file.stat()) for file in listed]
+    return _named(tuple((file, said.st_mtime_ns, said.st_size) for file, said in states))
+
+
+@functools.lru_cache(maxsize=1)
+def _named(files: tuple[tuple[Path, int, int], ...]) -> Operands:
+    found: dict[str, tuple[str, ...]] = {}
+    for file, _, _ in files:
         text = file.read_text(encoding="utf-8")
         start = text.find("\nmatch:")
         head = text[start : text.find("\nrewrite:", start)] if start >= 0 else ""
@@ -49,19 +64,20 @@ def _named() -> dict[str, tuple[str, ...]]:
             named = all(re.fullmatch(r"[A-Za-z]\w*", word) for word in words)
             if named and len({*words}) == len(words):
                 found.setdefault(made[1], words)
-    return found
+    return MappingProxyType(found)
 
 
-def of_op(name: str) -> Signature | None:
+def of_op(name: str, named: Operands) -> Signature | None:
     """What an op of the installed compiler takes; None where there is no such op.
 
-    The names come from the shipped rules or from the compiler's bindings; where neither has the
-    op, from the number of operands that its verifier asks for.
+    The names come from the shipped rules (``named``, of :func:`operand_names`) or from the
+    compiler's bindings; where neither has the op, from the number of operands that its verifier
+    asks for.
     """
     if not ops.is_registered_op(name):
         return None
     documentation = ops.op_documentation(name)
-    words = _named().get(name)
+    words = named.get(name)
     if words is None:
         words = _bound(name)
     if words is not None:
