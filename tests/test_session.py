@@ -5,6 +5,7 @@ import contextvars
 import gc
 import os
 import threading
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from mlirules.drivers.apply.run import Options
 from mlirules.drivers.apply.session import Bounded, Session, current
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.match import matcher as matching
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.results import Match, Refusal
 from mlirules.drivers.measure.together import Calls
 from mlirules.drivers.pipelines import cost
 from mlirules.drivers.pipelines.insert import with_rules
 from mlirules.drivers.pipelines.transform import Recipe, Run, program_at, transform
+from mlirules.drivers.quality.check import check_rule
 from mlirules.language.faults import MlirulesError
 from mlirules.language.library import Contents
 from mlirules.language.loader import load_rule
@@ -285,6 +288,44 @@ def test_sessions_come_and_go() -> None:
         gc.collect()
 
 
+def _contexts() -> int:
+    gc.collect()
+    counted: Any = compiler.ir.Context
+    count: int = counted._get_live_count()
+    return count
+
+
+@pytest.mark.parametrize("driver", ["greedy", "walk", "conversion"])
+def test_a_session_takes_its_context_along(driver: Any) -> None:
+    """Nothing that outlives it holds types, attributes or ops of its programs."""
+    before = _contexts()
+    for _ in range(2):
+        session = Session()
+        engine = session.engine_for([rule("turn", "relu", "y = torch.aten.tanh(x)")])
+        module = compiler.parse(program("relu"), "p", session.context)
+        assert engine.run(module, Options(driver)).total == 1
+        faults = check_rule("turn.yaml", text_of("turn", "relu", "y = torch.aten.tanh(x)"), session)
+        assert faults
+        assert _contexts() == before + 1
+        del session, engine, module, faults
+    assert _contexts() == before
+
+
+def test_what_matchers_decide_is_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that a matcher keeps, also what the compiler was asked for the types of a rewrite."""
+    monkeypatch.setattr(matching, "MAX_DECIDED", 0)
+    text = RULE.format(name="two", op="relu", rewrite="a = torch.aten.tanh(x)")
+    text = text.replace("tanh(x)']", "tanh(x)', 'y = torch.aten.exp(a)']")
+    context = compiler.context()
+    engine = Engine([load_rule("two.yaml", text, ops=compiler.op_oracle)], context)
+    (matcher,) = engine.matchers.values()
+    kept = matcher.judging.inference.known, matcher.judging.cache, matcher.fast
+    for type_ in ("f32", "f64"):
+        module = compiler.parse(program("relu", type_), "p", context)
+        assert engine.run(module, Options("walk")).total == 1
+        assert [len(cache) for cache in kept] == [1, 1, 1]
+
+
 def test_what_is_kept_is_bounded() -> None:
     kept: Bounded[int, str] = Bounded(2)
     for n in range(3):
@@ -297,8 +338,6 @@ def test_what_is_kept_is_bounded() -> None:
 
 # ---------------------------------------------------------------- no state in modules
 
-#: Filled while their module is imported, and only read afterwards.
-REGISTRIES = {"FUNCTIONS"}
 _CHANGES = {
     "add",
     "append",
@@ -314,49 +353,60 @@ _CHANGES = {
 
 
 def _module_names(tree: ast.Module) -> set[str]:
+    """Names of a module, with what it imports of others of ours."""
     names = set()
     for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        if isinstance(node, ast.AnnAssign):
-            targets = [node.target]
-        names |= {t.id for t in targets if isinstance(t, ast.Name)}
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mlirules"):
+            names |= {alias.asname or alias.name for alias in node.names}
+        else:
+            names |= _stored(node)
     return names
+
+
+def _stored(node: ast.AST) -> set[str]:
+    return {
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+
+
+def _held_by(node: ast.expr) -> str:
+    """The name that a chain like ``name.part[0].other`` starts from, or nothing."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _state(tree: ast.Module) -> list[tuple[int, str]]:
     """Lines of a module that keep something in it, and how."""
-    names = _module_names(tree) - REGISTRIES
+    names = _module_names(tree)
     found = []
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef):
             continue
         arguments = [*function.args.args, *function.args.kwonlyargs, *function.args.posonlyargs]
-        own = {a.arg for a in arguments}
-        for node in ast.walk(function):
-            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.For)):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                own |= {
-                    n.id
-                    for t in targets
-                    for n in ast.walk(t)
-                    if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-                }
+        own = {a.arg for a in arguments} | _stored(function)
+        own -= {name for n in ast.walk(function) if isinstance(n, ast.Global) for name in n.names}
         kept = names - own
         for node in ast.walk(function):
             if isinstance(node, ast.Global):
                 found.append((node.lineno, f"global {', '.join(node.names)}"))
             target: ast.expr | None = None
-            if isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
-                target = node.value
+            if isinstance(node, (ast.Subscript, ast.Attribute)):
+                target = node if isinstance(node.ctx, (ast.Store, ast.Del)) else None
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 target = node.func.value if node.func.attr in _CHANGES else None
-            if isinstance(target, ast.Name) and target.id in kept:
-                found.append((node.lineno, f"{target.id} is changed"))
+            if target is not None and _held_by(target) in kept:
+                found.append((node.lineno, f"{_held_by(target)} is changed"))
         for decorator in function.decorator_list:
             spelt = ast.unparse(decorator)
             unbounded = spelt in ("functools.cache", "cache") or "maxsize=None" in spelt
             if unbounded and any(a.annotation is None or not _few(a.annotation) for a in arguments):
                 found.append((decorator.lineno, f"{function.name}: a cache without a bound"))
+            by_ir = any("ir." in ast.unparse(a.annotation) for a in arguments if a.annotation)
+            if by_ir and "cache" in spelt and "property" not in spelt:
+                found.append((decorator.lineno, f"{function.name}: a cache that holds contexts"))
     return found
 
 
@@ -379,8 +429,10 @@ def test_no_module_keeps_state() -> None:
 
 def test_the_search_for_state_finds_it() -> None:
     text = """
+from mlirules.drivers import other
 kept = []
 count = 0
+one, two = threading.local(), {}
 @functools.cache
 def f(x: str):
     global count
@@ -389,9 +441,25 @@ def f(x: str):
 def g():
     kept = {}
     kept["own"] = 1
+    one.runner = two["known"] = two["more"].last = 1
+    two["more"].pop()
+    del two["known"]
+    g.calls = other.count = 1
+    for one.last in kept:
+        pass
+@functools.lru_cache(maxsize=8)
+def h(x: ir.Context):
+    x.y = 1
 """
-    assert [what for _, what in _state(ast.parse(text))] == [
-        "global count",
-        "kept is changed",
+    assert sorted({what for _, what in _state(ast.parse(text))}) == [
         "f: a cache without a bound",
+        "g is changed",
+        "global count",
+        "h: a cache that holds contexts",
+        "kept is changed",
+        "one is changed",
+        "other is changed",
+        "two is changed",
     ]
+    found = Counter(what for _, what in _state(ast.parse(text)))
+    assert (found["one is changed"], found["two is changed"]) == (2, 4)

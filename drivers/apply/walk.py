@@ -22,7 +22,7 @@ from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.places import following
 from mlirules.drivers.match.results import Match
 from mlirules.drivers.match.rewrites import Read, Rewrite
-from mlirules.drivers.match.values import only_tensors
+from mlirules.drivers.match.values import Tensors
 from mlirules.language.rule import Rule
 
 # Ops that cannot have regions; asking an op costs more than comparing its name once.
@@ -80,6 +80,7 @@ class Walk:
         self._replaced: list[Any] = []
         self._several = any(run.matchers[rule.name].other_roots for rule in rules)
         self._plans: list[_Plan] = []
+        self._tensors = Tensors()
         #: Results in their builtin types: not where rules look at what reads a value.
         self.uncast = Uncast(self.instantiator.unknown)
         self.uncast.allowed = run.marks is None and not self._several and not self.one_by_one
@@ -277,7 +278,7 @@ class Walk:
     def _learn(self, site: Site, op: Any, types: tuple[Any, ...]) -> bool:
         """Find the plan for an op of these types; False when all is done for this op."""
         uncast = self.uncast
-        if not only_tensors(types):
+        if not self._tensors.all(types):
             if uncast.torch:
                 uncast.settle(op)
             self._match(site, op)

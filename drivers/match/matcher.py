@@ -10,6 +10,8 @@ once per distinct combination (the *key*) and looked up afterwards.
 
 from __future__ import annotations
 
+from typing import Any
+
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.attempt import State, Stop, Verdict
 from mlirules.drivers.match.beside import Beside
@@ -19,7 +21,7 @@ from mlirules.drivers.match.judging import Judging
 from mlirules.drivers.match.results import ANYWHERE, ONLY_TENSORS, Around, Diagnosis, Match, Refusal
 from mlirules.drivers.match.rewrites import Rewrite
 from mlirules.drivers.match.structure import Structure
-from mlirules.drivers.match.values import is_used, only_tensors
+from mlirules.drivers.match.values import Tensors, is_used
 from mlirules.language.notation import ast
 from mlirules.language.rule import Rule
 
@@ -47,6 +49,7 @@ class Matcher:
         self.one_result = len(rule.root_results) == 1
         self._rank = self._result_rank()
         self.fast: dict[object, Verdict] = {}
+        self.tensors = Tensors()
 
     def _simple_operands(self) -> list[str] | None:
         """The operands' names where the pattern is one op over distinct tensors, else None.
@@ -122,7 +125,7 @@ class Matcher:
                 )
             state = State(around)
             found = self._attempt(op, around, state)
-            if state.verdict is not None and only_tensors(key):
+            if state.verdict is not None and self.tensors.all(key):
                 self.fast[whole] = state.verdict
                 if isinstance(found, Match):
                     found.inner = ONLY_TENSORS
@@ -144,7 +147,14 @@ class Matcher:
 
     def trim(self) -> None:
         """Forget what was decided, when that has become much. Not while a run goes on."""
-        for cache in (self.judging.cache, self.fast, self.diagnosing.judged):
+        kept: tuple[dict[Any, Any], ...] = (
+            self.judging.cache,
+            self.judging.inference.known,
+            self.fast,
+            self.tensors.known,
+            self.diagnosing.judged,
+        )
+        for cache in kept:
             if len(cache) > MAX_DECIDED:
                 cache.clear()
 

@@ -33,18 +33,39 @@ class _NotConstant:
 NOT_CONSTANT = _NotConstant()
 
 
-@functools.lru_cache(maxsize=20_000)
 def type_info(type_: ir.Type) -> tuple[str, Tensor | None]:
     """An MLIR type as text, and as a tensor type (unnamed) when it is one."""
+    # By its text: a type that was kept would keep its context alive.
     text = str(type_)
-    return text, tensor_of_type("", text)
+    return text, _tensor_of(text)
 
 
-def only_tensors(types: Iterable[ir.Type]) -> bool:
-    """Whether types are those of tensors, whose values are neither constants nor lists."""
-    return all(
-        type_info(t)[0].startswith(("!torch.vtensor", "!torch.tensor", "tensor<")) for t in types
-    )
+@functools.lru_cache(maxsize=20_000)
+def _tensor_of(text: str) -> Tensor | None:
+    return tensor_of_type("", text)
+
+
+class Tensors:
+    """Tells types of tensors, whose values are neither constants nor lists, from others.
+
+    What was told is kept, and with it the types' context: it belongs to what belongs to that.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[ir.Type, bool] = {}
+
+    def all(self, types: Iterable[ir.Type]) -> bool:
+        """Whether all of the types are those of tensors."""
+        known = self.known
+        for type_ in types:
+            found = known.get(type_)
+            if found is None:
+                named = str(type_)
+                found = named.startswith(("!torch.vtensor", "!torch.tensor", "tensor<"))
+                known[type_] = found
+            if not found:
+                return False
+        return True
 
 
 def owner_of(value: ir.Value) -> ir.OpView | None:

@@ -6,13 +6,13 @@ and what FileCheck would misread in silence.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree import target_facts as targetfacts
 from mlirules.drivers.iree.targets import Target
@@ -41,26 +41,32 @@ _COUNT = re.compile(r"CHECK-COUNT-([1-9][0-9]*)")
 _LITERAL = re.compile(r"\{LITERAL\}")
 
 
-def check_rule(path: str | Path, text: str | None = None) -> list[Fault]:
+def check_rule(
+    path: str | Path, text: str | None = None, session: Session | None = None
+) -> list[Fault]:
     """All faults of one rule file, in the order of its lines; an empty list when it has none.
 
     Beside what :func:`~mlirules.language.loader.load_rule` finds: op names that the installed
     compiler lacks, MLIR in the tests that does not parse or verify, FileCheck lines that would
     check nothing, unknown targets. ``text`` is read instead of the file when given. Nothing is
-    written and no rule is applied.
+    written and no rule is applied. Programs are parsed in ``session`` (default: that of this
+    thread), here and below.
     """
     try:
         source = load_yaml(path, text)
     except MlirulesError as error:
         return error.faults
-    return check_source(source)[0]
+    return check_source(source, session)[0]
 
 
-def check_source(source: SourceFile) -> tuple[list[Fault], list[Rule]]:
+def check_source(
+    source: SourceFile, session: Session | None = None
+) -> tuple[list[Fault], list[Rule]]:
     """As :func:`check_rule` for a file that was read, and its rewrite rules where it has no fault.
 
     A config rule is none of those.
     """
+    session = session or current()
     faults: list[Fault] = []
     rules: list[Rule] = []
     held = [source]
@@ -71,7 +77,11 @@ def check_source(source: SourceFile) -> tuple[list[Fault], list[Rule]]:
             held = members(source)
             rules = rules_of(source, ops=compiler.op_oracle)
             for rule in rules:
-                faults += [*unequal_sizes(rule), *_idle_tests(rule), *reference_faults(rule)]
+                faults += [
+                    *unequal_sizes(rule),
+                    *_idle_tests(rule, session),
+                    *reference_faults(rule),
+                ]
                 faults += _without_reference(rule)
             # What one member of a family leaves unread, another may read.
             idle = [set(_unused(rule)) for rule in rules]
@@ -79,13 +89,13 @@ def check_source(source: SourceFile) -> tuple[list[Fault], list[Rule]]:
     except MlirulesError as error:
         faults.extend(error.faults)
     known = {fault.span.line for fault in faults}
-    found = [fault for member in held for fault in _deeper(member)]
+    found = [fault for member in held for fault in _deeper(member, session)]
     faults += [f for f in found if f.span.line not in known]
     faults = sorted(dict.fromkeys(faults), key=lambda f: (f.span.line, f.span.column, f.code))
     return faults, [] if any(f.severity == "error" for f in faults) else rules
 
 
-def _deeper(source: SourceFile) -> Iterator[Fault]:
+def _deeper(source: SourceFile, session: Session) -> Iterator[Fault]:
     data = source.data
     if not isinstance(data, dict):
         return
@@ -99,20 +109,20 @@ def _deeper(source: SourceFile) -> Iterator[Fault]:
             continue
         for key in ("input", "unchanged"):
             if isinstance(test.get(key), str):
-                yield from mlir_faults(source.text_at(("tests", i, key)))
+                yield from mlir_faults(source.text_at(("tests", i, key)), session)
         if isinstance(test.get("check"), str):
             yield from check_line_faults(source.text_at(("tests", i, "check")))
 
 
-def _idle_tests(rule: Rule) -> Iterator[Fault]:
+def _idle_tests(rule: Rule, session: Session) -> Iterator[Fault]:
     """Programs that are to stay as they are and hold no op that the rule looks at."""
     for i, test in enumerate(rule.tests):
         if test.unchanged is None:
             continue
         text = rule.source.text_at(("tests", i, "unchanged"))
-        if mlir_faults(text):
+        if mlir_faults(text, session):
             continue  # told by itself
-        module = compiler.parse(text.value, rule.path, _context())
+        module = compiler.parse(text.value, rule.path, session.context)
         if any(rule.looks_at(op.name, test.because) for op in ops_below(module.operation)):
             continue
         yield Fault(
@@ -184,12 +194,7 @@ def _target(text: Text) -> Iterator[Fault]:
             yield Fault(text.span(), "target", fault.message, fault.suggestion)
 
 
-@functools.cache
-def _context() -> compiler.ir.Context:
-    return compiler.context()
-
-
-def mlir_faults(text: Text) -> list[Fault]:
+def mlir_faults(text: Text, session: Session | None = None) -> list[Fault]:
     """The faults of MLIR text that stands in a file, located in that file."""
     if not text.value.strip():
         return [Fault(text.span(), "mlir", "the program is empty", "write a func.func")]
@@ -198,7 +203,7 @@ def mlir_faults(text: Text) -> list[Fault]:
         offset, message = unsafe
         return [Fault(text.span(offset, 1), "mlir", message)]
     try:
-        compiler.parse(text.value, text.source.path, _context())
+        compiler.parse(text.value, text.source.path, (session or current()).context)
     except MlirulesError as error:
         starts = [0, *(m.end() for m in re.finditer("\n", text.value))]
         return [_moved(fault, text, starts) for fault in error.faults]
