@@ -2,14 +2,15 @@
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mlirules.drivers.apply.programs import load_program, parsed
-from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree import parameters, runtime
 from mlirules.drivers.iree.compiler import compile_module
-from mlirules.drivers.iree.parameters import check, write_archive
+from mlirules.drivers.iree.parameters import SUFFIXES, check, write_archive
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import compile_program
 from mlirules.language.faults import MlirulesError
@@ -49,6 +50,29 @@ def test_weights_of_whole_lines_are_aligned_to_be_mapped(tmp_path: Path) -> None
     (header,) = struct.unpack("<Q", data[:8])
     assert (8 + header) % 64 == 0
     assert np.frombuffer(data[8 + header :][:64], np.float32).tolist() == [7.0] * 16
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_an_archive_that_is_not_finished_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    archive = tmp_path / f"weights{suffix}"
+    name = f"_write_{suffix[1:]}"
+    written = getattr(parameters, name)
+    write_archive(archive, {"w": np.ones(4, np.float32)})
+    old = archive.read_bytes()
+
+    def stopped(path: str, values: dict[str, np.ndarray[Any, Any]]) -> None:
+        written(path, values)
+        assert Path(path).stat().st_size > len(old)
+        assert archive.read_bytes() == old
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(parameters, name, stopped)
+    with pytest.raises(KeyboardInterrupt):
+        write_archive(archive, {"w": np.ones(4000, np.float32)})
+    assert archive.read_bytes() == old
+    assert list(tmp_path.iterdir()) == [archive]
 
 
 def test_what_archives_lack_is_told(tmp_path: Path) -> None:
