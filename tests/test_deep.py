@@ -3,6 +3,8 @@
 Python would end at 1,000 calls within each other.
 """
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from mlirules.drivers.tuning_specs.compile import dumped
 from mlirules.language.loader import load_rule
 
 CPU = Target("cpu")
+ROOT = Path(__file__).resolve().parent.parent
 DEPTH = 600
 RULE = """\
 rule: turn
@@ -152,3 +155,75 @@ def test_loops_within_bodies_are_left_to_the_compiler() -> None:
     before = str(module)
     assert not evaluate(module, {})
     assert str(module) == before
+
+
+# ---------------------------------------------------------------- the search for recursion
+
+#: Functions that lead to themselves in the rooms that go over programs, by what bounds them.
+BOUNDED = {
+    "an affine expression": {"_place"},
+    "a body, in which no op has a region": {"_generic", "_nested", "results_of"},
+    "a rule's expression": {"_body", "_guard"},
+    "one more look, at operands that were settled": {"_learn", "_look_up"},
+    "a pipeline's stages": {
+        *("_judge", "_later_stages", "_run_stage", "_transformed", "transform"),
+    },
+    "tuning_specs.attributes.MAX_DEPTH": {"group", "tagged", "value"},
+    "tuning_specs.steps.MAX_INCLUDES": {"include", "run"},
+}
+
+
+def _leading_to_themselves(tree: ast.Module) -> set[str]:
+    """Functions of a module that call themselves, through others of it or at once."""
+    calls: dict[str, set[str]] = {}
+    methods = {id(part) for c in ast.walk(tree) if isinstance(c, ast.ClassDef) for part in c.body}
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            name = "." * (id(function) in methods) + function.name
+            calls.setdefault(name, set()).update(_called(function))
+    found = set()
+    for name in calls:
+        seen: set[str] = set()
+        left = [name]
+        while left:
+            more = calls.get(left.pop(), set()) - seen
+            seen |= more
+            left += more
+        if name in seen:
+            found.add(name.removeprefix("."))
+    return found
+
+
+def _called(function: ast.FunctionDef) -> Iterator[str]:
+    """What it calls: functions by their names, methods of its own with a dot before them."""
+    steps = {id(n.value) for n in ast.walk(function) if isinstance(n, ast.Yield)}
+    for node in ast.walk(function):
+        if not isinstance(node, ast.Call) or id(node) in steps:  # gone through by `flattened`
+            continue
+        called = node.func
+        if isinstance(called, ast.Name):
+            yield called.id
+        elif isinstance(called, ast.Attribute) and ast.unparse(called.value) in ("self", "cls"):
+            yield f".{called.attr}"
+
+
+def test_nothing_recurses_over_a_program() -> None:
+    found = set()
+    for room in ("apply", "irdiff", "iree", "pipelines", "tuning_specs"):
+        for file in sorted((ROOT / "drivers" / room).rglob("*.py")):
+            found |= _leading_to_themselves(ast.parse(file.read_text(encoding="utf-8")))
+    assert found == set().union(*BOUNDED.values())
+
+
+def test_the_search_for_recursion_finds_it() -> None:
+    text = """
+def one(op): return [one(o) for o in op]
+class Walk:
+    def two(self, op): self.three(op)
+    def three(self, op): self.two(op)
+    def steps(self, op): yield self.steps(op)
+    def four(self, op): yield from self.four(op)
+    def five(self, op): five(op)
+def five(op): one(op)
+"""
+    assert _leading_to_themselves(ast.parse(text)) == {"one", "two", "three", "four"}
