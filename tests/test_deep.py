@@ -67,13 +67,20 @@ def rule() -> Any:
     return load_rule("turn.yaml", RULE, ops=compiler.op_oracle)
 
 
-@pytest.mark.parametrize("driver", ["greedy", "walk", "conversion"])
+@pytest.mark.parametrize(
+    "driver",
+    ["greedy", "walk", "conversion", pytest.param("saturate", marks=pytest.mark.slow)],
+)
 def test_rules_apply_at_any_depth(driver: Any) -> None:
     context = compiler.context()
     module = compiler.parse(torch("relu"), "deep", context)
-    done = Engine([rule()], context).run(module, Options(driver=driver))
+    done = Engine([rule()], context).run(module, Options(driver=driver, weigh=_weight))
     assert done.total == DEPTH + 1
     assert str(module) == str(compiler.parse(torch("tanh"), "deep", context))
+
+
+def _weight(op: Any) -> float:
+    return 1.0 if op.name == "torch.aten.tanh" else 2.0
 
 
 def test_a_deep_program_is_explained() -> None:
