@@ -22,9 +22,9 @@ from torch import nn
 from torch.nn import functional as nnf
 
 from mlirules.drivers.apply.engine import Engine
+from mlirules.drivers.apply.programs import shared_context
 from mlirules.drivers.apply.run import Options
 from mlirules.drivers.frontend.torch import decomposed
-from mlirules.drivers.iree.compiler import shared_context
 from mlirules.drivers.iree.fx import fx_import
 from mlirules.drivers.pipelines.transform import rule_set
 from mlirules.generator.emit.inductor import inductor

@@ -311,6 +311,15 @@ def test_a_session_takes_its_context_along(driver: Any) -> None:
     assert _contexts() == before
 
 
+def test_a_text_that_is_compiled_goes_with_its_context() -> None:
+    before = _contexts()
+    found = compiler._program(program("relu"))
+    assert found is not None
+    assert _contexts() == before + 1
+    del found
+    assert _contexts() == before
+
+
 def test_what_matchers_decide_is_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that a matcher keeps, also what the compiler was asked for the types of a rewrite."""
     monkeypatch.setattr(matching, "MAX_DECIDED", 0)

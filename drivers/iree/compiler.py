@@ -37,7 +37,6 @@ from mlirules.drivers.iree.ops import (
     op_suggestion,
     registered_ops,
     revision,
-    shared_context,
     tool_path,
 )
 from mlirules.drivers.iree.program import Program
@@ -211,10 +210,6 @@ def _flags_for(
     return tuple(flags)
 
 
-#: Texts longer than this are parsed in a context of their own, with which their weights go.
-_LARGE = 1 << 20
-
-
 def _program(source: Source) -> Program | None:
     """A source as a module; None for a text that does not parse."""
     if isinstance(source, Program):
@@ -222,8 +217,7 @@ def _program(source: Source) -> Program | None:
     if isinstance(source, ir.Module):
         return Program(source)
     try:
-        here = context() if len(source) > _LARGE else shared_context()
-        return Program(ir.Module.parse(source, here), source)
+        return Program(ir.Module.parse(source, context()), source)
     except ir.MLIRError:
         return None
 

@@ -25,7 +25,7 @@ def revision() -> str:
 
 @functools.cache
 def shared_context() -> ir.Context:
-    """A context for questions about ops; of programs only short texts are looked at in it."""
+    """A context for questions about ops; no program is parsed in it."""
     made = ir.Context()
     made.enable_multithreading(False)
     return made
