@@ -37,11 +37,11 @@ from corpus_worker import FORMAT, Row, Setup
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-import mlirules
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
 from mlirules.language.workers import workers
+from mlirules.support import package
 from mlirules.support.pool import Ended, Work
 from mlirules.support.pool import Job as PoolJob
 
@@ -63,12 +63,12 @@ class Job:
 
 def sources_digest() -> str:
     """A hash of everything of mlirules that a transformation depends on."""
-    package = Path(mlirules.__file__).parent
     hashed = hashlib.sha256()
-    for folder in SOURCES:
-        for path in sorted((package / folder).resolve().rglob("*")):
+    for place in SOURCES:
+        folder = package.folder(place)
+        for path in sorted(folder.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
-                hashed.update(str(path.relative_to((package / folder).resolve())).encode())
+                hashed.update(str(path.relative_to(folder)).encode())
                 hashed.update(path.read_bytes())
     return hashed.hexdigest()[:20]
 

@@ -115,7 +115,7 @@ def name_of(path: str) -> str:
 def _code() -> str:
     hashed = hashlib.sha256(version("iree-base-compiler").encode())
     for place in SOURCES:
-        top = (package.PACKAGE / place).resolve()
+        top = package.folder(place)
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
             if path.is_file() and "__pycache__" not in path.parts:
                 hashed.update(f"{place} {path.relative_to(top)}\0".encode() + path.read_bytes())

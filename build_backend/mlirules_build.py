@@ -8,6 +8,10 @@ pyproject.toml, since an sdist and an editable install need setuptools alone.
 - unset: where the compiler is missing, say so and build a wheel that compiles them at first use;
 - ``require``: fail there (for releases);
 - ``no``: leave them out, and need nothing but setuptools.
+
+The package is assembled over symbolic links, which setuptools follows. Where a system has none, git
+writes files with what the links would hold: then a copy of the sources is built from, in which the
+folders stand in their place.
 """
 
 from __future__ import annotations
@@ -16,15 +20,16 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
 from setuptools import build_meta
 from setuptools.build_meta import (
     build_editable,
-    build_sdist,
-    build_wheel,
     get_requires_for_build_editable,
     get_requires_for_build_sdist,
     prepare_metadata_for_build_editable,
@@ -85,6 +90,58 @@ def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
         return asked
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [*asked, *project["dependencies"]]
+
+
+def build_sdist(sdist_directory: str, config_settings: Any = None) -> str:
+    """Write the sdist into the folder ``sdist_directory``; its name."""
+    out = str(Path(sdist_directory).resolve())
+    with _whole():
+        return build_meta.build_sdist(out, config_settings)
+
+
+def build_wheel(
+    wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None
+) -> str:
+    """Write the wheel into the folder ``wheel_directory``; its name."""
+    out = str(Path(wheel_directory).resolve())
+    metadata = metadata_directory and str(Path(metadata_directory).resolve())
+    with _whole():
+        return build_meta.build_wheel(out, config_settings, metadata)
+
+
+def _links() -> dict[Path, Path]:
+    """The files that git wrote in place of links, and the folders that they lead to."""
+    found = {}
+    for path in sorted(Path("src", "mlirules").iterdir()):
+        if path.is_file() and not path.suffix and not path.name.startswith("."):
+            found[path] = path.parent / path.read_text(encoding="utf-8").strip()
+            if not found[path].is_dir():
+                sys.exit(
+                    f"{path}:1:1: error[checkout]: stands for a symbolic link, and what it holds "
+                    "leads to no folder\n"
+                    "      = help: git config core.symlinks true && git checkout -- src/mlirules"
+                )
+    return found
+
+
+@contextmanager
+def _whole() -> Iterator[None]:
+    """Work in sources whose package holds the folders that it is made of."""
+    links = _links()
+    if not links:
+        yield
+        return
+    unwanted = shutil.ignore_patterns(
+        ".git", ".venv", ".*_cache", "__pycache__", "*.egg-info", "build", "dist"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder, "mlirules")
+        shutil.copytree(".", tree, ignore=unwanted)
+        for link, target in links.items():
+            (tree / link).unlink()
+            (tree / target).resolve().rename(tree / link)
+        with chdir(tree):
+            yield
 
 
 class BuildPy(build_py):

@@ -18,24 +18,26 @@ from pathlib import Path
 
 import pytest
 
+from mlirules.support import package
+
 ROOT = Path(__file__).resolve().parent.parent
-LINKED = ("drivers", "generator", "rules", "specs")
+LINKED = package.LINKED
 
 
 def _sources() -> set[str]:
     """Every file that must ship, by its name inside the wheel."""
-    package = ROOT / "src" / "mlirules"
-    own = {f"mlirules/{path.name}" for path in package.iterdir() if path.is_file()}
+    top = ROOT / "src" / "mlirules"
+    own = {f"mlirules/{path.name}" for path in top.iterdir() if path.is_file()}
     own |= {
-        f"mlirules/{path.relative_to(package).as_posix()}"
+        f"mlirules/{path.relative_to(top).as_posix()}"
         for room in ("api", "commands", "language", "support")
-        for path in (package / room).rglob("*")
+        for path in (top / room).rglob("*")
         if path.suffix in (".py", ".j2")
     }
     linked = {
-        f"mlirules/{folder}/{path.relative_to(package / folder).as_posix()}"
+        f"mlirules/{folder}/{path.relative_to(top / folder).as_posix()}"
         for folder in LINKED
-        for path in (package / folder).rglob("*")
+        for path in (top / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".md"
     }
     return own | linked
@@ -80,6 +82,40 @@ def installed(wheel: Path, tmp_path: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
     return folder
+
+
+@pytest.fixture
+def unlinked(tree: Path, tmp_path: Path) -> Path:
+    """A clone of the checkout on a system that has no symbolic links."""
+    git = shutil.which("git")
+    if git is None or not (ROOT / "src" / "mlirules" / "rules").is_symlink():
+        pytest.skip("takes git, and a checkout with links")
+    clone = tmp_path / "clone"
+    kept = ["src", *LINKED, "build_backend", "pyproject.toml", "README.md", "LICENSE"]
+    who = ("-c", "user.name=x", "-c", "user.email=x@localhost")
+    origin = f"--git-dir={tmp_path / 'origin'}"
+    for command in (
+        ("init", "-q", "--bare", str(tmp_path / "origin")),
+        (origin, f"--work-tree={tree}", "add", *kept),
+        (origin, f"--work-tree={tree}", *who, "commit", "-q", "-m", "x"),
+        ("clone", "-q", "-c", "core.symlinks=false", str(tmp_path / "origin"), str(clone)),
+    ):
+        done = subprocess.run(
+            [git, *command], cwd=tree, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert (clone / "src" / "mlirules" / "rules").read_text(encoding="utf-8") == "../../rules"
+    return clone
+
+
+def _python(where: Path, *arguments: str, path: str) -> subprocess.CompletedProcess[str]:
+    """A run of Python in the folder ``where``, which finds modules in ``path``."""
+    environment = {**os.environ, "PYTHONPATH": str(where / path), "MLIRULES_PREBUILT": "no"}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    command = [sys.executable, "-P", *arguments]
+    return subprocess.run(
+        command, cwd=where, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 class Compiled:
@@ -186,8 +222,8 @@ def test_a_pack_that_is_not_whole_is_told_and_made_anew(installed: Path) -> None
 
 
 def test_what_was_edited_where_it_is_installed_takes_effect(installed: Path) -> None:
-    package = installed / "mlirules"
-    rule = next((package / "rules" / "torch" / "to-linalg").rglob("torch-relu-to-linalg.yaml"))
+    top = installed / "mlirules"
+    rule = next((top / "rules" / "torch" / "to-linalg").rglob("torch-relu-to-linalg.yaml"))
     state, text = rule.stat(), rule.read_text(encoding="utf-8")
     rule.write_text(text.replace("max", "min"), encoding="utf-8")
     # Neither its size nor its time tells.
@@ -197,7 +233,7 @@ def test_what_was_edited_where_it_is_installed_takes_effect(installed: Path) -> 
     assert (before.read, before.kept) == (["yaml", "pydantic"], {"rules": 1})
     assert Compiled(installed, "--pipeline", "cpu").read == []
     # The code that reads rules: then nothing holds that was made by it as it was.
-    code = package / "language" / "unify.py"
+    code = top / "language" / "unify.py"
     code.write_text(code.read_text(encoding="utf-8") + "\n", encoding="utf-8")
     shutil.rmtree(before.cache)
     after = Compiled(installed, "--pipeline", "cpu")
@@ -242,6 +278,47 @@ def test_without_the_compiler_the_build_says_so(tree: Path, tmp_path: Path) -> N
     (made,) = (tmp_path / "dist").glob("*.whl")
     with zipfile.ZipFile(made) as archive:
         assert not [name for name in archive.namelist() if "/prebuilt/" in name]
+
+
+def test_a_checkout_without_links_works(unlinked: Path) -> None:
+    (rule,) = unlinked.glob("rules/torch/to-linalg/**/torch-relu-to-linalg.yaml")
+    checked = _python(unlinked, "-m", "mlirules", "check", str(rule), path="src")
+    assert (checked.returncode, checked.stdout) == (0, "1 files, no faults\n"), checked.stderr
+    program = (
+        "from mlirules.support import package\n"
+        "import mlirules.drivers.measure as measure\n"
+        "print(measure.__file__, package.SPECS, package.folder('drivers/measure'))\n"
+        "print(package.content('drivers/measure', '.py'), package.code())"
+    )
+    found = _python(unlinked, "-c", program, path="src")
+    assert found.returncode == 0, found.stderr
+    measure = unlinked / "drivers" / "measure"
+    places, hashes = found.stdout.splitlines()
+    assert places == f"{measure / '__init__.py'} {unlinked / 'specs'} {measure}"
+    assert hashes.split()[0] == package.content("drivers/measure", ".py")
+    # What is kept by the code is not kept over a change of it.
+    with (measure / "roofline.py").open("a", encoding="utf-8") as file:
+        file.write("\n")
+    again = _python(unlinked, "-c", program, path="src").stdout.split()
+    assert not set(hashes.split()) & set(again)
+
+
+def test_a_checkout_without_links_builds_all(unlinked: Path, tmp_path: Path) -> None:
+    program = "import sys, mlirules_build as b; b.build_wheel(sys.argv[1])"
+    done = _python(unlinked, "-c", program, str(tmp_path), path="build_backend")
+    assert done.returncode == 0, done.stderr
+    (made,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(made) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert names == _sources()
+    # The checkout is as it was.
+    assert (unlinked / "drivers" / "__init__.py").is_file()
+    assert (unlinked / "src" / "mlirules" / "drivers").is_file()
+    (unlinked / "src" / "mlirules" / "specs").write_text("elsewhere", encoding="utf-8")
+    refused = _python(unlinked, "-c", program, str(tmp_path), path="build_backend")
+    assert refused.returncode == 1
+    assert "src/mlirules/specs:1:1: error[checkout]: stands for a symbolic" in refused.stderr
+    assert "git config core.symlinks true && git checkout" in refused.stderr
 
 
 def test_a_wheel_alone_is_built_with_the_compiler() -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from mlirules.language.faults import Fault, MlirulesError, Span
 
 __version__ = package.VERSION
+# A checkout without symbolic links: its `drivers` and `generator` are found where they lie.
+__path__ += package.beside()
 
 __all__ = [
     "CompileError",

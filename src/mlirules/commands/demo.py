@@ -12,6 +12,7 @@ from mlirules.commands.common import Json, out, say_json, table, warn, working
 from mlirules.commands.options import Exit, Option
 from mlirules.commands.run import compare
 from mlirules.language.faults import CheckFailed
+from mlirules.support import package
 
 EXAMPLE = "mlirules demo"
 
@@ -23,9 +24,7 @@ _LISTED = 9
 
 def demo_file(name: str) -> Path:
     """One of the demo's files, which ship with the package."""
-    from mlirules.language import pipeline
-
-    return Path(pipeline.__file__).resolve().parents[1] / "specs" / "demo" / name
+    return package.SPECS / "demo" / name
 
 
 def command(
