@@ -30,7 +30,7 @@ from rich.table import Table
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
-from mlirules.support import cache
+from mlirules.support import cache, package
 
 Seconds = tuple[float, float]  # by the clock, of the processor
 
@@ -93,7 +93,7 @@ def compiling(
 def shipped(folder: Path) -> list[Path]:
     """The programs that are compiled where none is given; what must be imported goes there."""
     root = Path(__file__).resolve().parent.parent
-    found = [root / "examples" / "hello_nn_world.mlir", root / "specs" / "demo" / "bert.mlirbc"]
+    found = [root / "examples" / "hello_nn_world.mlir", package.SPECS / "demo" / "bert.mlirbc"]
     resnet = folder / "resnet50.mlirbc"
     spec = ["timm.models:create_model", "--arg", "model_name=resnet50"]
     given = ["--input", "1x3x224x224xf32", "-o", str(resnet)]
@@ -108,7 +108,7 @@ def shipped(folder: Path) -> list[Path]:
 
 def commands(rounds: int, table: Table) -> None:
     """Rows for what costs nothing but starting."""
-    rules = Path(__file__).parent.parent / "rules" / "torch" / "to-linalg"
+    rules = package.RULES / "torch" / "to-linalg"
     rule = rules / "matmul" / "torch-addbmm-to-linalg.yaml"
     for name, arguments in (("--help", ["--help"]), ("check RULE", ["check", str(rule)])):
         taken = [run([sys.executable, "-m", "mlirules", *arguments]) for _ in range(rounds + 1)]

@@ -46,6 +46,7 @@ from mlirules.drivers.pipelines.cost import machine
 from mlirules.drivers.pipelines.transform import Recipe, rule_set, transform
 from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, MlirulesError
 from mlirules.language.pipeline import Pipeline
+from mlirules.support import package
 
 RULES = ("torch/fusions", "torch/algebra")
 INVERSES = ("torch/unfuse",)
@@ -54,7 +55,7 @@ MODELS = (
     *("transformers/squeezebert", "transformers/convnext", "transformers/convnextv2"),
     *("transformers/mobilenet_v1", "torchvision/mobilenet_v3_small", "torchvision/resnet18"),
 )
-DEMO = Path(__file__).parent.parent / "specs/demo/bert.mlirbc"
+DEMO = package.SPECS / "demo" / "bert.mlirbc"
 
 
 def program(zoo: Path, model: str) -> Path:

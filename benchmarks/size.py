@@ -17,7 +17,9 @@ from pathlib import Path
 
 import yaml
 
-RULES = Path(__file__).resolve().parent.parent / "rules" / "torch"
+from mlirules.support import package
+
+RULES = package.RULES / "torch"
 
 FOLDERS = ("to-linalg", "decompose")
 

@@ -47,7 +47,8 @@ def without_places(file: Path) -> None:
 
 if __name__ == "__main__":
     from mlirules.drivers.frontend.torch import import_file
+    from mlirules.support import package
 
-    demo = Path(__file__).resolve().parents[1] / "specs" / "demo"
+    demo = package.SPECS / "demo"
     import_file(f"{__file__}:demo_bert", demo / "bert.mlirbc", golden=demo / "bert.npz")
     without_places(demo / "bert.mlirbc")

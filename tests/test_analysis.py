@@ -12,6 +12,7 @@ from mlirules.drivers.iree import compiler
 from mlirules.drivers.quality.analysis import analyse, has_attribute
 from mlirules.language.faults import Fault
 from mlirules.language.loader import load_rules
+from mlirules.support import package
 
 ROOT = Path(__file__).parent.parent
 
@@ -183,7 +184,7 @@ def run(arguments: list[str]) -> int:
 
 
 def test_a_rule_is_named_as_its_file() -> None:
-    shipped = sorted((ROOT / "rules").rglob("*.yaml"))
+    shipped = sorted(package.RULES.rglob("*.yaml"))
     named = {
         path: path.read_text(encoding="utf-8").partition("\nrule: ")[2].split()[0]
         for path in shipped

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import served
+from mlirules.support import package
 
 ROOT = Path(__file__).resolve().parent.parent
 HELLO = ROOT / "examples" / "hello_nn_world.mlir"
@@ -252,7 +253,7 @@ def test_docs_are_made_of_the_rules(tmp_path: Path) -> None:
 
 
 def test_the_shipped_schema_is_the_models() -> None:
-    shipped = ROOT / "rules" / "schema" / "rule.json"
+    shipped = package.RULES / "schema" / "rule.json"
     assert mlirules("docs", "--schema").stdout == shipped.read_text()
 
 

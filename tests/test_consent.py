@@ -18,7 +18,7 @@ from mlirules.language import consent
 from mlirules.language.loader import load_rule
 from mlirules.language.native import native
 from mlirules.language.pipeline import Pipeline
-from mlirules.support import cache
+from mlirules.support import cache, package
 from mlirules.support.limits import Limits, limited
 
 HERE = Path(__file__).parent
@@ -203,7 +203,7 @@ def test_flags_of_a_pipeline_that_run_programs(
 def test_what_ships_needs_none() -> None:
     with consent.given():
         assert not consent.current().native
-        file = HERE.parent / "rules/kernels/kernel-softmax.yaml"
+        file = package.RULES / "kernels" / "kernel-softmax.yaml"
         assert native(load_rule(file, ops=compiler.op_oracle)) is None
 
 

@@ -31,8 +31,8 @@ from mlirules.language.library import Contents
 from mlirules.language.loader import load_rule
 from mlirules.language.pipeline import default_for
 from mlirules.language.stage import Stage
+from sources import modules
 
-ROOT = Path(__file__).resolve().parent.parent
 RULE = """\
 rule: {name}
 kind: fusion
@@ -253,7 +253,9 @@ ASKING = (
 def test_drivers_are_given_their_session() -> None:
     """`current()` stands for a session that was not given, and for nothing else."""
     asking = set()
-    for file in (ROOT / "drivers").rglob("*.py"):
+    files = {place: file for place, file in modules().items() if place.startswith("drivers/")}
+    assert len(files) > 100
+    for place, file in files.items():
         tree = ast.parse(file.read_text(encoding="utf-8"))
         imported = {
             alias.name
@@ -271,7 +273,7 @@ def test_drivers_are_given_their_session() -> None:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 named = node.func.id
                 if named in imported & {"current", "shared_context"} and id(node) not in defaults:
-                    asking.add(str(file.relative_to(ROOT)))
+                    asking.add(place)
     assert sorted(asking) == sorted(ASKING)
 
 
@@ -425,12 +427,11 @@ def _few(annotation: ast.expr) -> bool:
 
 
 def test_no_module_keeps_state() -> None:
-    folders = [ROOT / "src" / "mlirules", ROOT / "generator", ROOT / "drivers"]
-    files = {file.resolve() for folder in folders for file in folder.rglob("*.py")}
-    assert len(files) > 100
+    files = modules()
+    assert len(files) > 200
     found = [
-        f"{file.relative_to(ROOT)}:{line}: {what}"
-        for file in sorted(files)
+        f"{place}:{line}: {what}"
+        for place, file in sorted(files.items())
         for line, what in _state(ast.parse(file.read_text(encoding="utf-8")))
     ]
     assert not found, "\n".join(found)
