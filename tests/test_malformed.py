@@ -16,7 +16,7 @@ CORPUS = Path(__file__).parent / "malformed"
 EXPECTED: dict[str, list[dict[str, Any]]] = json.loads(
     (CORPUS / "expected.json").read_text(encoding="utf-8")
 )
-COMPILER_CODES = {"mlir", "filecheck", "target", "test-cannot-fail"}
+COMPILER_CODES = {"mlir", "filecheck", "target", "test-cannot-apply", "test-cannot-fail"}
 
 
 def test_corpus_is_complete() -> None:

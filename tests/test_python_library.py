@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,36 @@ def test_a_rule_of_a_function_and_of_a_dictionary() -> None:
     assert sigmoid_to_tanh.document["kind"] == "fusion"
     assert whole.document["kind"] == "conversion"
     assert mlirules.Session(rules=[whole]).apply(PROGRAM).applications == {"whole": 1}
+
+
+def test_a_rule_needs_tests_as_a_file_alone(tmp_path: Path) -> None:
+    made = tanh_rule()
+    assert "tests" not in made.document
+    assert "module" not in made.text
+    session = mlirules.Session(rules=[made])
+    assert session.apply(PROGRAM).applications["sigmoid-to-tanh"] == 1
+    # Such a text is no rule file, neither alone nor beside rules of Python's.
+    file = tmp_path / "sigmoid-to-tanh.yaml"
+    file.write_text(made.text)
+    with pytest.raises(mlirules.MlirulesError, match=r"sigmoid-to-tanh\.yaml:1:1: .*'tests'"):
+        mlirules.Session(rules=[file])
+    other = replace(made, document={**made.document, "rule": "another"})
+    with pytest.raises(mlirules.MlirulesError, match=r"sigmoid-to-tanh\.yaml:1:1: .*'tests'"):
+        mlirules.Session(rules=[other, file])
+    assert made.write(tmp_path) == file
+    assert mlirules.Session(rules=[other, file]).apply(PROGRAM).applications["another"] == 1
+
+
+def test_a_rule_that_nothing_is_known_to_refuse_is_not_written(tmp_path: Path) -> None:
+    made = mlirules.rule(
+        "y = torch.aten.sigmoid(x)",
+        types={"x": "vtensor", "y": "vtensor"},
+        rewrite="y = torch.aten.tanh(x)",
+        name="sigmoid-to-tanh",
+    )
+    with pytest.raises(mlirules.MlirulesError, match="no test shows the rule refusing"):
+        made.write(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_rule_that_is_wrong_is_told_at_its_line() -> None:

@@ -27,9 +27,9 @@ match: ['c = torch.aten.mm(a, b)']
 where: ['T in [f32, f64]']
 rewrite: ['c[m, n] += a[m, k] * b[k, n]']
 tests:
-  - {name: positive, input: 'module {}', check: 'CHECK: module'}
-  - {name: negative, unchanged: 'module {}', because: 'T in [f32, f64]'}
-""".replace(", unchanged: 'module {}'", ", unchanged: PROGRAM")
+  - {name: positive, input: FLOATS, check: 'CHECK: linalg'}
+  - {name: negative, unchanged: INTEGERS, because: 'T in [f32, f64]'}
+"""
 
 
 def mm(element: str) -> str:
@@ -47,7 +47,8 @@ def program(*elements: str) -> str:
     return "".join(out)
 
 
-RULE = RULE.replace("PROGRAM", json.dumps(program("si64")))
+RULE = RULE.replace("FLOATS", json.dumps(program("f32")))
+RULE = RULE.replace("INTEGERS", json.dumps(program("si64")))
 KERNEL = Path(__file__).parent / "kernel_rules" / "matvec.yaml"
 
 

@@ -115,23 +115,32 @@ def _deeper(source: SourceFile, session: Session) -> Iterator[Fault]:
 
 
 def _idle_tests(rule: Rule, session: Session) -> Iterator[Fault]:
-    """Programs that are to stay as they are and hold no op that the rule looks at."""
+    """Programs that hold no op that the rule looks at."""
     for i, test in enumerate(rule.tests):
-        if test.unchanged is None:
-            continue
-        text = rule.source.text_at(("tests", i, "unchanged"))
+        key = "input" if test.input is not None else "unchanged"
+        text = rule.source.text_at(("tests", i, key))
         if mlir_faults(text, session):
             continue  # told by itself
         module = compiler.parse(text.value, rule.path, session.context)
         if any(rule.looks_at(op.name, test.because) for op in ops_below(module.operation)):
             continue
-        yield Fault(
-            rule.source.span_at(("tests", i, "unchanged"), key=True),
-            "test-cannot-fail",
-            f"the program holds no {rule.root_ops[0]}: whatever the rule does, it stays as it is",
-            "let it hold one that the rule refuses, and say `because:` of which line; a rule that "
-            "nothing refuses needs no such test",
-        )
+        at = rule.source.span_at(("tests", i, key), key=True)
+        if key == "input":
+            yield Fault(
+                at,
+                "test-cannot-apply",
+                f"the program holds no {rule.root_ops[0]}: the rule has nothing to apply to",
+                "let it hold the ops of `match:`",
+            )
+        else:
+            yield Fault(
+                at,
+                "test-cannot-fail",
+                f"the program holds no {rule.root_ops[0]}: "
+                "whatever the rule does, it stays as it is",
+                "let it hold one that the rule refuses, and say `because:` of which line; a rule "
+                "that nothing refuses needs no such test",
+            )
 
 
 def _without_reference(rule: Rule) -> Iterator[Fault]:

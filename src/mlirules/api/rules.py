@@ -17,16 +17,13 @@ from mlirules.support import files
 
 __all__ = ["RuleText", "rule"]
 
-# Tests must be there; these say nothing, until `tested` makes some.
-_NONE = [
-    {"name": "none yet", "input": "module {}", "check": "CHECK: module"},
-    {"name": "none yet either", "unchanged": "module {}"},
-]
-
 
 @dataclass(frozen=True)
 class RuleText:
-    """A rule as its file has it. Give it to a :class:`Session`, or write it to a file."""
+    """A rule as its file has it. Give it to a :class:`Session`, or write it to a file.
+
+    A file needs tests, a session does not.
+    """
 
     document: Mapping[str, object]
 
@@ -49,15 +46,16 @@ class RuleText:
         """The rule with tests: a program whose numbers it keeps, one for each line that refuses.
 
         They are made from the rule. Raises :class:`MlirulesError` where there is no program that
-        the rule applies to: it could not do anything.
+        the rule applies to: it could not do anything; and where none was found that it refuses.
         """
         from mlirules.drivers.iree.compiler import op_oracle
         from mlirules.drivers.quality.synthesis import synthesise
 
-        found = synthesise(load_rule(f"{self.name}.yaml", self.text, ops=op_oracle))
+        path = f"{self.name}.yaml"
+        found = synthesise(load_rule(path, self.text, ops=op_oracle, draft=True))
         if found.positive is None:
             raise MlirulesError.at(
-                f"{self.name}.yaml",
+                path,
                 "no program was found that the rule applies to: "
                 + "; ".join(why for line, why in found.missing if line is None),
                 code="no-test",
@@ -74,13 +72,13 @@ class RuleText:
             because = {"because": str(made.line)} if made.line is not None else {}
             name = f"what line {number} refuses"
             tests.append({"name": name, "unchanged": made.text, **because})
-        if len(tests) == 1:
-            tests.append({"name": "no op of the rule", "unchanged": "module {}"})
-        return replace(self, document={**self.document, "tests": tests})
+        made_whole = replace(self, document={**self.document, "tests": tests})
+        load_rule(path, made_whole.text, ops=op_oracle)
+        return made_whole
 
     def write(self, folder: str | Path = ".") -> Path:
         """Write ``NAME.yaml``, whole or not at all; with tests, if it has none yet."""
-        whole = self if self.document["tests"] != _NONE else self.tested()
+        whole = self if "tests" in self.document else self.tested()
         path = Path(folder) / f"{self.name}.yaml"
         files.write(path, whole.text)
         return path
@@ -169,12 +167,12 @@ def rule(
         **({"let": dict(let)} if let else {}),
         **({"where": [where] if isinstance(where, str) else list(where)} if where else {}),
         "rewrite": made,
-        "tests": [dict(t) for t in tests] or _NONE,
+        **({"tests": [dict(t) for t in tests]} if tests else {}),
     }
     text = RuleText(document)
     from mlirules.drivers.iree.compiler import op_oracle
 
-    load_rule(f"{text.name}.yaml", text.text, ops=op_oracle)
+    load_rule(f"{text.name}.yaml", text.text, ops=op_oracle, draft=True)
     return text
 
 
@@ -201,10 +199,6 @@ def _calls_op(line: str) -> bool:
     left, _, right = line.partition("=")
     head = right.strip().partition("(")[0]
     return "[" not in left and "." in head and not left.rstrip().endswith(("+", "*"))
-
-
-def _summary(matched: Sequence[str], made: Sequence[Any]) -> str:
-    return f"{'; '.join(matched)} becomes {_said(made)}."[:4000]
 
 
 def _said(rewrite: Sequence[Any]) -> str:

@@ -63,10 +63,10 @@ class Session:
         self.cache = cache
         #: Seconds of search for each program.
         self.tune = _seconds(tune)
-        self._kept = Kept()
         self._lock = threading.RLock()
         # Rules written in Python lie in files like all others: what is told of them has a place.
         self._folder = tempfile.TemporaryDirectory(prefix="mlirules-rules-")
+        self._kept = Kept(Path(self._folder.name))
         if isinstance(pipeline, Pipeline):
             base = pipeline
         else:

@@ -194,9 +194,9 @@ class _KeptDoc:
             from mlirules.language.kernel import KernelDoc
 
             return KernelDoc.model_validate(self._data)
-        from mlirules.language.model import RuleDoc
+        from mlirules.language.model import DraftDoc, RuleDoc
 
-        return RuleDoc.model_validate(self._data)
+        return (RuleDoc if "tests" in self._data else DraftDoc).model_validate(self._data)
 
     @functools.cached_property
     def kernel(self) -> _KeptKernel:

@@ -33,28 +33,31 @@ _OF_ALL_TESTS = ("no-positive-test", "no-negative-test", "test-input")
 _NOTATION = ("types", "match", "let", "where", "rewrite")
 
 
-def load_rule(path: str | Path, text: str | None = None, *, ops: OpOracle | None = None) -> Rule:
+def load_rule(
+    path: str | Path, text: str | None = None, *, ops: OpOracle | None = None, draft: bool = False
+) -> Rule:
     """Read, parse and check one rule file: the first member of a family, with all of it checked.
 
     ``ops`` tells whether the installed compiler has an op; without it op names are not checked.
-    Raises :class:`MlirulesError` with all faults of the file.
+    A ``draft`` is a rule that is no file yet: it may lack its tests. Raises
+    :class:`MlirulesError` with all faults of the file.
     """
-    return rules_of(load_yaml(path, text), ops=ops)[0]
+    return rules_of(load_yaml(path, text), ops=ops, draft=draft)[0]
 
 
-def rules_of(source: SourceFile, *, ops: OpOracle | None = None) -> list[Rule]:
+def rules_of(source: SourceFile, *, ops: OpOracle | None = None, draft: bool = False) -> list[Rule]:
     """The rewrite rules that a YAML file holds: one, or the members of a family in their order.
 
     Arguments and errors as for :func:`load_rule`. A fault that not every member has says which do.
     """
     made = members(source)
     if len(made) == 1:
-        return [rule_of(made[0], ops=ops)]
+        return [rule_of(made[0], ops=ops, draft=draft)]
     rules: list[Rule] = []
     found: dict[Fault, list[str]] = {}
     for member in made:
         try:
-            rules.append(rule_of(member, ops=ops))
+            rules.append(rule_of(member, ops=ops, draft=draft))
         except MlirulesError as error:
             for fault in error.faults:
                 found.setdefault(fault, []).append(member.member)
@@ -89,7 +92,7 @@ def kind_of(source: SourceFile) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def rule_of(source: SourceFile, *, ops: OpOracle | None = None) -> Rule:
+def rule_of(source: SourceFile, *, ops: OpOracle | None = None, draft: bool = False) -> Rule:
     """The rewrite rule of a file that holds one. Arguments and errors as for :func:`load_rule`."""
     if kind_of(source) == "config":
         raise MlirulesError(
@@ -110,10 +113,10 @@ def rule_of(source: SourceFile, *, ops: OpOracle | None = None) -> Rule:
             )
         )
     source.listed("match", "where", "rewrite")
-    doc, errors = typed(source.data)
+    doc, errors = typed(source.data, draft=draft)
     faults = [f for e in errors for f in model_fault(source, e)]
     # All faults in one run: with the model's faults mended, the rest can be judged as well.
-    judged = doc if doc is not None else mended(source.data, errors)
+    judged = doc if doc is not None else mended(source.data, errors, draft=draft)
     checker = RuleChecker(source, source.data, ops)
     for loc in map(location, errors):
         if loc and loc[0] in _NOTATION:

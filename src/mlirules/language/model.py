@@ -215,3 +215,9 @@ class RuleDoc(Strict):
     tolerance: str = Field(
         default="", description="Why the numbers may differ from the unrewritten program's."
     )
+
+
+class DraftDoc(RuleDoc):
+    """A rule that is no file yet, as those written in Python: its tests are still to be made."""
+
+    tests: list[Test] = Field(default=[], max_length=200)

@@ -10,7 +10,7 @@ import pydantic
 
 from mlirules.language.faults import Fault, Span, did_you_mean
 from mlirules.language.kernel import Kernel, KernelDoc, KernelObject, KernelVariant
-from mlirules.language.model import Body, RuleDoc, RunSpec, Test
+from mlirules.language.model import Body, DraftDoc, RuleDoc, RunSpec, Test
 from mlirules.language.reading import MAX_FAULTS
 from mlirules.language.source import Path_, SourceFile
 
@@ -53,16 +53,17 @@ _MISSING = {
 }
 
 
-def typed(data: object) -> tuple[RuleDoc | None, list[Any]]:
-    """The rule as the typed model reads it, or the errors of it."""
+def typed(data: object, *, draft: bool = False) -> tuple[RuleDoc | None, list[Any]]:
+    """The rule as the typed model reads it, or the errors of it. A draft may lack its tests."""
     kernel = isinstance(data, dict) and data.get("kind") == "kernel"
+    model = KernelDoc if kernel else DraftDoc if draft else RuleDoc
     try:
-        return (KernelDoc if kernel else RuleDoc).model_validate(data), []
+        return model.model_validate(data), []
     except pydantic.ValidationError as error:
         return None, list(error.errors(include_url=False))[:MAX_FAULTS]
 
 
-def mended(data: dict[str, object], errors: list[object]) -> RuleDoc | None:
+def mended(data: dict[str, object], errors: list[object], *, draft: bool = False) -> RuleDoc | None:
     """The rule without the keys that the model refused, or None when too little is left."""
     data = copy.deepcopy(data)
     for error in errors:
@@ -82,7 +83,7 @@ def mended(data: dict[str, object], errors: list[object]) -> RuleDoc | None:
                 holder["tests"] = [{"name": "missing"}]
             else:
                 holder.pop(loc[-1], None)
-    return typed(data)[0]
+    return typed(data, draft=draft)[0]
 
 
 def location(error: Any) -> Path_:
