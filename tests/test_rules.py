@@ -6,6 +6,7 @@ test asks for it. The numbers of its other tests (further types, sizes, spelling
 on Vulkan, are compared by ``pytest -m slow tests/test_rules.py``.
 """
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -106,6 +107,40 @@ def test_the_numbers_of_further_tests(files: list[Path], devices: list[str]) -> 
     problems = _problems(others, devices) + _problems(first, devices[1:])
     problems += _problems(_further_kernels(first), devices[:1])
     assert not problems, "\n".join(problems)
+
+
+#: Numbers of seven digits or more: so many of them are the coefficients of an approximation.
+_DIGITS = re.compile(r"\d\.\d{6,}(?:[eE][-+]?\d+)?")
+_COEFFICIENTS = 6
+#: Whose an approximation is: a paper or a book with its year, a library, or how it was made.
+_SOURCE = re.compile(
+    r"\((?:[^()]*\W)?(?:19|20)\d\d\b|fdlibm|Cephes|Eigen|Abramowitz\s+and\s+Stegun|Chebyshev\s+interpolation"
+)
+_ERROR = re.compile(r"\d(?:\.\d+)?e-\d+|units?\s+in\s+the\s+last\s+place")
+
+
+def _numerical(rule: Rule) -> bool:
+    """Whether a rule computes something by numbers or sums of its own."""
+    parts = rule.doc.model_dump(include={"match", "let", "where", "rewrite", "kernel"})
+    coefficients = set(_DIGITS.findall(str(parts)))
+    named = {"winograd"} | ({"attention"} if rule.kind == "kernel" else set())
+    return len(coefficients) >= _COEFFICIENTS or not named.isdisjoint(rule.tags)
+
+
+def _uncited(rule: Rule) -> list[str]:
+    """What a rule does not say of its numbers."""
+    said = " ".join([rule.doc.summary, rule.doc.notes, rule.doc.tolerance])
+    needed = (("a source", _SOURCE), ("an error", _ERROR))
+    return [what for what, pattern in needed if not pattern.search(said)]
+
+
+def test_numerical_rules_cite_their_source_and_their_error() -> None:
+    rules = [rule for rule in rule_set((str(LIBRARY),)) if _numerical(rule)]
+    names = {rule.name for rule in rules}
+    assert {"kernel-gelu", "linalg-winograd-nchw", "kernel-flash-attention"} <= names
+    assert {"torch-sin-f64-to-linalg", "torch-exp-f64-vulkan", "torch-lgamma-to-linalg"} <= names
+    assert len(rules) > 30
+    assert {rule.name: missing for rule in rules if (missing := _uncited(rule))} == {}
 
 
 def test_numbers_are_compared_on_vulkan_too(vulkan: str) -> None:
