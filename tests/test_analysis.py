@@ -171,6 +171,19 @@ def test_the_command_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert json.loads(capsys.readouterr().out)["faults"] == []
 
 
+def test_a_file_with_another_name_fails_where_warnings_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "a")
+    assert run(["check", str(tmp_path), "--strict"]) == 0
+    (tmp_path / "a.yaml").rename(tmp_path / "b.yaml")
+    capsys.readouterr()
+    # So what ships has none: `check --strict` of it is a test (tests/test_cli.py).
+    assert run(["check", str(tmp_path), "--strict"]) == 1
+    said = capsys.readouterr().out
+    assert "b.yaml:1:7: warning[name]: the rule 'a' stands in b.yaml" in said
+
+
 @pytest.mark.slow
 def test_nothing_is_found_in_what_ships(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["check", "--strict"]) == 0
