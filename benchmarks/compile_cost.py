@@ -95,9 +95,9 @@ def shipped(folder: Path) -> list[Path]:
     root = Path(__file__).resolve().parent.parent
     found = [root / "examples" / "hello_nn_world.mlir", package.SPECS / "demo" / "bert.mlirbc"]
     resnet = folder / "resnet50.mlirbc"
-    spec = ["timm.models:create_model", "--arg", "model_name=resnet50"]
+    name = ["timm.models:create_model", "--arg", "model_name=resnet50"]
     given = ["--input", "1x3x224x224xf32", "-o", str(resnet)]
-    command = [sys.executable, "-m", "mlirules", "import", *spec, *given]
+    command = [sys.executable, "-m", "mlirules", "import", *name, *given]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"without ResNet-50: {done.stderr.strip().splitlines()[0]}", file=sys.stderr)

@@ -40,9 +40,9 @@ def main() -> None:
     from mlirules.drivers.frontend.torch import import_file
 
     stem = Path(__file__).with_suffix("")
-    spec = f"{__file__}:HelloNNWorld"
-    import_file(spec, f"{stem}.mlir", golden=f"{stem}.npz")
-    import_file(spec, f"{stem}.aten.mlir", decompose=False)
+    name = f"{__file__}:HelloNNWorld"
+    import_file(name, f"{stem}.mlir", golden=f"{stem}.npz")
+    import_file(name, f"{stem}.aten.mlir", decompose=False)
 
 
 if __name__ == "__main__":

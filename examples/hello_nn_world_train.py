@@ -84,9 +84,9 @@ def main() -> None:
     from mlirules.drivers.frontend.torch import import_file, write_arrays
 
     stem = Path(__file__).with_suffix("")
-    spec = f"{__file__}:hello_nn_world_train"
-    import_file(spec, f"{stem}.mlir", golden=f"{stem}.npz", decompose=False)
-    import_file(spec, f"{stem}.core.mlir")
+    name = f"{__file__}:hello_nn_world_train"
+    import_file(name, f"{stem}.mlir", golden=f"{stem}.npz", decompose=False)
+    import_file(name, f"{stem}.core.mlir")
     write_arrays(f"{stem}_sgd.npz", descend())
 
 

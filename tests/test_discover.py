@@ -176,7 +176,7 @@ def products() -> opsets.OpSet:
     return replace(
         ops,
         leaves={n: t for n, t in ops.leaves.items() if n != "u"},
-        templates=[t for t in ops.templates if t.op in ("torch.aten.mm", "torch.aten.add.Tensor")],
+        operators=[t for t in ops.operators if t.op in ("torch.aten.mm", "torch.aten.add.Tensor")],
     )
 
 

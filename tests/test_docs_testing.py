@@ -50,13 +50,13 @@ def test_the_lit_recipe_works_in_a_project_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_the_keys_of_a_test_are_those_that_there_are() -> None:
-    from mlirules.language.model import RunSpec
+    from mlirules.language.model import RunDoc
     from mlirules.language.model import Test as Inline
 
     text = (DOCS / "testing.md").read_text()
     section = text.split("## What a test says")[1].split("\n## ")[0]
     told = set(re.findall(r"`((?:run\.)?[a-z]+)`(?=[,| ][^\n]*\|)", section))
-    keys = {*Inline.model_fields} - {"name"} | {f"run.{k}" for k in RunSpec.model_fields}
+    keys = {*Inline.model_fields} - {"name"} | {f"run.{k}" for k in RunDoc.model_fields}
     assert keys - {"run.devices"} <= told
     (shown,) = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
     for test in yaml.safe_load(shown)["tests"]:

@@ -50,9 +50,9 @@ def written(folder: Path, text: str) -> str:
     return str(folder / "model.py")
 
 
-def refused(spec: str, **options: Any) -> str:
+def refused(name: str, **options: Any) -> str:
     with pytest.raises(MlirulesError) as caught:
-        import_model(spec, **options)
+        import_model(name, **options)
     return str(caught.value)
 
 
@@ -112,7 +112,7 @@ def test_keyword_inputs_can_have_dynamic_dimensions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "options", "words"),
+    ("name", "options", "words"),
     [
         ("mlirules_absent:Net", {}, "there is no module mlirules_absent"),
         ("torch.nn:Liner", {}, "'Linear'"),
@@ -122,8 +122,8 @@ def test_keyword_inputs_can_have_dynamic_dimensions() -> None:
         ("torch.nn:Linear", {"inputs": ["2xf32"]}, "Linear() raised TypeError"),
     ],
 )
-def test_faults_of_dotted_paths(spec: str, options: dict[str, Any], words: str) -> None:
-    assert words in refused(spec, **options)
+def test_faults_of_dotted_paths(name: str, options: dict[str, Any], words: str) -> None:
+    assert words in refused(name, **options)
 
 
 def test_saved_exported_program(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ ENCODER = {k: v for k, v in DECODER.items() if k != "num_key_value_heads"}
 
 
 @pytest.mark.parametrize(
-    ("spec", "arguments", "inputs"),
+    ("name", "arguments", "inputs"),
     [
         ("transformers:BertModel", ENCODER, ["input_ids=1x8xsi64", "attention_mask=1x8xsi64=1"]),
         ("transformers:LlamaForCausalLM", DECODER, ["1x8xsi64"]),
@@ -181,14 +181,14 @@ ENCODER = {k: v for k, v in DECODER.items() if k != "num_key_value_heads"}
     ],
 )
 def test_public_packages(
-    tmp_path: Path, spec: str, arguments: dict[str, Any], inputs: list[str]
+    tmp_path: Path, name: str, arguments: dict[str, Any], inputs: list[str]
 ) -> None:
     try:
-        pytest.importorskip(spec.partition(":")[0])
+        pytest.importorskip(name.partition(":")[0])
     except RuntimeError as error:  # a torchvision that was built for another torch
         pytest.skip(str(error))
     out, golden = tmp_path / "o.mlir", tmp_path / "o.npz"
-    import_file(spec, out, golden=golden, arguments=arguments, inputs=inputs)
+    import_file(name, out, golden=golden, arguments=arguments, inputs=inputs)
     binary, _ = compile_program(out.read_text(encoding="utf-8"), CPU)
     got = run(binary, load_npz(golden), CPU)
     for have, want in zip(got, load_npz(golden, prefix="r"), strict=True):

@@ -26,7 +26,7 @@ from mlirules.generator.emit import artefacts as forms
 from mlirules.language import consent
 from mlirules.language.faults import MlirulesError
 from mlirules.language.loader import load_rule
-from mlirules.language.model import RunSpec
+from mlirules.language.model import RunDoc
 from mlirules.language.rule import Rule
 from mlirules.language.stage import Stage
 
@@ -265,7 +265,7 @@ def test_places_that_are_left_over(
     text = transform(program, stages, costs=Settings(target)).text
     assert "vector.reduction" in text
     _, arguments = numerics.signature(program)
-    ((_, inputs),) = numerics.inputs_of(RunSpec(devices=["cpu"]), arguments)
+    ((_, inputs),) = numerics.inputs_of(RunDoc(devices=["cpu"]), arguments)
     (got,) = runtime.run(compiler.compile_module(text, target), inputs, target, "f")
     plain = compiler.compile_module(program, Target("cpu"))
     (expected,) = runtime.run(plain, inputs, Target("cpu"), "f")
@@ -289,7 +289,7 @@ def test_rows_of_attention_whose_keys_are_masked() -> None:
     done = transform(program, stages)
     assert done.outcome.total == 1
     _, arguments = numerics.signature(program)
-    ((_, inputs),) = numerics.inputs_of(RunSpec(devices=["cpu"]), arguments)
+    ((_, inputs),) = numerics.inputs_of(RunDoc(devices=["cpu"]), arguments)
     queries, keys, values, mask = (np.asarray(x, dtype=np.float32) for x in inputs)
     mask = np.zeros_like(mask)
     mask[..., 0, :40] = -np.inf
@@ -415,7 +415,7 @@ def test_the_numbers_of_every_convolution(rule: Rule) -> None:
     """By default those of one or two of a file are compared."""
     program = next(test.input for test in rule.tests if test.input is not None)
     function, arguments = numerics.signature(program)
-    ((_, inputs),) = numerics.inputs_of(RunSpec(devices=["cpu"]), arguments)
+    ((_, inputs),) = numerics.inputs_of(RunDoc(devices=["cpu"]), arguments)
     plain = compiler.compile_module(program, Target("cpu"))
     (expected,) = runtime.run(plain, inputs, Target("cpu"), function)
     stages = [Stage(phase="torch", rules=[rule.path], driver="greedy", only=[rule.name])]

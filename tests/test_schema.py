@@ -44,7 +44,7 @@ def test_ships_with_the_package() -> None:
 
 def _mappings() -> Iterator[tuple[str, Any, dict[str, Any]]]:
     made = schema.schema()
-    models = [rule_model.RuleDoc, rule_model.Body, rule_model.RunSpec, rule_model.Test]
+    models = [rule_model.RuleDoc, rule_model.Body, rule_model.RunDoc, rule_model.Test]
     models += [
         config.ConfigDoc,
         config.Match,

@@ -60,9 +60,9 @@ def ops_of(text: str) -> Counter[str]:
     return found
 
 
-def refused(spec: str, **options: Any) -> str:
+def refused(name: str, **options: Any) -> str:
     with pytest.raises(MlirulesError) as caught:
-        import_model(spec, **options)
+        import_model(name, **options)
     assert len(caught.value.faults) == 1
     return str(caught.value)
 
@@ -214,8 +214,8 @@ def test_class_instance_and_factory_with_arguments(tmp_path: Path) -> None:
 
 @needs_torch
 def test_seed_fixes_weights_and_inputs(tmp_path: Path) -> None:
-    spec = f"{written(tmp_path, NET)}:Net"
-    first, again, other = import_model(spec), import_model(spec), import_model(spec, seed=1)
+    name = f"{written(tmp_path, NET)}:Net"
+    first, again, other = import_model(name), import_model(name), import_model(name, seed=1)
     assert first.text == again.text
     np.testing.assert_array_equal(first.results[0], again.results[0])
     assert first.text != other.text
@@ -234,9 +234,9 @@ def test_callers_generator_is_left_alone(tmp_path: Path) -> None:
 
 @needs_torch
 def test_decompose_and_not(tmp_path: Path) -> None:
-    spec = f"{written(tmp_path, NET)}:Net"
-    assert import_model(spec).ops["torch.aten.addmm"] == 1
-    assert import_model(spec, decompose=False).ops["torch.aten.linear"] == 1
+    name = f"{written(tmp_path, NET)}:Net"
+    assert import_model(name).ops["torch.aten.addmm"] == 1
+    assert import_model(name, decompose=False).ops["torch.aten.linear"] == 1
 
 
 @needs_torch
@@ -247,8 +247,8 @@ def test_function_name(tmp_path: Path) -> None:
 
 @needs_torch
 def test_dynamic_dimension_runs_at_another_size(tmp_path: Path) -> None:
-    spec = f"{written(tmp_path, NET)}:Net"
-    imported = import_model(spec, dynamic=[DynamicDim.parse("a0[0]=N:2..64")])
+    name = f"{written(tmp_path, NET)}:Net"
+    imported = import_model(name, dynamic=[DynamicDim.parse("a0[0]=N:2..64")])
     assert "!torch.vtensor<[?,3],f32>" in imported.text
     program = compile_module(imported.text, CPU)
     rows = np.concatenate([imported.inputs[0]] * 3)
@@ -258,15 +258,15 @@ def test_dynamic_dimension_runs_at_another_size(tmp_path: Path) -> None:
 
 @needs_torch
 def test_dimension_that_the_model_fixes_cannot_be_dynamic(tmp_path: Path) -> None:
-    spec = f"{written(tmp_path, NET)}:Net"
-    message = refused(spec, dynamic=[DynamicDim.parse("a0[1]=K")])
+    name = f"{written(tmp_path, NET)}:Net"
+    message = refused(name, dynamic=[DynamicDim.parse("a0[1]=K")])
     assert "torch.export" in message
 
 
 @needs_torch
 def test_dynamic_dimension_that_is_not_there(tmp_path: Path) -> None:
-    spec = f"{written(tmp_path, NET)}:Net"
-    message = refused(spec, dynamic=[DynamicDim.parse("a1[0]=N")])
+    name = f"{written(tmp_path, NET)}:Net"
+    message = refused(name, dynamic=[DynamicDim.parse("a1[0]=N")])
     assert "there is no dimension a1[0]" in message
     assert "a0: [2, 3]" in message
 
@@ -345,10 +345,10 @@ def test_without_torch_the_fault_names_the_extra(
     assert "pip install 'mlirules[torch]'" in message
 
 
-@pytest.mark.parametrize("spec", ["model.py", "model.py:", ":Net", "model.py:a b"])
-def test_spec_that_names_no_model(spec: str) -> None:
-    with pytest.raises(MlirulesError, match=re.escape("write FILE.py:MODEL")):
-        Name.parse(spec)
+@pytest.mark.parametrize("name", ["model.py", "model.py:", ":Net", "model.py:a b"])
+def test_a_name_of_no_model(name: str) -> None:
+    with pytest.raises(MlirulesError, match=r"error\[model-name\][^\0]*write FILE\.py:MODEL"):
+        Name.parse(name)
 
 
 def test_missing_file(tmp_path: Path) -> None:

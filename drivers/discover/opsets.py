@@ -26,13 +26,13 @@ CODES = {"f16": 5, "f32": 6, "f64": 7, "bf16": 15, "i1": 11, "si64": 4}
 
 @dataclass(frozen=True)
 class Hole:
-    """A tensor operand of a template: the how-manieth in the program's order."""
+    """A tensor operand of an operator: the how-manieth in the program's order."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Template:
+class Operator:
     """An op with its constants; where a tensor stands there is a :class:`Hole`."""
 
     op: str
@@ -56,7 +56,7 @@ class OpSet:
     numbers: tuple[str, ...] = ()
     literals: tuple[float | int, ...] = ()
     shapes: tuple[tuple[Int, ...], ...] = ()
-    templates: list[Template] = field(default_factory=list)
+    operators: list[Operator] = field(default_factory=list)
     #: Ops whose result has the element type of an operand that is not the first: which one.
     results: dict[str, int] = field(default_factory=dict)
     #: Dims that leaves are written in.
@@ -65,12 +65,12 @@ class OpSet:
     @property
     def ops(self) -> set[str]:
         """The names of its ops."""
-        return {t.op for t in self.templates}
+        return {t.op for t in self.operators}
 
     @property
     def signature(self) -> str:
         """What tells it from other sets."""
-        listed = [self.size, self.dtypes, self.leaves, self.scalars, self.numbers, self.templates]
+        listed = [self.size, self.dtypes, self.leaves, self.scalars, self.numbers, self.operators]
         return repr(listed)
 
     @property
@@ -163,11 +163,11 @@ def _read(name: str, data: dict[str, Any]) -> OpSet:
     )
     rank = found.rank
     for line in data["ops"]:
-        found.templates += _templates(str(line), found, rank)
+        found.operators += _operators(str(line), found, rank)
     return found
 
 
-def _templates(line: str, found: OpSet, rank: int) -> list[Template]:
+def _operators(line: str, found: OpSet, rank: int) -> list[Operator]:
     """An op with every choice of its constants; behind ``->`` whose element type its result has."""
     line, _, whose = line.partition("->")
     parsed = parse_statement(f"y = {line.strip()}")
@@ -178,7 +178,7 @@ def _templates(line: str, found: OpSet, rank: int) -> list[Template]:
         tensors = [a.id for a in call.args if isinstance(a, ast.Name) and len(a.id) == 1]
         found.results[call.fn] = tensors.index(whose.strip())
     choices = [_choices(arg, found, rank) for arg in call.args]
-    return [Template(call.fn, args) for args in itertools.product(*choices) if _sensible(args)]
+    return [Operator(call.fn, args) for args in itertools.product(*choices) if _sensible(args)]
 
 
 def _sensible(args: tuple[object, ...]) -> bool:

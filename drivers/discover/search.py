@@ -334,7 +334,7 @@ class Search:
 
     def commuting(self) -> frozenset[str]:
         """Ops of the set whose first two operands may be swapped."""
-        return frozenset(t.op for t in self.ops.templates if self.space.commutes(t))
+        return frozenset(t.op for t in self.ops.operators if self.space.commutes(t))
 
     # -- proofs, tests, files
 

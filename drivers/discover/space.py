@@ -24,7 +24,7 @@ from mlirules.drivers.discover.numeric import (
     kernel,
     rounded,
 )
-from mlirules.drivers.discover.opsets import Hole, OpSet, Template, flat, result_element
+from mlirules.drivers.discover.opsets import Hole, Operator, OpSet, flat, result_element
 from mlirules.drivers.discover.terms import (
     Axis,
     Code,
@@ -128,13 +128,13 @@ class Space:
     def grow(self, size: int, step: Callable[[int, int], None] = lambda _n, _of: None) -> None:
         """All programs of so many ops; those of fewer are there."""
         pool = _Pool(self.terms, self.pool())
-        for n, template in enumerate(self.ops.templates):
-            step(n, len(self.ops.templates))
-            swaps = self.commutes(template)
-            for operands in pool.operands(template.holes, size - 1):
+        for n, operator in enumerate(self.ops.operators):
+            step(n, len(self.ops.operators))
+            swaps = self.commutes(operator)
+            for operands in pool.operands(operator.holes, size - 1):
                 if not swaps or operands[0] <= operands[1]:
-                    self.apply(template, operands)
-        step(len(self.ops.templates), len(self.ops.templates))
+                    self.apply(operator, operands)
+        step(len(self.ops.operators), len(self.ops.operators))
 
     def pool(self) -> list[int]:
         """The programs that stand inside larger ones: the smallest of each class."""
@@ -146,27 +146,27 @@ class Space:
             out += ties if least else ties[:1]
         return sorted(out)
 
-    def commutes(self, template: Template) -> bool:
+    def commutes(self, operator: Operator) -> bool:
         """Whether an op gives the same with its first two tensors swapped."""
-        known = self._commuting.get(template.op)
+        known = self._commuting.get(operator.op)
         if known is None:
-            known = template.holes == 2 and isinstance(template.args[1], Hole)
-            known = known and isinstance(template.args[0], Hole) and self._swap_is_same(template)
-            self._commuting[template.op] = known
+            known = operator.holes == 2 and isinstance(operator.args[1], Hole)
+            known = known and isinstance(operator.args[0], Hole) and self._swap_is_same(operator)
+            self._commuting[operator.op] = known
         return known
 
     def commuting(self, op: str) -> bool:
         """Whether an op was found to give the same with its first two tensors swapped."""
         return self._commuting.get(op, False)
 
-    def _swap_is_same(self, template: Template) -> bool:
+    def _swap_is_same(self, operator: Operator) -> bool:
         asked = False
         leaves = list(self.ops.leaves.items())
         for (n, (_, t)), (m, (_, u)) in itertools.product(enumerate(leaves), repeat=2):
             for trial in range(len(self.trials)):
                 try:
-                    one = self._run(template.op, _filled(template.args, (n, m)), trial)
-                    two = self._run(template.op, _filled(template.args, (m, n)), trial)
+                    one = self._run(operator.op, _filled(operator.args, (n, m)), trial)
+                    two = self._run(operator.op, _filled(operator.args, (m, n)), trial)
                 except NotComputed:
                     continue
                 if t != u and self.trials[trial].name == "edges":
@@ -176,22 +176,22 @@ class Space:
                 asked = asked or n != m
         return asked
 
-    def apply(self, template: Template, operands: Sequence[int]) -> int | None:
+    def apply(self, operator: Operator, operands: Sequence[int]) -> int | None:
         """The program of an op over others; None where there is none, or it is there."""
-        args = _filled(template.args, operands)
-        if template.op in self.left_out and not operands:
+        args = _filled(operator.args, operands)
+        if operator.op in self.left_out and not operands:
             return None
-        key = (template.op, args)
+        key = (operator.op, args)
         if key in self._known:
             return None
         self._known.add(key)
         parts = frozenset[int]().union(*(self.terms[o].parts for o in operands)) | {len(self.terms)}
-        found = self._type(template.op, args)
+        found = self._type(operator.op, args)
         if found is None:
             return None
         matchable = all(s.plain for s in flat(args) if isinstance(s, Scalar))
         matchable = matchable and all(self.terms[o].matchable for o in operands)
-        return self._add(Term(template.op, args, found, parts, matchable))
+        return self._add(Term(operator.op, args, found, parts, matchable))
 
     def _add(self, term: Term) -> int | None:
         number = len(self.terms)

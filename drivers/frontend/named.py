@@ -50,7 +50,7 @@ class Name:
                 return cls(text, _present(place), "", model)
             if _dotted(place):
                 return cls(text, None, place, model)
-        raise MlirulesError.at(text, "does not name a model", code="model-spec", suggestion=_FORMS)
+        raise MlirulesError.at(text, "does not name a model", code="model-name", suggestion=_FORMS)
 
     @property
     def place(self) -> str:

@@ -106,7 +106,7 @@ class Imported:
 
 
 def import_model(
-    spec: str,
+    name: str,
     *,
     arguments: Mapping[str, Any] | None = None,
     inputs: Sequence[str] = (),
@@ -138,23 +138,23 @@ def import_model(
     Raises :class:`MlirulesError` when torch is not installed, when the model cannot be used, and
     when the exported program is not the program that was written.
     """
-    name = Name.parse(spec)
+    parsed = Name.parse(name)
     form = _Form(function, decompose, dynamic, golden, external)
-    _require_torch(name)
+    _require_torch(parsed)
     import torch
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        with resolved(name, arguments or {}, inputs, seed) as subject:
+        with resolved(parsed, arguments or {}, inputs, seed) as subject:
             if subject.exported is not None:
-                return _of_exported(name, subject.exported, form)
+                return _of_exported(parsed, subject.exported, form)
             assert subject.model is not None
-            _set_mode(name, subject.model, train)
-            return _of_model(name, subject, form)
+            _set_mode(parsed, subject.model, train)
+            return _of_model(parsed, subject, form)
 
 
 def import_file(
-    spec: str,
+    name: str,
     output: str | Path,
     *,
     golden: str | Path | None = None,
@@ -175,7 +175,7 @@ def import_file(
     failing import leaves files that were there as they were.
     """
     imported = import_model(
-        spec,
+        name,
         arguments=arguments,
         inputs=inputs,
         function=function,
@@ -344,7 +344,7 @@ def _of_exported(name: Name, exported: torch.export.ExportedProgram, form: _Form
 
 
 def _dynamic_shapes(
-    spec: str, leaves: Sequence[torch.Tensor], dynamic: Sequence[DynamicDim]
+    place: str, leaves: Sequence[torch.Tensor], dynamic: Sequence[DynamicDim]
 ) -> Any:
     if not dynamic:
         return None
@@ -357,7 +357,7 @@ def _dynamic_shapes(
         if one.argument >= len(leaves) or one.dim >= leaves[one.argument].dim():
             known = ", ".join(f"a{i}: {list(leaf.shape)}" for i, leaf in enumerate(leaves))
             raise MlirulesError.at(
-                spec,
+                place,
                 f"there is no dimension a{one.argument}[{one.dim}]",
                 code="dynamic-dim",
                 suggestion=f"the arguments are {known}",
@@ -365,7 +365,7 @@ def _dynamic_shapes(
         wanted = (one.low, one.high)
         if bounds.setdefault(one.name, wanted) != wanted and wanted != (None, None):
             raise MlirulesError.at(
-                spec,
+                place,
                 f"the dynamic dimension {one.name} has two different ranges",
                 code="dynamic-range",
                 suggestion="give the range once, where the name stands first",
@@ -401,7 +401,7 @@ def decomposed(exported: torch.export.ExportedProgram) -> torch.export.ExportedP
 
 
 def check_inputs_survived(
-    spec: str, exported: torch.export.ExportedProgram, leaves: Sequence[torch.Tensor]
+    place: str, exported: torch.export.ExportedProgram, leaves: Sequence[torch.Tensor]
 ) -> None:
     """Refuse a program that holds its example inputs as constants.
 
@@ -418,7 +418,7 @@ def check_inputs_survived(
         traced = isinstance(value, FakeTensor) or is_functorch_wrapped_tensor(value)
         if traced or value.untyped_storage().data_ptr() in given:
             raise MlirulesError.at(
-                spec,
+                place,
                 f"torch.export made a constant ({name}) of a value that depends on the inputs",
                 code="frozen-input",
                 suggestion="trace gradients with make_fx and export its graph module",

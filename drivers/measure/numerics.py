@@ -16,7 +16,7 @@ from mlirules.drivers.iree import compiler, program
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure.together import Binary, Calls, Uncompiled
 from mlirules.language.faults import MlirulesError, did_you_mean
-from mlirules.language.model import RunSpec
+from mlirules.language.model import RunDoc
 
 Array = npt.NDArray[Any]
 
@@ -168,23 +168,23 @@ class Comparison:
 
     before: str
     after: str | bytes
-    spec: RunSpec
+    run: RunDoc
     #: What is expected, for each of the inputs of :func:`inputs_of`; None: ask the compiler.
     expected: Sequence[Sequence[Array]] | None = None
 
 
 def compare(
-    before: str, after: str | bytes, spec: RunSpec, target: Target, session: Session | None = None
+    before: str, after: str | bytes, run: RunDoc, target: Target, session: Session | None = None
 ) -> list[str]:
     """Compile and run a program before and after rewriting on the same inputs.
 
     ``after`` may be compiled already.
 
     The unrewritten program runs on the CPU whatever the target: on other targets the compiler's own
-    conversion cannot compile some programs and gets others wrong. ``spec.expect`` replaces the
+    conversion cannot compile some programs and gets others wrong. ``run.expect`` replaces the
     unrewritten program's results. Returns problems, empty when the results agree.
     """
-    (problems,) = compare_all([(Comparison(before, after, spec), target)], session)
+    (problems,) = compare_all([(Comparison(before, after, run), target)], session)
     return problems
 
 
@@ -207,12 +207,12 @@ def compare_all(
         except MlirulesError as error:
             problems[number].append(f"{target}: {error}")
             continue
-        for place, (sizes, inputs) in enumerate(inputs_of(one.spec, arguments)):
-            wanted: int | Sequence[Any] = one.spec.expect or ()
-            if one.spec.expect is None and one.expected is not None:
+        for place, (sizes, inputs) in enumerate(inputs_of(one.run, arguments)):
+            wanted: int | Sequence[Any] = one.run.expect or ()
+            if one.run.expect is None and one.expected is not None:
                 wanted = one.expected[place]
-            elif one.spec.expect is None:
-                key = (one.before, repr(one.spec), repr(sizes))
+            elif one.run.expect is None:
+                key = (one.before, repr(one.run), repr(sizes))
                 if key not in originals:
                     originals[key] = calls[reference].add(one.before, inputs)
                 wanted = originals[key]
@@ -228,11 +228,11 @@ def compare_all(
             message = f"{target}: {wrong.error}"
             said += [message] if message not in said else []
             continue
-        differences = _differences(found, want, one.spec)
+        differences = _differences(found, want, one.run)
         if differences:
             found = calls[target].alone(call)
             want = wanted if not isinstance(wanted, int) else calls[reference].alone(wanted)
-            differences = _differences(found, want, one.spec)
+            differences = _differences(found, want, one.run)
         shown = f"{target}, sizes {sizes}" if sizes else str(target)
         said += [f"{shown}{problem}" for problem in differences]
     return problems
@@ -241,7 +241,7 @@ def compare_all(
 def _differences(
     found: list[Array] | MlirulesError | Uncompiled,
     want: Sequence[Any] | MlirulesError | Uncompiled,
-    spec: RunSpec,
+    run: RunDoc,
 ) -> list[str]:
     """How the results of a call differ from those that are wanted."""
     if isinstance(found, MlirulesError | Uncompiled):
@@ -254,25 +254,25 @@ def _differences(
     for i, (a, b) in enumerate(zip(found, want, strict=True)):
         a, b = np.asarray(a), np.asarray(b)
         exact = _whole(a, b)
-        message = difference(a, b, 0.0 if exact else spec.rtol, 0.0 if exact else spec.atol)
+        message = difference(a, b, 0.0 if exact else run.rtol, 0.0 if exact else run.atol)
         if message:
             told.append(f", result {i}: {message}")
     return told
 
 
 def inputs_of(
-    spec: RunSpec, arguments: Sequence[tuple[Sequence[int | None], str]]
+    run: RunDoc, arguments: Sequence[tuple[Sequence[int | None], str]]
 ) -> list[tuple[Sequence[int], list[Array]]]:
     """The inputs of each run that a test asks for, with the sizes of its dynamic dims."""
-    return [(sizes, _inputs(spec, arguments, sizes)) for sizes in spec.sizes or [[]]]
+    return [(sizes, _inputs(run, arguments, sizes)) for sizes in run.sizes or [[]]]
 
 
 def _inputs(
-    spec: RunSpec, arguments: Sequence[tuple[Sequence[int | None], str]], sizes: Sequence[int]
+    run: RunDoc, arguments: Sequence[tuple[Sequence[int | None], str]], sizes: Sequence[int]
 ) -> list[Array]:
-    if spec.inputs is None:
-        return random_inputs(arguments, sizes, seed=spec.seed, low=spec.low, high=spec.high)
+    if run.inputs is None:
+        return random_inputs(arguments, sizes, seed=run.seed, low=run.low, high=run.high)
     return [
         np.asarray(v, dtype=_NUMPY[element])
-        for v, (_, element) in zip(spec.inputs, arguments, strict=True)
+        for v, (_, element) in zip(run.inputs, arguments, strict=True)
     ]

@@ -27,7 +27,7 @@ from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.checks.expressions import RUNTIME_FUNCTIONS
 from mlirules.language.config.model import ConfigDoc
 from mlirules.language.kernel import KernelDoc, KernelVariant
-from mlirules.language.model import RuleDoc, RunSpec, Test
+from mlirules.language.model import RuleDoc, RunDoc, Test
 from mlirules.language.notation.parser import ELEMENT_TYPES
 from mlirules.language.pipeline import PIPELINES, Pipeline
 from mlirules.language.pipeline_file import models
@@ -164,7 +164,7 @@ def _rule(place: _Place, path: str | Path, text: str) -> Iterator[Item]:
             if not re.search(r"^with:", text, re.MULTILINE):
                 yield Item("with", "key", "optional", "Words that a family spells.", "with:\n  ")
         case ("tests", *_, "run") if place.key:
-            yield from _model_keys(RunSpec)
+            yield from _model_keys(RunDoc)
         case ("tests",) if place.key:
             yield from _model_keys(Test)
             if re.search(r"\bany:|^with:", text, re.MULTILINE):
@@ -172,7 +172,7 @@ def _rule(place: _Place, path: str | Path, text: str) -> Iterator[Item]:
         case ("kernel", "variants") if place.key:
             yield from _model_keys(KernelVariant)
         case ("tests", *_, "devices"):
-            yield from _values(RunSpec.model_fields["devices"])
+            yield from _values(RunDoc.model_fields["devices"])
         case ("tests", *_, "because"):
             yield from (Item(said, "value") for said in _lines(text))
         case ("kind",):

@@ -15,7 +15,7 @@ from mlirules.drivers.measure import numerics
 from mlirules.drivers.quality.custom_ops import ReferenceFailed, of_rules
 from mlirules.drivers.quality.verify import Comparison, Counterexample, Settings, Tolerance, verify
 from mlirules.language.faults import MlirulesError
-from mlirules.language.model import RunSpec, Test
+from mlirules.language.model import RunDoc, Test
 from mlirules.language.rule import Rule
 
 
@@ -85,25 +85,25 @@ def _test(test: Test, targets: Sequence[Target], result: GateResult, session: Se
     if not session.engine_for([rule]).run(module, Options()).total:
         result.problems.append(f"{test.name}: the rule did not apply")
         return
-    spec = test.run or RunSpec()
+    run = test.run or RunDoc()
     settings = Settings(
         targets,
-        spec.sizes or [()],
-        Tolerance(max(spec.rtol, 1e-5), max(spec.atol, 1e-6)),
-        seed=spec.seed,
-        low=spec.low,
-        high=spec.high,
+        run.sizes or [()],
+        Tolerance(max(run.rtol, 1e-5), max(run.atol, 1e-6)),
+        seed=run.seed,
+        low=run.low,
+        high=run.high,
         first="torch",
         functions=of_rules([rule]),
     )
-    if spec.inputs is not None:
+    if run.inputs is not None:
         _, arguments = numerics.signature(test.input)
         settings.inputs = [
             np.asarray(value, dtype=numerics._NUMPY[element])
-            for value, (_, element) in zip(spec.inputs, arguments, strict=True)
+            for value, (_, element) in zip(run.inputs, arguments, strict=True)
         ]
-        if spec.expect is not None:
-            settings.expect = [np.asarray(value) for value in spec.expect]
+        if run.expect is not None:
+            settings.expect = [np.asarray(value) for value in run.expect]
     report = verify(test.input, str(module), settings)
     result.comparisons += report.comparisons
     result.compiler_wrong += report.compiler_wrong

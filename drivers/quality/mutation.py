@@ -28,7 +28,7 @@ from mlirules.drivers.pipelines.transform import engine_for
 from mlirules.drivers.quality.remarks import said_equal
 from mlirules.drivers.quality.synthesis import Synthesis, around_of, conditions, synthesise
 from mlirules.language.faults import MlirulesError
-from mlirules.language.model import RunSpec
+from mlirules.language.model import RunDoc
 from mlirules.language.notation import ast
 from mlirules.language.rule import Line, Rule
 
@@ -321,10 +321,10 @@ def _run(rule: Rule, made: Synthesis, report: Report) -> None:
 
 
 def _compare(rule: Rule, made: Synthesis, report: Report) -> str:
-    spec = next((t.run for t in rule.tests if t.run is not None and t.run.expect is None), None)
+    run = next((t.run for t in rule.tests if t.run is not None and t.run.expect is None), None)
     if made.positive is None:
         return "no program"
-    if spec is None:
+    if run is None:
         return "no inline test compares numbers with the unrewritten program"
     text = made.positive.text
     cpu = Target("cpu", around_of(rule).cpu)
@@ -338,11 +338,11 @@ def _compare(rule: Rule, made: Synthesis, report: Report) -> str:
     except MlirulesError as error:
         return f"the program does not run without the rule: {error.faults[0].message[:120]}"
     sizes = fitting_sizes(rule, text)
-    plain = RunSpec(
-        rtol=spec.rtol,
-        atol=spec.atol,
-        low=spec.low,
-        high=spec.high,
+    plain = RunDoc(
+        rtol=run.rtol,
+        atol=run.atol,
+        low=run.low,
+        high=run.high,
         sizes=[sizes] if sizes else [],
     )
     problems = numerics.compare(text, str(module), plain, cpu)

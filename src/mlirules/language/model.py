@@ -20,7 +20,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
-class RunSpec(Strict):
+class RunDoc(Strict):
     """How a test's numbers are checked: against the same program without the rule."""
 
     devices: list[Literal["cpu", "vulkan", "cuda"]] = Field(
@@ -83,7 +83,7 @@ class Test(Strict):
         description="FileCheck lines for the rewritten IR.",
         examples=["CHECK: linalg.matmul\nCHECK-NOT: torch.aten\n"],
     )
-    run: RunSpec | None = Field(
+    run: RunDoc | None = Field(
         default=None,
         description="Compile, run and compare numbers.",
         examples=[{"devices": ["cpu", "vulkan"], "rtol": 1.0e-5}],

@@ -25,7 +25,7 @@ from mlirules.language.config.model import (
     Ukernel,
 )
 from mlirules.language.faults import Fault
-from mlirules.language.model import RunSpec
+from mlirules.language.model import RunDoc
 from mlirules.language.source import Path_, SourceFile
 
 _MODELS: dict[tuple[str, ...], type[pydantic.BaseModel]] = {
@@ -43,7 +43,7 @@ _MODELS: dict[tuple[str, ...], type[pydantic.BaseModel]] = {
     ("set", "decomposition", "pv"): SubConfig,
     ("measured",): Measured,
     ("tests",): ConfigTest,
-    ("tests", "run"): RunSpec,
+    ("tests", "run"): RunDoc,
 }
 
 

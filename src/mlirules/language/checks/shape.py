@@ -10,7 +10,7 @@ import pydantic
 
 from mlirules.language.faults import Fault, Span, did_you_mean
 from mlirules.language.kernel import Kernel, KernelDoc, KernelObject, KernelVariant
-from mlirules.language.model import Body, DraftDoc, RuleDoc, RunSpec, Test
+from mlirules.language.model import Body, DraftDoc, RuleDoc, RunDoc, Test
 from mlirules.language.reading import MAX_FAULTS
 from mlirules.language.source import Path_, SourceFile
 
@@ -103,7 +103,7 @@ def location(error: Any) -> Path_:
 def _model_at(loc: Path_) -> Any:
     match loc:
         case ("tests", int(), "run", *_):
-            return RunSpec
+            return RunDoc
         case ("tests", *_):
             return Test
         case ("rewrite", *_):
@@ -271,7 +271,7 @@ def model_fault(
 
 def _elsewhere(word: str) -> str:
     """Where a key belongs that stands in the wrong mapping."""
-    for name, model in (("a test", Test), ("a test's `run:`", RunSpec), ("the rule", RuleDoc)):
+    for name, model in (("a test", Test), ("a test's `run:`", RunDoc), ("the rule", RuleDoc)):
         if word in model.model_fields:
             return f"{word!r} is a key of {name}"
     return ""

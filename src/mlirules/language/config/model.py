@@ -40,7 +40,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints
 
-from mlirules.language.model import RuleName, RunSpec, Symbol, Words
+from mlirules.language.model import RuleName, RunDoc, Symbol, Words
 
 __all__ = [
     "CPU_LEVELS",
@@ -512,7 +512,7 @@ class ConfigTest(_Strict):
         default=None, description="FileCheck lines for the dumped configuration."
     )
     hits: int | None = Field(default=None, ge=1, description="How many ops the entry must hit.")
-    run: RunSpec | None = Field(
+    run: RunDoc | None = Field(
         default=None, description="Run with and without the rule, and compare numbers."
     )
 
