@@ -157,6 +157,8 @@ def test_a_rule_needs_tests_as_a_file_alone(tmp_path: Path) -> None:
     assert "module" not in made.text
     session = mlirules.Session(rules=[made])
     assert session.apply(PROGRAM).applications["sigmoid-to-tanh"] == 1
+    again = mlirules.Session(pipeline=session.pipeline)
+    assert again.apply(PROGRAM).applications["sigmoid-to-tanh"] == 1
     # Such a text is no rule file, neither alone nor beside rules of Python's.
     file = tmp_path / "sigmoid-to-tanh.yaml"
     file.write_text(made.text)

@@ -18,7 +18,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from pathlib import Path
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -71,10 +70,8 @@ class Session:
     LIBRARIES = 64
     BINARIES = 4096
 
-    def __init__(self, drafts: Path | None = None) -> None:
+    def __init__(self) -> None:
         self.context = compiler.context()
-        #: The folder of rules that are no files of the user's: they may lack tests.
-        self._drafts = drafts
         self.binaries: Bounded[object, object] = Bounded(self.BINARIES)
         self._contents = Contents()
         self._opened: dict[tuple[str, ...], RuleSet] | None = None
@@ -101,7 +98,6 @@ class Session:
                 compiler=compiler.revision(),
                 contents=self._contents,
                 listed=listed,
-                drafts=self._drafts,
             )
             found = self._libraries.put(key, rules)
         if opened is not None:

@@ -24,6 +24,7 @@ from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines import cost, transform
 from mlirules.language.faults import MlirulesError, did_you_mean
 from mlirules.language.pipeline import Pipeline, default_for
+from mlirules.language.rulefiles import DRAFTS
 from mlirules.language.stage import Stage
 
 if TYPE_CHECKING:
@@ -63,10 +64,10 @@ class Session:
         self.cache = cache
         #: Seconds of search for each program.
         self.tune = _seconds(tune)
+        self._kept = Kept()
         self._lock = threading.RLock()
         # Rules written in Python lie in files like all others: what is told of them has a place.
-        self._folder = tempfile.TemporaryDirectory(prefix="mlirules-rules-")
-        self._kept = Kept(Path(self._folder.name))
+        self._folder = tempfile.TemporaryDirectory(prefix=DRAFTS)
         if isinstance(pipeline, Pipeline):
             base = pipeline
         else:

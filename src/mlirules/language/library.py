@@ -163,14 +163,12 @@ def open_rules(
     compiler: str = "",
     contents: Contents | None = None,
     listed: Mapping[str, list[Path]] | None = None,
-    drafts: Path | None = None,
 ) -> RuleSet:
     """The rule sets of these names or paths, in order.
 
     ``ops`` is for :func:`~mlirules.language.loader.load_rules`, and ``compiler`` says which version
     of the compiler it asks; ``contents`` are those of files that were read before, and ``listed``
-    the files of paths, where they are known; rules in the folder ``drafts`` may lack tests. Raises
-    :class:`MlirulesError` with the faults of all.
+    the files of paths, where they are known. Raises :class:`MlirulesError` with the faults of all.
     """
     contents = contents if contents is not None else Contents()
     known: dict[str, Entry] = {}
@@ -179,8 +177,7 @@ def open_rules(
     for path in given:
         files = listed[str(path)] if listed is not None else rule_files(path)
         only = asked_for(path, files)
-        draft = drafts is not None and Path(path).is_relative_to(drafts)
-        pack = _Pack(Path(path), files, ops, compiler, contents, draft)
+        pack = _Pack(Path(path), files, ops, compiler, contents)
         for file in files:
             try:
                 held = pack.entries(file, len(known), alone=len(files) == 1)
@@ -268,12 +265,10 @@ class _Pack:
         ops: OpOracle | None,
         compiler: str,
         contents: Contents,
-        draft: bool = False,
     ) -> None:
         self.ops = ops
         self.contents = contents
-        self.draft = draft
-        self.stamp = [_FORMAT, package.VERSION, compiler, code(), ops is not None, draft]
+        self.stamp = [_FORMAT, package.VERSION, compiler, code(), ops is not None]
         self.origins: dict[str, str] = {}
         key = hashlib.sha256(f"{path}\0{files[0].resolve()}".encode()).hexdigest()[:24]
         self.file = cache.directory() / "rules" / f"{key}.json"
@@ -329,14 +324,14 @@ class _Pack:
         self, file: Path, found: Content, head: list[Any], body: bytes, order: int, n: int
     ) -> Entry:
         """What a file says of its rule of number ``n``, whose place among all is ``order``."""
-        path, ops, draft, raw = str(file), self.ops, self.draft, found.raw
+        path, ops, raw = str(file), self.ops, found.raw
 
         def read() -> Rule:
             if not body:
                 from mlirules.language.loader import rules_of
                 from mlirules.language.reading import load_yaml
 
-                return rules_of(load_yaml(file), ops=ops, draft=draft)[n]
+                return rules_of(load_yaml(file), ops=ops)[n]
             return decoded(json.loads(body), path, raw.decode("utf-8"), n)
 
         made = _head(head)
@@ -360,7 +355,7 @@ class _Pack:
         if kind_of(source) == "config" and not alone:
             return []
         try:
-            rules = rules_of(source, ops=self.ops, draft=self.draft)
+            rules = rules_of(source, ops=self.ops)
         except MlirulesError:
             del self.heads[digest], self.used[digest]
             raise

@@ -22,7 +22,14 @@ from mlirules.language.rule import (
     Line,
     Rule,
 )
-from mlirules.language.rulefiles import asked_for, duplicate, no_rules, origin_of, rule_files
+from mlirules.language.rulefiles import (
+    asked_for,
+    duplicate,
+    is_draft,
+    no_rules,
+    origin_of,
+    rule_files,
+)
 from mlirules.language.source import SourceFile
 
 R = TypeVar("R", bound=InFile)
@@ -51,6 +58,7 @@ def rules_of(source: SourceFile, *, ops: OpOracle | None = None, draft: bool = F
     Arguments and errors as for :func:`load_rule`. A fault that not every member has says which do.
     """
     made = members(source)
+    draft = draft or is_draft(source.path)
     if len(made) == 1:
         return [rule_of(made[0], ops=ops, draft=draft)]
     rules: list[Rule] = []

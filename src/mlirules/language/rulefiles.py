@@ -18,6 +18,13 @@ from mlirules.support import files as on_disk
 from mlirules.support import package
 
 LIBRARY = package.RULES
+#: How the names of folders begin that hold rules written in Python, while a session lasts.
+DRAFTS = "mlirules-drafts-"
+
+
+def is_draft(file: str | Path) -> bool:
+    """Whether a file is no rule file of a user's, but a rule of Python's: it may lack tests."""
+    return Path(file).parent.name.startswith(DRAFTS)
 
 
 def rule_files(path: str | Path, *, pipelines: bool = False) -> list[Path]:
