@@ -22,7 +22,7 @@ from mlirules.support import files, package
 
 # Inside the package, so that it ships; docs/ holds the copy that a web page can serve.
 PACKAGED = package.RULES / "schema" / "rule.json"
-PUBLISHED = PACKAGED.parents[2] / "docs" / "schema" / "rule.json"
+PUBLISHED = package.PACKAGE.parents[1] / "docs" / "schema" / "rule.json"
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
 
