@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,28 @@ def test_no_function_takes_too_much() -> None:
         if count > MOST_PARAMETERS and not (file.parent.name == "commands" and name == "command")
     }
     assert sorted(found) == sorted(OPEN)
+
+
+def _markup(source: str) -> list[int]:
+    """The lines of a module's texts that close a tag."""
+    texts = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant))
+    return [n.lineno for n in texts if isinstance(n.value, str) and re.search("</[a-z]", n.value)]
+
+
+def test_markup_is_found() -> None:
+    assert _markup('a = 1\nb = f"<p>{a}</p>"\nc = "a < b / c"\n') == [2]
+
+
+def test_pages_are_templates() -> None:
+    """What escapes is `support.pages`, and not each line of Python that shows a name."""
+    found = {
+        str(file.relative_to(ROOT)): lines
+        for folder in ("drivers", "generator", "src/mlirules", "benchmarks")
+        for file in (ROOT / folder).rglob("*.py")
+        if not any(part.is_symlink() for part in file.parents)
+        and (lines := _markup(file.read_text(encoding="utf-8")))
+    }
+    assert not found
 
 
 def test_no_module_is_too_long() -> None:

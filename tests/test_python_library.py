@@ -15,6 +15,7 @@ import pytest
 
 import mlirules
 from mlirules.api import binaries
+from mlirules.api.dynamo.report import Compiled, Eager, Report
 from mlirules.api.rules import RuleText
 from mlirules.drivers.iree.program import MAGIC
 from mlirules.support import cache, package
@@ -97,6 +98,13 @@ def test_what_notebooks_show_is_escaped() -> None:
     compiled.name = "<script>alert(1)</script>"
     assert "<script>" not in compiled._repr_html_()
     assert "&lt;script&gt;" in compiled._repr_html_()
+    eager = Eager("aten.<script>", 2, "a & b", "model.py:3", "y = x")
+    graph = Compiled("main", 3, 2, 1, 0.5, 0, notes=("a note",), eager=(eager,))
+    assert Report((graph,), {})._repr_html_() == (
+        "<pre>main: 2 of 3 ops in 1 programs, 0 applications of 0 rules, 0.50 s\n"
+        "  model.py:3: aten.&lt;script&gt; (2 of them) runs eagerly: a &amp; b\n"
+        "      y = x\n  note: a note</pre>"
+    )
 
 
 @pytest.mark.parametrize(

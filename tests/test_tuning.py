@@ -696,6 +696,31 @@ def test_the_page_needs_nothing_else(searched: tuple[outcome.Outcome, Path]) -> 
         assert word in page
 
 
+def test_the_page_escapes_what_it_shows(searched: tuple[outcome.Outcome, Path]) -> None:
+    name = '<script>alert("1")</script>'
+    found = searched[0]
+    (tuned,) = found.tuned
+    first = tuned.measured[0]
+    ran = replace(first.result, state="ok", tuned_ms=1.0, ratio=1.0)
+    named = Measured(replace(first.candidate, space=name), ran)
+    known = found.profile
+    assert known is not None
+    page = report.page(
+        replace(
+            found,
+            model=name,
+            flags=(name,),
+            profile=replace(known, device=name, rows=[replace(known.rows[0], name=name)]),
+            tuned=[replace(tuned, measured=[named, *tuned.measured[1:]], why_not=name)],
+            skipped={name: name},
+            ways=[Tried(Way(name, (name,)), "idle", note=name)],
+            unfit={name: name},
+        )
+    )
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;alert(&#34;1&#34;)&lt;/script&gt;") >= 12
+
+
 def test_the_page_opens_in_a_browser(
     searched: tuple[outcome.Outcome, Path], tmp_path: Path
 ) -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-import jinja2
-from jinja2.sandbox import SandboxedEnvironment
 from markupsafe import Markup, escape
 
 from mlirules.drivers.irdiff import layout
 from mlirules.drivers.irdiff.changes import Diff
 from mlirules.language import outputs
+from mlirules.support import pages
 
 _CONTEXT = 3
+_PAGE = Path(__file__).with_name("page.html.j2")
 
 
 @dataclass
@@ -47,15 +46,6 @@ class _Section:
     changes: int
 
 
-@functools.cache
-def _template() -> jinja2.Template:
-    environment = SandboxedEnvironment(
-        undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    text = Path(__file__).with_name("page.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(text)
-
-
 def render(diff: Diff, *, title: str, names: tuple[str, str] | None = None) -> str:
     """The page as text. ``names`` are what the two sides are called."""
     before, after = names or (diff.before.path, diff.after.path)
@@ -63,7 +53,8 @@ def render(diff: Diff, *, title: str, names: tuple[str, str] | None = None) -> s
     for change in diff.changes:
         for rule in change.rules:
             rules[rule] = rules.get(rule, 0) + 1
-    return _template().render(
+    return pages.render(
+        _PAGE,
         title=title,
         before=before,
         after=after,

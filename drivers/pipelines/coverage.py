@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import jinja2
-from jinja2.sandbox import SandboxedEnvironment
-
 from mlirules.drivers.apply.programs import read_program
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
@@ -27,6 +24,7 @@ from mlirules.generator.emit.tuning_spec import MARKER
 from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import MlirulesError
 from mlirules.language.stage import LATER
+from mlirules.support import pages
 
 _PAGE = Path(__file__).with_name("coverage.html.j2")
 
@@ -136,15 +134,11 @@ def by_place(ops: Sequence[ConfiguredOp]) -> dict[tuple[str, int], ConfiguredOp]
 
 def page(covered: Sequence[Covered], rules: Sequence[ConfigRule], target: str) -> str:
     """The tables of models, entries and ops as a page that needs nothing else."""
-    environment = SandboxedEnvironment(
-        undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
     totals: Counter[str] = Counter()
     for made in covered:
         totals += made.by_entry
-    template = environment.from_string(_PAGE.read_text(encoding="utf-8"))
     entries = [(rule.name, totals[rule.name]) for rule in rules]
-    return template.render(covered=covered, entries=entries, target=target)
+    return pages.render(_PAGE, covered=covered, entries=entries, target=target)
 
 
 # ---- differences ---------------------------------------------------------------------------

@@ -15,8 +15,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from jinja2.sandbox import SandboxedEnvironment
-
 from mlirules.drivers.apply.engine import Engine
 from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.apply.run import Options
@@ -33,7 +31,7 @@ from mlirules.language.native import native
 from mlirules.language.reading import load_yaml
 from mlirules.language.rule import Rule
 from mlirules.language.source import SourceFile, Text
-from mlirules.support import children
+from mlirules.support import children, pages
 from mlirules.support.limits import Limits, limited
 
 __all__ = ["Studio", "judge", "page"]
@@ -46,6 +44,7 @@ SECONDS, NUMBERS_SECONDS = 20.0, 60.0
 _LIMITS = Limits(cpu_s=600, memory=16 << 30)
 _RULE, _PROGRAM = "rule.yaml", "program.mlir"
 _BOUND = 1000
+_PAGE = Path(__file__).with_name("studio.html.j2")
 
 
 class Studio:
@@ -169,6 +168,4 @@ def _applied(
 
 def page(rule: str = "", program: str = "", nonce: str = "") -> str:
     """The page, with texts to begin with. ``nonce`` lets its own script and style run."""
-    environment = SandboxedEnvironment(autoescape=True)
-    template = Path(__file__).with_name("studio.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(template).render(rule=rule, program=program, nonce=nonce)
+    return pages.render(_PAGE, rule=rule, program=program, nonce=nonce)

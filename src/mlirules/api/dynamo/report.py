@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import logging
 import threading
 from collections import deque
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from mlirules.api import pages
 
 __all__ = ["Compiled", "Eager", "Report", "Reports"]
 
@@ -82,7 +83,7 @@ class Report:
         return "\n".join(lines) or "nothing was compiled"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return pages.render("lines.html.j2", lines=str(self).split("\n"))
 
 
 class Reports:
