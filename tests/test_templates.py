@@ -8,6 +8,7 @@ import pytest
 from mlirules import cli
 from mlirules.drivers.pipelines.transform import rule_set
 from mlirules.generator.emit import artefacts, pdll
+from mlirules.generator.emit.transform_spec import Entry, Function, Reached, Use, spec_text
 from mlirules.generator.render import Templates, render
 from mlirules.language.faults import MlirulesError
 from mlirules.support.package import TEMPLATES
@@ -48,6 +49,80 @@ def test_a_block_of_a_shipped_template_can_be_replaced(tmp_path: Path) -> None:
     assert _generate(CONFIG, "--to", "tuning-spec", "-o", out, "--templates", folder) == 0
     (spec,) = out.glob("*.mlir")
     assert spec.read_text().startswith("// Licensed.\n// 1 rule\nmodule @")
+
+
+def test_a_question_of_a_transform_spec_can_be_replaced(tmp_path: Path) -> None:
+    """The ops that ask about sizes are written by the template: they are not handed to it."""
+    folder = tmp_path / "templates"
+    folder.mkdir()
+    (folder / "transform-spec.mlir.j2").write_text(
+        '{% extends "shipped/transform-spec.mlir.j2" %}\n'
+        "{% block guard %}\n"
+        '{% set name = "size_" ~ loop.index %}\n'
+        "{{ reached(guard.value, name) | shifted(4) -}}\n"
+        "{% if guard.bounds.multiple %}\n"
+        "    transform.iree.match.dim_is_multiple_of %{{ name }}_v[{{ guard.axis }}], "
+        "{{ guard.bounds.multiple * 2 }} : !transform.any_value\n"
+        "{% endif %}\n"
+        "{% endblock %}\n"
+    )
+    rule = Path(__file__).parent / "spec_rules" / "transposed-matmul-any-size.yaml"
+    plain, own = tmp_path / "plain", tmp_path / "own"
+    assert _generate(rule, "--to", "transform", "-o", plain) == 0
+    assert _generate(rule, "--to", "transform", "-o", own, "--templates", folder) == 0
+    (spec,) = own.glob("*.transform.mlir")
+    before, after = ((at / spec.name).read_text() for at in (plain, own))
+    asks = "transform.iree.match.dim_"
+    (first, *_) = (m for m in before.split("named_sequence @match_") if asks in m)
+    assert [row.strip() for row in first.splitlines() if "%g" in row] == [
+        "%g0_v = transform.get_operand %root[0] : (!transform.any_op) -> !transform.any_value",
+        "transform.iree.match.dim_is_multiple_of %g0_v[1], 4 : !transform.any_value",
+        "%g1_v = transform.get_operand %root[0] : (!transform.any_op) -> !transform.any_value",
+        "transform.iree.match.dim_bounds %g1_v[0], umin = 2, none : !transform.any_value",
+        "%g2_v = transform.get_operand %root[0] : (!transform.any_op) -> !transform.any_value",
+        "transform.iree.match.dim_bounds %g2_v[0], none, umax = 64 : !transform.any_value",
+    ]
+    (first, *_) = (m for m in after.split("named_sequence @match_") if asks in m)
+    assert [row.strip() for row in first.splitlines() if "%size" in row] == [
+        "%size_1_v = transform.get_operand %root[0] : (!transform.any_op) -> !transform.any_value",
+        "transform.iree.match.dim_is_multiple_of %size_1_v[1], 8 : !transform.any_value",
+        "%size_2_v = transform.get_operand %root[0] : (!transform.any_op) -> !transform.any_value",
+        "%size_3_v = transform.get_operand %root[0] : (!transform.any_op) -> !transform.any_value",
+    ]
+    assert "%g0" not in after
+    assert "dim_bounds" not in after
+
+
+def test_values_of_a_transform_spec_are_reached_through_producers() -> None:
+    (rule,) = rule_set(("linalg/linalg-transposed-matmul",))
+    deep = Reached((1, 0), 2)
+    entries = [
+        Entry(rule, "^bb0:", (), (Use(value, 3),), Function((("%a", "f32"),), "()", "  one"))
+        for value in (deep, Reached((), 3, result=True), deep)
+    ]
+    text = spec_text(entries, "deep", require=False)
+    rows = [row.strip() for row in text.splitlines()]
+    assert [row.partition(" : ")[0] for row in rows if row.startswith("%u")] == [
+        "%u0_p0 = transform.get_producer_of_operand %root[1]",
+        "%u0_p1 = transform.get_producer_of_operand %u0_p0[0]",
+        "%u0_v = transform.get_operand %u0_p1[2]",
+        "%u0_o = transform.get_defining_op %u0_v",
+        "%u0_c = transform.get_consumers_of_result %u0_o[3]",
+        "%u0_n = transform.num_associations %u0_c",
+        "%u0_1 = transform.param.constant 1",
+        "%u0_v = transform.get_result %root[3]",
+        "%u0_o = transform.get_defining_op %u0_v",
+        "%u0_c = transform.get_consumers_of_result %u0_o[3]",
+        "%u0_n = transform.num_associations %u0_c",
+        "%u0_1 = transform.param.constant 1",
+    ]
+    # Other uses are another action, though the function is the same.
+    stem = "mlirules_linalg_transposed_matmul"
+    assert re.findall(r"@(match\w+) -> @apply_(\w+)", text) == [
+        ("match_linalg_transposed_matmul_1", f"{stem}_1"),
+        ("match_linalg_transposed_matmul_2", f"{stem}_2"),
+        ("match_linalg_transposed_matmul_3", f"{stem}_1"),
+    ]
 
 
 @pytest.mark.parametrize(

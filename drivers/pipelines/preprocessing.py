@@ -30,7 +30,15 @@ from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.results import Around, Match, Refusal
 from mlirules.drivers.match.spelling import environments, ops_of, root_of, spellings
 from mlirules.generator.emit.artefacts import Artefacts, flags_file
-from mlirules.generator.emit.transform_spec import ANY, VALUE, Entry, spec_text
+from mlirules.generator.emit.transform_spec import (
+    Bounds,
+    Entry,
+    Function,
+    Guard,
+    Reached,
+    Use,
+    spec_text,
+)
 from mlirules.generator.lowering.kernel import targets_of
 from mlirules.generator.render import Templates
 from mlirules.language.builtins import FUNCTIONS
@@ -60,8 +68,7 @@ class _Guard:
 
     line: Line
     symbol: str  # a dim's name
-    kind: str  # multiple, min, max
-    number: int
+    bounds: Bounds
 
 
 @dataclass(frozen=True)
@@ -232,24 +239,24 @@ def _guard(line: Line, expr: ast.Expr, dims: set[str]) -> list[_Guard] | None:
             a, b = _guard(line, left, dims), _guard(line, right, dims)
             return None if a is None or b is None else a + b
         case ast.Call(fn="divisible", args=(ast.Name(id=d), ast.Literal(value=int() as n))):
-            found = [_Guard(line, d, "multiple", n)]
+            found = [_Guard(line, d, Bounds(multiple=n))]
         case ast.Binary(
             op="==",
             left=ast.Binary(op="%", left=ast.Name(id=d), right=ast.Literal(value=int() as n)),
             right=ast.Literal(value=0),
         ):
-            found = [_Guard(line, d, "multiple", n)]
+            found = [_Guard(line, d, Bounds(multiple=n))]
         case ast.Binary(op=op, left=ast.Name(id=d), right=ast.Literal(value=int() as n)):
             bounds = {
-                ">=": [("min", n)],
-                ">": [("min", n + 1)],
-                "<=": [("max", n)],
-                "<": [("max", n - 1)],
-                "==": [("min", n), ("max", n)],
+                ">=": [Bounds(low=n)],
+                ">": [Bounds(low=n + 1)],
+                "<=": [Bounds(high=n)],
+                "<": [Bounds(high=n - 1)],
+                "==": [Bounds(low=n), Bounds(high=n)],
             }.get(op)
             if bounds is None:
                 return None
-            found = [_Guard(line, d, kind, number) for kind, number in bounds]
+            found = [_Guard(line, d, bound) for bound in bounds]
         case _:
             return None
     return found if all(g.symbol in dims for g in found) else None
@@ -397,22 +404,16 @@ class _Dag:
         head = re.sub(r"^.*?\((.*)\).*$", r"\1", rows[0])
         return "\n".join([f"^bb0({head}):", *rows[1:-2]])
 
-    def path(self, value: ir.Value) -> list[str] | None:
-        """Lines that lead from ``%root`` to ``%v``, which is ``value``; None when none do."""
+    def path(self, value: ir.Value) -> Reached | None:
+        """How ``value`` is reached from the root; None when it is not."""
         if value in list(self.root.results):
-            at = list(self.root.results).index(value)
-            return [f"%v = transform.get_result %root[{at}] : ({ANY}) -> {VALUE}"]
+            return Reached((), list(self.root.results).index(value), result=True)
 
         way = self._way(value)
         if way is None:
             return None
-        lines, current = [], "%root"
-        for n, i in enumerate(way[:-1]):
-            lines.append(
-                f"%p{n} = transform.get_producer_of_operand {current}[{i}] : ({ANY}) -> {ANY}"
-            )
-            current = f"%p{n}"
-        return [*lines, f"%v = transform.get_operand {current}[{way[-1]}] : ({ANY}) -> {VALUE}"]
+        *through, number = way
+        return Reached(tuple(through), number)
 
     def _way(self, value: ir.Value) -> list[int] | None:
         """From the root, the operand to follow at every op up to the one that is ``value``."""
@@ -472,13 +473,13 @@ def _entry(
     if lowered.slots:
         raise _refuse(rule.made_by, rule, "a constant of the program cannot be passed on")
     by_path = {a.path: a for a in lowered.arguments}
-    head, renamed = [], {}
+    arguments, renamed = [], {}
     for i, value in enumerate(dag.inputs):
         used = [by_path[n] for n in dag.bound.get(value, ()) if n in by_path]
         for argument in used:
             if argument.form != "raw":
                 raise _refuse(rule.made_by, rule, f"{argument.path} is not a builtin tensor")
-        head.append(f"{used[0].ssa if used else f'%unused_{i}'}: {value.type}")
+        arguments.append((used[0].ssa if used else f"%unused_{i}", str(value.type)))
         renamed.update({a.ssa: used[0].ssa for a in used[1:]})
     inner = {
         n for n, v in match.values.items() if isinstance(v, ir.Value) and v.owner in match.inner
@@ -498,37 +499,21 @@ def _entry(
     for old, new in renamed.items():
         body = re.sub(re.escape(old) + r"\b", new, body)
     body = re.sub(r"^  return\b", "  util.return", body, flags=re.MULTILINE)
-    results = types.group(1)
     return Entry(
         rule,
         dag.text(),
-        _guard_lines(rule, match, dag, guards),
-        _use_lines(rule, match, dag, uses, op),
-        f"({', '.join(head)}) -> {results}",
-        body,
-        kernel,
+        tuple(_placed(rule, match, dag, guard) for guard in guards),
+        tuple(_asked(rule, match, dag, use) for use in uses),
+        Function(tuple(arguments), types.group(1), body, kernel),
     )
 
 
-def _guard_lines(rule: Rule, match: Match, dag: _Dag, guards: list[_Guard]) -> tuple[str, ...]:
-    lines: list[str] = []
-    for number, guard in enumerate(guards):
-        place = _place(rule, match, dag, guard.symbol)
-        if place is None:
-            raise _refuse(guard.line, rule, f"no operand of the match has {guard.symbol} as a dim")
-        path, axis = place
-        held = f"%g{number}"
-        lines += [re.sub(r"%(v|p\d+)\b", rf"{held}_\1", row) for row in path]
-        value = f"{held}_v[{axis}]"
-        if guard.kind == "multiple":
-            lines.append(
-                f"transform.iree.match.dim_is_multiple_of {value}, {guard.number} : {VALUE}"
-            )
-        else:
-            low = f"umin = {guard.number}" if guard.kind == "min" else "none"
-            high = f"umax = {guard.number}" if guard.kind == "max" else "none"
-            lines.append(f"transform.iree.match.dim_bounds {value}, {low}, {high} : {VALUE}")
-    return tuple(lines)
+def _placed(rule: Rule, match: Match, dag: _Dag, guard: _Guard) -> Guard:
+    """A condition on a size, with the value that it is asked of."""
+    place = _place(rule, match, dag, guard.symbol)
+    if place is None:
+        raise _refuse(guard.line, rule, f"no operand of the match has {guard.symbol} as a dim")
+    return Guard(*place, guard.bounds)
 
 
 def _for_every_spelling(rule: Rule, refusal: Refusal) -> bool:
@@ -541,7 +526,7 @@ def _for_every_spelling(rule: Rule, refusal: Refusal) -> bool:
     )
 
 
-def _place(rule: Rule, match: Match, dag: _Dag, symbol: str) -> tuple[list[str], int] | None:
+def _place(rule: Rule, match: Match, dag: _Dag, symbol: str) -> tuple[Reached, int] | None:
     """How to get at a value that has ``symbol`` as a dim, and at which axis."""
     for name, (_, decl) in rule.types.items():
         dims = decl.dims or ()
@@ -560,29 +545,13 @@ def _place(rule: Rule, match: Match, dag: _Dag, symbol: str) -> tuple[list[str],
     return None
 
 
-def _use_lines(rule: Rule, match: Match, dag: _Dag, uses: list[_Uses], op: Op) -> tuple[str, ...]:
-    """Conditions on uses, for the action: the matcher may not look at the users of a value."""
-    lines: list[str] = []
-    for number, use in enumerate(uses):
-        value = match.values.get(use.name)
-        if value is None and use.name in rule.root_results:
-            value = op.results[rule.root_results.index(use.name)]
-        owner: Op | None = value.owner if isinstance(value, ir.OpResult) else None
-        if not isinstance(value, ir.OpResult) or (owner not in dag.steps and owner != op):
-            raise _refuse(use.line, rule, f"{use.name} is not the result of an op of the match")
-        result = value.result_number
-        held = f"%u{number}"
-        if owner == op:
-            lines.append(f"{held}_v = transform.get_result %root[{result}] : ({ANY}) -> {VALUE}")
-        else:
-            path = dag.path(value)
-            assert path is not None
-            lines += [re.sub(r"%(v|p\d+)\b", rf"{held}_\1", row) for row in path]
-        lines += [
-            f"{held}_o = transform.get_defining_op {held}_v : ({VALUE}) -> {ANY}",
-            f"{held}_c = transform.get_consumers_of_result {held}_o[{result}] : ({ANY}) -> {ANY}",
-            f"{held}_n = transform.num_associations {held}_c : ({ANY}) -> !transform.param<i64>",
-            f"{held}_1 = transform.param.constant 1 : i64 -> !transform.param<i64>",
-            f"transform.match.param.cmpi eq {held}_n, {held}_1 : !transform.param<i64>",
-        ]
-    return tuple(lines)
+def _asked(rule: Rule, match: Match, dag: _Dag, use: _Uses) -> Use:
+    """A condition on uses, with the value that it is about."""
+    value = match.values.get(use.name)
+    if value is None and use.name in rule.root_results:
+        value = dag.root.results[rule.root_results.index(use.name)]
+    if isinstance(value, ir.OpResult) and value.owner in dag.steps:
+        reached = dag.path(value)
+        if reached is not None:
+            return Use(reached, value.result_number)
+    raise _refuse(use.line, rule, f"{use.name} is not the result of an op of the match")
