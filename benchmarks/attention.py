@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mlirules.drivers.frontend.torch import import_model
+from mlirules.drivers.frontend.torch import Options, import_model
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import timing
@@ -93,7 +93,9 @@ def main() -> int:
     programs: dict[str, runtime.Program] = {}
     errors: dict[str, float] = {}
     for form, name, decompose in FORMS:
-        model = import_model(f"{__file__}:{name}", arguments=arguments, decompose=decompose)
+        model = import_model(
+            f"{__file__}:{name}", Options(arguments=arguments, decompose=decompose)
+        )
         inputs = list(model.inputs)
         made, done = compile_program(model.text, cpu, line)
         for decision in done.outcome.decisions:

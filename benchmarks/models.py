@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from mlirules.drivers.frontend.torch import import_model
+from mlirules.drivers.frontend.torch import Options, import_model
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import timing
@@ -54,7 +54,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """One model: compiled both ways, checked, timed."""
     cpu = Target.parse("cpu")
     model = import_model(
-        f"{MODELS / name}.py:{name}", arguments={"size": options.size}, decompose=False
+        f"{MODELS / name}.py:{name}", Options(arguments={"size": options.size}, decompose=False)
     )
     inputs, line = list(model.inputs), Pipeline.load(options.pipeline)
     costs = cost.Settings(cpu, measure=options.measure)

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlirules.drivers.frontend.torch import Imported, import_model
+from mlirules.drivers.frontend.torch import Imported, Options, import_model
 from mlirules.drivers.iree import runtime
 from mlirules.drivers.iree.compiler import compile_module, context, parse, run_passes
 from mlirules.drivers.iree.targets import Target
@@ -98,7 +98,7 @@ def error(text: str, model: Imported, target: Target) -> float | str:
 def measure(name: str, form: str, size: str, targets: list[Target], repeat: int) -> Row:
     """Import one model, convert it, and run it on ``targets``."""
     model = import_model(
-        f"{MODELS / name}.py:{name}", arguments={"size": size}, decompose=form == "core"
+        f"{MODELS / name}.py:{name}", Options(arguments={"size": size}, decompose=form == "core")
     )
     done = []
     first = seconds(lambda: done.append(transform(model.text, "cpu", path=name)))

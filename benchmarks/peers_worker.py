@@ -231,14 +231,14 @@ def export(job: Job) -> dict[str, Any]:
     from torch.utils._pytree import tree_leaves
     from torch.utils.flop_counter import FlopCounterMode
 
-    from mlirules.drivers.frontend.torch import import_file
+    from mlirules.drivers.frontend.torch import Options, import_file
 
     recipes = Path(peers_models.__file__)
     import_file(
         f"{recipes}:make",
         job.path(PROGRAM),
+        Options(arguments={"name": job.model}),
         golden=job.path(GOLDEN),
-        arguments={"name": job.model},
     )
     model, args, kwargs = peers_models.made(job.model)
     # As two products: of the CPU's fused attention nothing is counted.

@@ -54,7 +54,7 @@ def stem(folder: Path, model: str) -> Path:
 
 def export(model: str, folder: Path) -> Row:
     """Import a model by its recipe; the program and golden values go to the folder."""
-    from mlirules.drivers.frontend.torch import import_file
+    from mlirules.drivers.frontend.torch import Options, import_file
 
     recipes = Path(__file__).with_name("zoo_models.py")
     start = time.perf_counter()
@@ -63,8 +63,8 @@ def export(model: str, folder: Path) -> Row:
         import_file(
             f"{recipes}:make",
             program.with_suffix(".mlirbc"),
+            Options(arguments={"name": model}),
             golden=program.with_suffix(".npz"),
-            arguments={"name": model},
         )
     except MlirulesError as error:
         return Row(model, "export", "export", _why(error), _since(start))

@@ -47,12 +47,12 @@ def example_inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 def main() -> None:
     """Write the programs and the golden values beside this file."""
-    from mlirules.drivers.frontend.torch import import_file
+    from mlirules.drivers.frontend.torch import Options, import_file
 
     stem = Path(__file__).with_suffix("")
     name = f"{__file__}:ToyModel"
     import_file(name, f"{stem}.mlir", golden=f"{stem}.npz")
-    import_file(name, f"{stem}.aten.mlir", decompose=False)
+    import_file(name, f"{stem}.aten.mlir", Options(decompose=False))
 
 
 if __name__ == "__main__":

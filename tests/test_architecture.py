@@ -20,14 +20,8 @@ MOST_PARAMETERS = 6
 #: Those that have more, beside the commands themselves, whose parameters are the options of the
 #: command line: keywords that users of the library write.
 OPEN = (
-    "drivers/frontend/torch.py:import_file",
-    "drivers/frontend/torch.py:import_model",
     "api/rules.py:rule",
     "api/session.py:Session.__init__",
-    # The command line's, as the commands hand them on.
-    "commands/recipes.py:recipe_for",
-    # A command: `mlirules spec coverage`.
-    "commands/spec_models.py:coverage",
 )
 
 

@@ -204,11 +204,13 @@ def test_masks_are_broadcast_as_in_pytorch(mask: str) -> None:
 @pytest.mark.slow
 def test_the_programs_are_what_pytorch_exports() -> None:
     pytest.importorskip("torch")
-    from mlirules.drivers.frontend.torch import import_model
+    from mlirules.drivers.frontend.torch import Options, import_model
 
     for name in ("sdpa_gqa", "llama", "where_full"):
         for stage in ("aten", "core"):
-            found = import_model(f"{PROGRAMS / 'spellings.py'}:{name}", decompose=stage == "core")
+            found = import_model(
+                f"{PROGRAMS / 'spellings.py'}:{name}", Options(decompose=stage == "core")
+            )
             text = (PROGRAMS / f"{name}.{stage}.mlir").read_text(encoding="utf-8")
             # Names of values differ between versions; ops do not.
             assert found.ops == type(found)(text, (), ()).ops

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlirules.drivers.frontend.torch import DynamicDim, import_file, import_model
+from mlirules.drivers.frontend.torch import DynamicDim, Options, import_file, import_model
 from mlirules.drivers.iree.compiler import compile_module
 from mlirules.drivers.iree.runtime import load_npz, run
 from mlirules.drivers.iree.targets import Target
@@ -52,7 +52,7 @@ def written(folder: Path, text: str) -> str:
 
 def refused(name: str, **options: Any) -> str:
     with pytest.raises(MlirulesError) as caught:
-        import_model(name, **options)
+        import_model(name, Options(**options))
     return str(caught.value)
 
 
@@ -64,7 +64,7 @@ def assert_runs(mlir: Path, golden: Path, rtol: float, atol: float) -> None:
 
 def test_nested_inputs_and_results_and_constants(tmp_path: Path) -> None:
     file, out, golden = written(tmp_path, NESTED), tmp_path / "o.mlir", tmp_path / "o.npz"
-    done = import_file(f"{file}:with_inputs", out, golden=golden, arguments={"factor": 4})
+    done = import_file(f"{file}:with_inputs", out, Options(arguments={"factor": 4}), golden=golden)
     assert [a.shape for a in done.inputs] == [(2, 3), (3,)]
     assert [r.tolist() for r in done.results] == [[[-3.0] * 3] * 2, -18.0]
     assert done.notes == ("no part of the results: result['size'] = 2",)
@@ -86,25 +86,28 @@ def test_result_that_holds_no_tensors_is_told(tmp_path: Path) -> None:
 
 def test_dotted_path_with_arguments_and_inputs() -> None:
     sizes = {"in_features": 3, "out_features": 4}
-    done = import_model("torch.nn:Linear", arguments=sizes, inputs=["2x3xf32"])
+    done = import_model("torch.nn:Linear", Options(arguments=sizes, inputs=["2x3xf32"]))
     assert [r.shape for r in done.results] == [(2, 4)]
-    assert import_model("torch.nn:modules.linear.Linear", arguments=sizes, inputs=["3xf32=1"])
+    assert import_model(
+        "torch.nn:modules.linear.Linear", Options(arguments=sizes, inputs=["3xf32=1"])
+    )
     ids = import_model(
         "torch.nn:Embedding",
-        arguments={"num_embeddings": 2, "embedding_dim": 3},
-        inputs=["input=40xsi64"],
+        Options(arguments={"num_embeddings": 2, "embedding_dim": 3}, inputs=["input=40xsi64"]),
     )
     assert set(ids.inputs[0].tolist()) == {0, 1}
-    narrow = import_model("torch.nn:ReLU", inputs=["3xbf16=-1 0 2"])
+    narrow = import_model("torch.nn:ReLU", Options(inputs=["3xbf16=-1 0 2"]))
     assert narrow.results[0].tolist() == [0, 0, 0x4000]
 
 
 def test_keyword_inputs_can_have_dynamic_dimensions() -> None:
     done = import_model(
         "torch.nn:MultiheadAttention",
-        arguments={"embed_dim": 4, "num_heads": 2, "batch_first": True},
-        inputs=["1x3x4xf32", "1x5x4xf32", "value=1x5x4xf32", "need_weights=false"],
-        dynamic=[DynamicDim.parse(f"a{i}[1]=N:2..9") for i in (1, 2)],
+        Options(
+            arguments={"embed_dim": 4, "num_heads": 2, "batch_first": True},
+            inputs=["1x3x4xf32", "1x5x4xf32", "value=1x5x4xf32", "need_weights=false"],
+            dynamic=[DynamicDim.parse(f"a{i}[1]=N:2..9") for i in (1, 2)],
+        ),
     )
     assert "%arg2: !torch.vtensor<[1,?,4],f32>" in done.text
     (got,) = run(compile_module(done.text, CPU), list(done.inputs), CPU)
@@ -139,7 +142,7 @@ def test_saved_exported_program(tmp_path: Path) -> None:
 
 def test_bytecode_is_written_where_the_name_says_so(tmp_path: Path) -> None:
     out = tmp_path / "net.mlirbc"
-    import_file("torch.nn:ReLU", out, inputs=["2xf32"])
+    import_file("torch.nn:ReLU", out, Options(inputs=["2xf32"]))
     assert out.read_bytes()[:4] == b"ML\xefR"
 
 
@@ -188,7 +191,7 @@ def test_public_packages(
     except RuntimeError as error:  # a torchvision that was built for another torch
         pytest.skip(str(error))
     out, golden = tmp_path / "o.mlir", tmp_path / "o.npz"
-    import_file(name, out, golden=golden, arguments=arguments, inputs=inputs)
+    import_file(name, out, Options(arguments=arguments, inputs=inputs), golden=golden)
     binary, _ = compile_program(out.read_text(encoding="utf-8"), CPU)
     got = run(binary, load_npz(golden), CPU)
     for have, want in zip(got, load_npz(golden, prefix="r"), strict=True):
@@ -204,7 +207,7 @@ def test_parts_that_do_not_load_are_a_fault_of_the_package(tmp_path: Path) -> No
         "        raise ModuleNotFoundError('could not import ' + name) from error\n"
     )
     with pytest.raises(MlirulesError) as caught:
-        import_file(f"{tmp_path}/lazy.py:Net", tmp_path / "net.mlir", inputs=["2xf32"])
+        import_file(f"{tmp_path}/lazy.py:Net", tmp_path / "net.mlir", Options(inputs=["2xf32"]))
     (fault,) = caught.value.faults
     assert fault.span.line == 5
     assert "could not import Net (after RuntimeError: operator nms" in fault.message

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mlirules.drivers.apply.programs import read_program
-from mlirules.drivers.frontend.torch import import_model
+from mlirules.drivers.frontend.torch import Options, import_model
 from mlirules.drivers.iree import runtime
 from mlirules.drivers.iree.compiler import ir, parse
 from mlirules.drivers.iree.targets import Target
@@ -157,4 +157,4 @@ def test_import_of_a_file(tmp_path: Path) -> None:
 @needs_torchao
 def test_what_was_exported_cannot_be_trained() -> None:
     with pytest.raises(MlirulesError, match="keeps the mode"):
-        import_model(f"{HERE / 'block.py'}:make", train=True)
+        import_model(f"{HERE / 'block.py'}:make", Options(train=True))

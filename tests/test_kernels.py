@@ -485,9 +485,9 @@ def test_attention_on_vulkan(vulkan: str) -> None:
 def test_the_example_model(name: str) -> None:
     """The model of examples/kernels: every kernel in it, equal to PyTorch where a device is."""
     pytest.importorskip("torch", reason="torch is not installed")
-    from mlirules.drivers.frontend.torch import import_model
+    from mlirules.drivers.frontend.torch import Options, import_model
 
-    imported = import_model(f"{EXAMPLE / 'model.py'}:Layer", decompose=False)
+    imported = import_model(f"{EXAMPLE / 'model.py'}:Layer", Options(decompose=False))
     pipeline = Pipeline.load(EXAMPLE / "pipeline.yaml")
     target = Target.parse(name)
     binary, done = compile_program(imported.text, target, pipeline)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlirules.drivers.frontend.torch import import_model
+from mlirules.drivers.frontend.torch import Options, import_model
 from mlirules.drivers.iree import runtime
 from mlirules.drivers.iree.compiler import compile_module
 from mlirules.drivers.iree.targets import Target
@@ -29,7 +29,7 @@ pytestmark = [
 def test_a_model_converts_and_gives_pytorchs_numbers(name: str, decompose: bool) -> None:
     cpu = Target.parse("cpu")
     model = import_model(
-        f"{MODELS / name}.py:{name}", arguments={"size": "small"}, decompose=decompose
+        f"{MODELS / name}.py:{name}", Options(arguments={"size": "small"}, decompose=decompose)
     )
     done = transform(model.text, "cpu", path=name)
     assert done.leftovers == []

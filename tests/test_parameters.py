@@ -92,15 +92,14 @@ def test_what_archives_lack_is_told(tmp_path: Path) -> None:
 
 def test_externalized_model_gives_pytorchs_results(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from mlirules.drivers.frontend.torch import import_file
+    from mlirules.drivers.frontend.torch import Options, import_file
 
     program, archive = tmp_path / "net.mlirbc", tmp_path / "net.safetensors"
     sizes = {"in_features": 64, "out_features": 32}
     done = import_file(
         "torch.nn:Linear",
         program,
-        arguments=sizes,
-        inputs=["2x64xf32"],
+        Options(arguments=sizes, inputs=["2x64xf32"]),
         golden=tmp_path / "net.npz",
         externalize=archive,
     )

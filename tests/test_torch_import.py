@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mlirules.drivers.frontend.named import Name
-from mlirules.drivers.frontend.torch import DynamicDim, import_file, import_model
+from mlirules.drivers.frontend.torch import DynamicDim, Options, import_file, import_model
 from mlirules.drivers.iree.compiler import compile_module, parse
 from mlirules.drivers.iree.runtime import load_npz, run
 from mlirules.drivers.iree.targets import Target
@@ -62,7 +62,7 @@ def ops_of(text: str) -> Counter[str]:
 
 def refused(name: str, **options: Any) -> str:
     with pytest.raises(MlirulesError) as caught:
-        import_model(name, **options)
+        import_model(name, Options(**options))
     assert len(caught.value.faults) == 1
     return str(caught.value)
 
@@ -154,7 +154,10 @@ def test_examples_are_what_their_scripts_write(
 ) -> None:
     values = tmp_path / "golden.npz"
     import_file(
-        f"{EXAMPLES / file}:{model}", tmp_path / "out.mlir", golden=values, decompose=decompose
+        f"{EXAMPLES / file}:{model}",
+        tmp_path / "out.mlir",
+        Options(decompose=decompose),
+        golden=values,
     )
     made_text, kept_text = (tmp_path / "out.mlir").read_text(), (EXAMPLES / program).read_text()
     if torch_is("2.13"):  # whose exporter wrote them
@@ -176,8 +179,7 @@ def test_models_import_and_parse(tmp_path: Path, model: str, decompose: bool) ->
     imported = import_file(
         f"{EXAMPLES / 'models' / model}.py:{model}",
         tmp_path / "out.mlir",
-        arguments={"size": "small"},
-        decompose=decompose,
+        Options(arguments={"size": "small"}, decompose=decompose),
     )
     assert imported.foreign == {}
     parse(imported.text)
@@ -195,8 +197,8 @@ def test_models_give_pytorchs_results(tmp_path: Path, model: str) -> None:
     import_file(
         f"{EXAMPLES / 'models' / model}.py:{model}",
         program,
+        Options(arguments={"size": "small"}),
         golden=golden,
-        arguments={"size": "small"},
     )
     assert_runs(program, golden, rtol=1e-4, atol=1e-5)
 
@@ -208,14 +210,18 @@ def test_class_instance_and_factory_with_arguments(tmp_path: Path) -> None:
     assert [a.shape for a in by_class.inputs] == [(2, 3)]
     assert [r.shape for r in by_class.results] == [(2, 4)]
     assert import_model(f"{file}:net").results[0].shape == (2, 4)
-    wider = import_model(f"{file}:Net", arguments={"width": "5"})
+    wider = import_model(f"{file}:Net", Options(arguments={"width": "5"}))
     assert wider.results[0].shape == (2, 5)
 
 
 @needs_torch
 def test_seed_fixes_weights_and_inputs(tmp_path: Path) -> None:
     name = f"{written(tmp_path, NET)}:Net"
-    first, again, other = import_model(name), import_model(name), import_model(name, seed=1)
+    first, again, other = (
+        import_model(name),
+        import_model(name),
+        import_model(name, Options(seed=1)),
+    )
     assert first.text == again.text
     np.testing.assert_array_equal(first.results[0], again.results[0])
     assert first.text != other.text
@@ -236,19 +242,19 @@ def test_callers_generator_is_left_alone(tmp_path: Path) -> None:
 def test_decompose_and_not(tmp_path: Path) -> None:
     name = f"{written(tmp_path, NET)}:Net"
     assert import_model(name).ops["torch.aten.addmm"] == 1
-    assert import_model(name, decompose=False).ops["torch.aten.linear"] == 1
+    assert import_model(name, Options(decompose=False)).ops["torch.aten.linear"] == 1
 
 
 @needs_torch
 def test_function_name(tmp_path: Path) -> None:
-    text = import_model(f"{written(tmp_path, NET)}:Net", function="forward").text
+    text = import_model(f"{written(tmp_path, NET)}:Net", Options(function="forward")).text
     assert "func.func @forward(" in text
 
 
 @needs_torch
 def test_dynamic_dimension_runs_at_another_size(tmp_path: Path) -> None:
     name = f"{written(tmp_path, NET)}:Net"
-    imported = import_model(name, dynamic=[DynamicDim.parse("a0[0]=N:2..64")])
+    imported = import_model(name, Options(dynamic=[DynamicDim.parse("a0[0]=N:2..64")]))
     assert "!torch.vtensor<[?,3],f32>" in imported.text
     program = compile_module(imported.text, CPU)
     rows = np.concatenate([imported.inputs[0]] * 3)

@@ -16,7 +16,7 @@ import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,66 +105,71 @@ class Imported:
         return Counter({op: n for op, n in self.ops.items() if not is_registered_op(op)})
 
 
+@dataclass(frozen=True)
+class Options:
+    """How a model is made, and what becomes of it.
+
+    A class or a function is called with ``arguments``, and a model or configuration class of
+    transformers is made from a configuration with them. ``inputs`` are example inputs as on the
+    command line. ``function`` is what the program's function is called.
+
+    ``decompose`` runs PyTorch's default decompositions (core ATen); without it the program keeps
+    composite ops such as ``aten.linear``. The sizes of ``dynamic`` dims are left open. ``train``
+    leaves dropout and batch statistics on. ``seed`` seeds torch before the file is executed,
+    before the model is made and before the inputs are made, so that each of these is reproducible
+    by itself.
+    """
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Sequence[str] = ()
+    function: str = "main"
+    decompose: bool = True
+    dynamic: Sequence[DynamicDim] = ()
+    train: bool = False
+    seed: int = 0
+
+
 def import_model(
-    name: str,
-    *,
-    arguments: Mapping[str, Any] | None = None,
-    inputs: Sequence[str] = (),
-    function: str = "main",
-    decompose: bool = True,
-    dynamic: Sequence[DynamicDim] = (),
-    train: bool = False,
-    seed: int = 0,
-    golden: bool = True,
-    external: bool = False,
+    name: str, options: Options | None = None, *, golden: bool = True, external: bool = False
 ) -> Imported:
     """Import ``FILE.py:MODEL``, ``PACKAGE.MODULE:MODEL`` or ``FILE.pt2``.
 
     MODEL is an ``nn.Module`` instance, such a class, or a function that returns a module,
-    ``(module, inputs)`` or ``(module, args, kwargs)``; the latter two are called with
-    ``arguments``, and a model or configuration class of transformers is made from a configuration
-    with them. The example inputs are ``inputs`` (as on the command line), else what the function
+    ``(module, inputs)`` or ``(module, args, kwargs)``; the latter two are called with the options'
+    ``arguments``. The example inputs are the options' ``inputs``, else what the function
     returned, else ``MODEL.example_inputs``, else the file's ``example_inputs``: a tensor, or a
     tuple or list of positional arguments, or a dictionary of keyword arguments; or a function
     without parameters that returns one of these. Tensors in them, however nested, are the
     program's arguments; numbers and strings become part of the program.
 
-    ``decompose`` runs PyTorch's default decompositions (core ATen); without it the program keeps
-    composite ops such as ``aten.linear``. ``train`` leaves dropout and batch statistics on.
-    ``seed`` seeds torch before the file is executed, before the model is made and before the
-    inputs are made, so that each of these is reproducible by itself. Without ``golden`` the model
-    is not run. ``external`` leaves weights out of the program (see :class:`fx.Program`).
+    Without ``golden`` the model is not run. ``external`` leaves weights out of the program (see
+    :class:`fx.Program`).
 
     Raises :class:`MlirulesError` when torch is not installed, when the model cannot be used, and
     when the exported program is not the program that was written.
     """
+    options = options or Options()
     parsed = Name.parse(name)
-    form = _Form(function, decompose, dynamic, golden, external)
+    form = _Form(options, golden, external)
     _require_torch(parsed)
     import torch
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        with resolved(parsed, arguments or {}, inputs, seed) as subject:
+        torch.manual_seed(options.seed)
+        with resolved(parsed, options.arguments, options.inputs, options.seed) as subject:
             if subject.exported is not None:
                 return _of_exported(parsed, subject.exported, form)
             assert subject.model is not None
-            _set_mode(parsed, subject.model, train)
+            _set_mode(parsed, subject.model, options.train)
             return _of_model(parsed, subject, form)
 
 
 def import_file(
     name: str,
     output: str | Path,
+    options: Options | None = None,
     *,
     golden: str | Path | None = None,
-    arguments: Mapping[str, Any] | None = None,
-    inputs: Sequence[str] = (),
-    function: str = "main",
-    decompose: bool = True,
-    dynamic: Sequence[DynamicDim] = (),
-    train: bool = False,
-    seed: int = 0,
     externalize: str | Path | None = None,
 ) -> Imported:
     """:func:`import_model` into the file ``output``, and with ``golden`` the values beside it.
@@ -175,16 +180,7 @@ def import_file(
     failing import leaves files that were there as they were.
     """
     imported = import_model(
-        name,
-        arguments=arguments,
-        inputs=inputs,
-        function=function,
-        decompose=decompose,
-        dynamic=dynamic,
-        train=train,
-        seed=seed,
-        golden=golden is not None,
-        external=externalize is not None,
+        name, options, golden=golden is not None, external=externalize is not None
     )
     if externalize is not None:
         write_archive(externalize, imported.program.parameters)
@@ -235,12 +231,7 @@ def _require_torch(name: Name) -> None:
 class _Form:
     """What form an imported program has."""
 
-    #: What its function is called.
-    function: str
-    #: Composite ops are taken apart.
-    decompose: bool
-    #: Dims whose sizes are left open.
-    dynamic: Sequence[DynamicDim]
+    options: Options
     #: The model runs, for its results.
     golden: bool
     #: Weights are left out of it.
@@ -263,7 +254,7 @@ def _of_model(name: Name, subject: Subject, form: _Form) -> Imported:
             code="example-inputs",
             suggestion="bind it in a module that calls this one with it",
         ) from None
-    shapes = _dynamic_shapes(name.text, model.tensors, form.dynamic)
+    shapes = _dynamic_shapes(name.text, model.tensors, form.options.dynamic)
     try:
         with name.blaming("torch.export"), torch.no_grad():
             exported = torch.export.export(
@@ -271,7 +262,7 @@ def _of_model(name: Name, subject: Subject, form: _Form) -> Imported:
             )
             notes = tuple(f"no part of the results: {what}" for what in model.told.dropped)
             without_zero_points(exported)
-            if form.decompose:
+            if form.options.decompose:
                 exported = decomposed(exported)
     except MlirulesError as fault:
         if isinstance(fault.__cause__, NotTensorsError):
@@ -286,7 +277,7 @@ def _of_model(name: Name, subject: Subject, form: _Form) -> Imported:
     results = _golden_results(name, model, exported) if form.golden else ()
     inputs = tuple(to_numpy(tensor) for tensor in model.tensors)
     with name.blaming("the import of the exported program"):
-        program = fx.fx_import(exported, form.function, form.external, model.PREFIX)
+        program = fx.fx_import(exported, form.options.function, form.external, model.PREFIX)
     return Imported(program, inputs, results, notes)
 
 
@@ -327,7 +318,7 @@ def _of_exported(name: Name, exported: torch.export.ExportedProgram, form: _Form
         results = tuple(to_numpy(t) for t in tensors_in(answered, "result")[0])
     with name.blaming("the import of the exported program"):
         without_zero_points(exported)
-        if form.decompose:
+        if form.options.decompose:
             exported = decomposed(exported)
         changed = len(exported.graph_signature.user_outputs) != len(
             exported.graph_signature.output_specs
@@ -339,7 +330,7 @@ def _of_exported(name: Name, exported: torch.export.ExportedProgram, form: _Form
                 code="results",
                 suggestion="leave --golden out",
             )
-        program = fx.fx_import(exported, form.function, form.external)
+        program = fx.fx_import(exported, form.options.function, form.external)
     return Imported(program, inputs, results)
 
 

@@ -24,7 +24,7 @@ from mlirules.commands.common import (
     write_bytes,
 )
 from mlirules.commands.options import Argument, Option
-from mlirules.commands.recipes import recipe_for
+from mlirules.commands.recipes import Wanted, recipe_for
 from mlirules.language.faults import CheckFailed, MlirulesError
 
 if TYPE_CHECKING:
@@ -83,11 +83,7 @@ def command(
         return recipe_for(
             model,
             target,
-            pipeline=name,
-            rules=own,
-            flags=extra or (),
-            measure=measure,
-            timeout=timeout,
+            Wanted(pipeline=name, rules=own, flags=extra or (), measure=measure, timeout=timeout),
         )
 
     recipes = {}

@@ -24,7 +24,7 @@ from mlirules.commands.common import (
     working,
 )
 from mlirules.commands.options import Argument, Option
-from mlirules.commands.recipes import recipe_for
+from mlirules.commands.recipes import Wanted, recipe_for
 from mlirules.language.faults import MlirulesError
 
 if TYPE_CHECKING:
@@ -89,13 +89,15 @@ def command(
     recipe = recipe_for(
         model,
         target,
-        pipeline=pipeline,
-        rules=rules,
-        driver=driver,
-        only=split(only),
-        skip=split(skip),
-        flags=extra or (),
-        alone=True,
+        Wanted(
+            pipeline=pipeline,
+            rules=rules,
+            driver=driver,
+            only=split(only),
+            skip=split(skip),
+            flags=extra or (),
+            alone=True,
+        ),
     )
     if ablate:
         with working("leaving rules out"):

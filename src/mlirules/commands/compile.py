@@ -28,7 +28,7 @@ from mlirules.commands.common import (
     write_bytes,
 )
 from mlirules.commands.options import Argument, Option
-from mlirules.commands.recipes import golden_of, recipe_for
+from mlirules.commands.recipes import Wanted, golden_of, recipe_for
 from mlirules.language.faults import CheckFailed
 from mlirules.language.outputs import reserved
 
@@ -107,12 +107,14 @@ def command(
     recipe = recipe_for(
         model,
         target,
-        pipeline=pipeline,
-        rules=rules,
-        flags=extra or (),
-        configs=configs or (),
-        measure=measure,
-        timeout=timeout,
+        Wanted(
+            pipeline=pipeline,
+            rules=rules,
+            flags=extra or (),
+            configs=configs or (),
+            measure=measure,
+            timeout=timeout,
+        ),
     )
     chosen = recipe.target
     if parameters:

@@ -57,7 +57,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Import a PyTorch module (extra `torch`): its code is executed, it is exported."""
-    from mlirules.drivers.frontend.torch import DynamicDim, import_file
+    from mlirules.drivers.frontend.torch import DynamicDim, Options, import_file
 
     arguments = dict(_argument(text) for text in arg or [])
     dims = [DynamicDim.parse(text) for text in dynamic or []]
@@ -65,14 +65,16 @@ def command(
         done = import_file(
             model,
             output,
+            Options(
+                arguments=arguments,
+                inputs=inputs or (),
+                function=function,
+                decompose=not no_decompose,
+                dynamic=dims,
+                train=train,
+                seed=seed,
+            ),
             golden=golden,
-            arguments=arguments,
-            inputs=inputs or (),
-            function=function,
-            decompose=not no_decompose,
-            dynamic=dims,
-            train=train,
-            seed=seed,
             externalize=externalize,
         )
     if as_json:

@@ -21,7 +21,7 @@ from mlirules.commands.common import (
     working,
 )
 from mlirules.commands.options import Argument, Option
-from mlirules.commands.recipes import recipe_for
+from mlirules.commands.recipes import Wanted, recipe_for
 from mlirules.language.faults import MlirulesError
 
 EXAMPLE = "mlirules profile model.mlir --target cpu --json > before.json"
@@ -62,7 +62,7 @@ def command(
 
     old = profiling.load(compare) if compare is not None else None
     recipe = recipe_for(
-        model, target, pipeline=pipeline, rules=rules, flags=extra or (), timeout=timeout
+        model, target, Wanted(pipeline=pipeline, rules=rules, flags=extra or (), timeout=timeout)
     )
     chosen = recipe.target
     calls = profiling.random_calls(recipe.program(), size or (), seed, function)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,35 +16,39 @@ if TYPE_CHECKING:
     from mlirules.language.pipeline import Pipeline
 
 
-def recipe_for(
-    model: Path,
-    target: str,
-    *,
-    pipeline: str | None = None,
-    rules: list[str] | None = None,
-    driver: str = "greedy",
-    only: Sequence[str] = (),
-    skip: Sequence[str] = (),
-    flags: Sequence[str] = (),
-    configs: Sequence[str] = (),
-    measure: bool = False,
-    timeout: float | None = None,
-    alone: bool = False,
-) -> Recipe:
-    """The recipe of a program: by the pipeline (default: the target's), with ``rules`` in it.
+@dataclass(frozen=True)
+class Wanted:
+    """What a command line says of how a program is compiled.
 
-    With ``alone`` and without a pipeline's name ``rules`` stand alone. ``only`` and ``skip`` leave
-    rules of the stages out. Raises :class:`MlirulesError`.
+    The pipeline (default: the target's) with ``rules`` in it; with ``alone`` and without a
+    pipeline's name ``rules`` stand alone, in ``driver``. ``only`` and ``skip`` leave rules of the
+    stages out. ``flags`` and ``configs`` come after the pipeline's. ``timeout`` is in seconds.
     """
+
+    pipeline: str | None = None
+    rules: Sequence[str] | None = None
+    driver: str = "greedy"
+    only: Sequence[str] = ()
+    skip: Sequence[str] = ()
+    flags: Sequence[str] = ()
+    configs: Sequence[str] = ()
+    measure: bool = False
+    timeout: float | None = None
+    alone: bool = False
+
+
+def recipe_for(model: Path, target: str, wanted: Wanted) -> Recipe:
+    """The recipe of a program, as it is wanted. Raises :class:`MlirulesError`."""
     from mlirules.drivers.apply.programs import load_program
     from mlirules.drivers.iree.targets import Target
     from mlirules.drivers.pipelines.transform import Recipe
 
     chosen = Target.parse(target)
-    given = split(rules)
-    by_themselves = rules if alone and pipeline is None else None
-    line = line_for(by_themselves, pipeline, driver, list(only), list(skip), chosen.name)
-    if given and by_themselves is None:
+    given = split(wanted.rules)
+    by_themselves = wanted.alone and wanted.pipeline is None and wanted.rules is not None
+    configs = tuple(wanted.configs)
+    line = _of_rules(wanted, chosen.kind) if by_themselves else _of_pipeline(wanted, chosen.name)
+    if given and not by_themselves:
         from mlirules.drivers.pipelines.insert import config_files, with_rules
 
         line = with_rules(line, given, chosen)
@@ -54,49 +58,47 @@ def recipe_for(
         chosen,
         line,
         path=str(model),
-        flags=tuple(flags),
-        configs=tuple(configs),
-        costs=cost_settings(target, measure, (*line.flags, *flags)),
-        timeout=timeout,
+        flags=tuple(wanted.flags),
+        configs=configs,
+        costs=cost_settings(target, wanted.measure, (*line.flags, *wanted.flags)),
+        timeout=wanted.timeout,
     )
 
 
-def line_for(
-    rules: list[str] | None,
-    pipeline: str | None,
-    driver: str,
-    only: list[str],
-    skip: list[str],
-    target: str,
-) -> Pipeline:
-    """The pipeline that rules or, without them, its name or the target stand for."""
+def _of_pipeline(wanted: Wanted, target: str) -> Pipeline:
+    """The pipeline that its name or, without one, the target stands for."""
+    line = pipeline_for(wanted.pipeline, target)
+    if not (wanted.only or wanted.skip):
+        return line
+    from mlirules.commands.apply import _filtered
+
+    rewriting = [s for s in line.stages if s.phase != "configuration"]
+    configuring = [s for s in line.stages if s.phase == "configuration"]
+    stages = [*_filtered(rewriting, list(wanted.only), list(wanted.skip)), *configuring]
+    return replace(line, stages=stages)
+
+
+def _of_rules(wanted: Wanted, kind: str) -> Pipeline:
+    """The rules as a pipeline of one stage."""
     from mlirules.language.pipeline import Pipeline
     from mlirules.language.stage import Stage
 
-    if rules is None:
-        line = pipeline_for(pipeline, target)
-        if not (only or skip):
-            return line
-        from mlirules.commands.apply import _filtered
-
-        rewriting = [s for s in line.stages if s.phase != "configuration"]
-        configuring = [s for s in line.stages if s.phase == "configuration"]
-        stages = [*_filtered(rewriting, only, skip), *configuring]
-        return replace(line, stages=stages)
-    if driver not in ("greedy", "walk", "conversion", "saturate"):
+    if wanted.driver not in ("greedy", "walk", "conversion", "saturate"):
         raise MlirulesError.at(
             "--driver",
-            f"unknown driver {driver!r}",
+            f"unknown driver {wanted.driver!r}",
             code="driver",
             suggestion="greedy, walk, conversion or saturate",
         )
-    named: Any = driver
-    return Pipeline(
-        pipeline="rules",
-        summary="The given rules.",
-        targets=[target.partition(":")[0]],
-        stages=[Stage(phase="torch", rules=split(rules), driver=named, only=only, skip=skip)],
+    named: Any = wanted.driver
+    stage = Stage(
+        phase="torch",
+        rules=split(wanted.rules),
+        driver=named,
+        only=list(wanted.only),
+        skip=list(wanted.skip),
     )
+    return Pipeline(pipeline="rules", summary="The given rules.", targets=[kind], stages=[stage])
 
 
 def golden_of(

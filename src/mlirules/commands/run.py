@@ -24,7 +24,7 @@ from mlirules.commands.common import (
     working,
 )
 from mlirules.commands.options import Argument, Exit, Option
-from mlirules.commands.recipes import recipe_for
+from mlirules.commands.recipes import Wanted, recipe_for
 from mlirules.language import consent
 from mlirules.language.faults import CheckFailed, MlirulesError
 
@@ -95,7 +95,9 @@ def command(
         binary, signature = model.read_bytes(), ("", list[str | None]())
     else:
         recipe = recipe_for(
-            model, chosen.name, pipeline=pipeline, rules=rules, flags=extra or [], timeout=timeout
+            model,
+            chosen.name,
+            Wanted(pipeline=pipeline, rules=rules, flags=extra or [], timeout=timeout),
         )
         binary, signature = _binary(recipe, rules, fallback=not no_fallback)
     name = function or _only_function(binary, model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from mlirules.commands import spec_models
+from mlirules.commands import spec_coverage, spec_models
 from mlirules.commands.common import (
     Json,
     note,
@@ -31,9 +31,7 @@ app = Group(
     "Tuning specs and config rules: check, link, import, upgrade, and what they do to models.",
 )
 
-app.command("coverage", epilog="Example: mlirules spec coverage models configs --target cpu")(
-    spec_models.coverage
-)
+app.command("coverage", epilog=f"Example: {spec_coverage.EXAMPLE}")(spec_coverage.command)
 app.command("diff", epilog="Example: mlirules spec diff old.mlir new.mlir model.mlir -t cpu")(
     spec_models.diff
 )

@@ -30,7 +30,7 @@ from mlirules.commands.common import (
     working,
 )
 from mlirules.commands.options import Argument, Exit, Option
-from mlirules.commands.recipes import golden_of, recipe_for
+from mlirules.commands.recipes import Wanted, golden_of, recipe_for
 from mlirules.language import consent
 from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 
@@ -118,14 +118,16 @@ def command(
         target: recipe_for(
             model,
             target.name,
-            pipeline=pipeline,
-            rules=rules,
-            driver=driver,
-            only=split(only),
-            skip=split(skip),
-            flags=extra or (),
-            alone=True,
-            timeout=settings.timeout,
+            Wanted(
+                pipeline=pipeline,
+                rules=rules,
+                driver=driver,
+                only=split(only),
+                skip=split(skip),
+                flags=extra or (),
+                alone=True,
+                timeout=settings.timeout,
+            ),
         )
         for target in chosen
     }
