@@ -21,16 +21,19 @@ Exit status 1: an op of the largest program costs more than 1.5 times one of the
 """
 
 import argparse
-import multiprocessing
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mlirules.drivers.apply.run import DriverName, Order
+from mlirules.language.faults import MlirulesError
+from mlirules.language.workers import workers
+from mlirules.support.pool import Job, Tell, Work, outcomes
 
 TENSOR = "!torch.vtensor<[8,8],f32>"
 #: How much more an op of the largest program may cost.
@@ -38,6 +41,8 @@ FLAT = 1.5
 SIZES = (10, 100, 1000, 3000, 10_000)
 #: Small programs are run so often at most.
 REPEATS = 5
+#: Seconds that a run may take.
+LIMIT = 3600.0
 #: Enough kinds of rule for every way that a driver has of looking around in a program.
 RULES = (
     "torch/fusions/activations/torch-silu-fuse",
@@ -210,21 +215,33 @@ def growth(what: str, program: str, sizes: tuple[int, ...], *, steps: bool = Fal
     """What a driver or pipeline costs on one kind of program, a size at a time."""
     make = PROGRAMS[program]
     if steps:
-        counted = [(n, _afresh(what, program, n, sizes[0], True)) for n in sizes]
+        counted = [(n, _afresh(what, program, n, sizes[0], steps=True)) for n in sizes]
         return [Cost(n, make(n).count(" = "), calls) for n, calls in counted]
-    out = []
+    best: dict[int, float] = {}
     # What a pipeline decides about a piece and makes for a type is kept in its process.
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as one:
-        for blocks in sizes:
-            times = max(1, min(REPEATS, 1000 // blocks))
-            given = (what, program, blocks, sizes[0], False)
-            runs = [one.submit(_afresh, *given) for _ in range(times)]
-            ops = make(blocks).count(" = ")
-            out.append(Cost(blocks, ops, min(run.result() for run in runs)))
-    return out
+    work = Work("growth:timed", limit=LIMIT, most=1, path=(str(Path(__file__).resolve().parent),))
+    jobs = [
+        Job((what, program, blocks, sizes[0]))
+        for blocks in sizes
+        for _ in range(max(1, min(REPEATS, 1000 // blocks)))
+    ]
+    with workers("1") as pool:
+        for done in outcomes(pool, work, jobs):
+            blocks = jobs[done.job].value[2]
+            if done.ended.fate:
+                raise MlirulesError.at(
+                    what, f"{program} of {blocks} blocks {done.ended.fate}: {done.ended.why}"
+                )
+            best[blocks] = min([*done.said, best.get(blocks, math.inf)])
+    return [Cost(n, make(n).count(" = "), best[n]) for n in sizes]
 
 
-def _afresh(what: str, program: str, blocks: int, smallest: int, steps: bool) -> float:
+def timed(_: None) -> Callable[[tuple[str, str, int, int], Tell], None]:
+    """What a worker does: time one run of what it is given, and tell its seconds."""
+    return lambda given, tell: tell(_afresh(*given, steps=False))
+
+
+def _afresh(what: str, program: str, blocks: int, smallest: int, *, steps: bool) -> float:
     """The cost of one program after the smallest one."""
     make = PROGRAMS[program]
     ready = runner(what)

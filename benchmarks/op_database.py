@@ -24,9 +24,7 @@ import argparse
 import json
 import os
 import random
-import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -43,12 +41,12 @@ from op_database_export import DTYPES
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-import mlirules
 from mlirules.drivers.iree.compiler import Job
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
 from mlirules.language.pipeline import default_for
-from mlirules.support import files
+from mlirules.language.workers import workers
+from mlirules.support import files, pool
 
 BEGIN = "<!-- op database: begin -->"
 END = "<!-- op database: end -->"
@@ -71,7 +69,6 @@ class Exports:
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
-    begun: str = ""
 
     @classmethod
     def read(cls, log: Path) -> "Exports":
@@ -82,15 +79,12 @@ class Exports:
                 said = json.loads(line)
             except ValueError:
                 continue
-            if "begun" in said:
-                made.begun = said["begun"]
-            elif "entry" in said:
+            if "entry" in said:
                 made.entries[said["entry"]["name"]] = said["entry"]
             elif "refused" in said:
                 made.refused[said["refused"]] = said["why"]
             elif "ended" in said:
                 made.ended.add(said["ended"])
-                made.begun = ""
         return made
 
     def of(self, ops: Set[str]) -> "Exports":
@@ -101,7 +95,7 @@ class Exports:
             for name, why in self.refused.items()
             if name in ops or name.rpartition("-")[0] in ops
         }
-        return Exports(entries, refused, self.ended & ops, self.begun)
+        return Exports(entries, refused, self.ended & ops)
 
 
 def tolerances(entry: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
@@ -110,33 +104,23 @@ def tolerances(entry: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     return {name: TOLERANCES[name] for name in sorted(types & TOLERANCES.keys())}
 
 
-def export(
-    folder: Path, dtype: str, console: Console, ops: int | None = None, seed: int = 0
-) -> Exports:
-    """Export what is not exported yet, worker after worker, and write the index.
+def export(folder: Path, dtype: str, options: argparse.Namespace, console: Console) -> Exports:
+    """Export what is not exported yet, by the workers of `options`, and write the index.
 
-    With `ops`, so many of them, chosen by `seed`: the result holds these alone. Raises
-    MlirulesError when workers die without having begun an op.
+    With their `ops`, so many of them, chosen by their `seed`: the result holds these alone. Raises
+    MlirulesError where workers cannot be had.
     """
     for name in ("core", "data"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     log = folder / "exports.jsonl"
     wanted = op_database_export.names(dtype)
-    if ops is not None and ops < len(wanted):
-        wanted = random.Random(seed).sample(wanted, ops)
-    while left := set(wanted) - (known := Exports.read(log)).ended:
+    if options.ops is not None and options.ops < len(wanted):
+        wanted = random.Random(options.seed).sample(wanted, options.ops)
+    known = Exports.read(log).ended
+    left = [name for name in wanted if name not in known]
+    if left:
         console.print(f"{dtype}: exporting {len(left)} ops", style="dim")
-        how = _export_some(folder, dtype, left)
-        after = Exports.read(log)
-        if not how and after.ended >= left:
-            continue
-        if not after.begun:
-            if after.ended == known.ended:
-                raise MlirulesError.at(str(log), f"the export worker does not work: {how}")
-            continue
-        with log.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps({"refused": after.begun, "why": how or "ended early"}) + "\n")
-            lines.write(json.dumps({"ended": after.begun}) + "\n")
+        export_ops(log, exporting(folder, dtype), left, options.workers)
     made = Exports.read(log).of(set(wanted))
     index = folder / "index.json"
     fresh = index.with_suffix(".new")
@@ -146,33 +130,32 @@ def export(
     return made
 
 
-def _export_some(folder: Path, dtype: str, wanted: set[str]) -> str:
-    """One worker on `wanted`; how it died, empty where it came to its end."""
-    package = Path(mlirules.__file__).parent.parent
-    path = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
-    worker = Path(op_database_export.__file__)
-    log = folder / "exports.jsonl"
-    log.touch()
-    with subprocess.Popen(
-        [sys.executable, str(worker), str(folder), dtype],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": path},
-        text=True,
-    ) as process:
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(sorted(wanted)))
-        process.stdin.close()
-        size, since = -1, time.monotonic()
-        while process.poll() is None:
-            time.sleep(0.2)
-            if (now := log.stat().st_size) != size:
-                size, since = now, time.monotonic()
-            elif time.monotonic() - since > SILENCE:
-                process.kill()
-                return f"stopped after {SILENCE} s"
-        return f"exit code {process.returncode}" if process.returncode else ""
+def exporting(folder: Path, dtype: str) -> pool.Work:
+    """What export workers do."""
+    here = str(Path(__file__).resolve().parent)
+    setup = (folder.resolve(), dtype)
+    return pool.Work("op_database_export:Exporter", setup, SILENCE, path=(here,))
+
+
+def export_ops(log: Path, work: pool.Work, ops: Sequence[str], spec: str) -> None:
+    """Let workers export `ops`; what they say is in `log` as it comes.
+
+    An op that a worker dies of, or does not come back from, is refused. Raises MlirulesError.
+    """
+    with log.open("a", encoding="utf-8") as lines, workers(spec) as given:
+
+        def tell(message: Mapping[str, Any]) -> None:
+            lines.write(json.dumps(message) + "\n")
+            lines.flush()
+
+        for one in given.run(work, [pool.Job(name) for name in ops]):
+            if isinstance(one, pool.Said):
+                tell(one.value)
+                continue
+            name = ops[one.job]
+            if one.fate:
+                tell({"refused": name, "area": name, "why": one.why})
+            tell({"ended": name})
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -244,7 +227,7 @@ class Measured:
 def measure(dtype: str, options: argparse.Namespace, console: Console) -> Measured:
     """Export, then compile and run what is not done yet. Raises MlirulesError."""
     folder = _cache(options.cache) / dtype
-    exports = export(folder, dtype, console, options.ops, options.seed)
+    exports = export(folder, dtype, options, console)
     target = Target("cpu")
     pipeline = options.pipeline or default_for(target.kind).pipeline
     setup = Setup(folder=str(folder), target=target.name, pipeline=pipeline)

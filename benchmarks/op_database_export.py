@@ -1,20 +1,20 @@
-"""The programs of PyTorch's op database, exported: a worker process, and what it leaves out.
+"""The programs of PyTorch's op database, exported: what a worker does, and what is left out.
 
-A worker writes one program after the other into a folder laid out as the corpus is
-(`core/NAME.mlir`, `data/NAME.npz`) and says what it is at and what came of it in a file of JSON
-lines, so that an export that crashes or does not end costs that one program.
+A worker of a pool writes the programs of one op after the other into a folder laid out as the
+corpus is (`core/NAME.mlir`, `data/NAME.npz`) and says what came of each, so that an export that
+crashes or does not end costs that one op.
 """
 
 import fnmatch
 import functools
 import itertools
-import json
 import signal
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from mlirules.support.pool import Tell
 
 DTYPES = {
     "f32": "float32",
@@ -229,44 +229,39 @@ def _alarm(*_: object) -> None:
     raise _TooLong
 
 
-def main(folder: Path, dtype: str, wanted: set[str]) -> None:
-    """Export every op of `wanted`, saying so in `exports.jsonl` of `folder`."""
-    import torch
+class Exporter:
+    """Exports the samples of one op after the other, of one element type, into a folder."""
 
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGALRM, _alarm)
-    with (folder / "exports.jsonl").open("a", encoding="utf-8") as log:
+    def __init__(self, setup: tuple[Path, str]) -> None:
+        import torch
 
-        def tell(**message: object) -> None:
-            log.write(json.dumps(message) + "\n")
-            log.flush()
+        warnings.simplefilter("ignore")
+        torch.set_num_threads(1)
+        signal.signal(signal.SIGALRM, _alarm)
+        self._folder, dtype = setup
+        self._dtype = getattr(torch, DTYPES[dtype])
+        self._ops = {op_name(op): op for op in _database()}
 
-        for op in _database():
-            if (area := op_name(op)) not in wanted:
-                continue
-            # Said first: what does not come back is known by it.
-            tell(begun=area)
-            signal.alarm(LIMIT)
-            try:
-                for number, sample in enumerate(samples(op, getattr(torch, DTYPES[dtype]))):
-                    name = f"{area}-{number}"
-                    try:
-                        tell(entry=export(op, sample, name, folder))
-                    except _TooLong:
-                        raise
-                    except BaseException as error:  # noqa: BLE001 -- PyTorch panics too
-                        why = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-                        tell(refused=name, area=area, why=why[:300])
-            except _TooLong:
-                tell(refused=area, area=area, why=f"stopped after {LIMIT} s")
-            except Exception as error:  # noqa: BLE001 -- the op has no samples for this type
-                why = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-                tell(refused=area, area=area, why=why[:300])
-            finally:
-                signal.alarm(0)
-            tell(ended=area)
+    def __call__(self, name: str, tell: Tell) -> None:
+        """Tell the index entry of each sample of the op `name`, or why it is no program."""
+        op = self._ops[name]
+        signal.alarm(LIMIT)
+        try:
+            for number, sample in enumerate(samples(op, self._dtype)):
+                try:
+                    tell({"entry": export(op, sample, f"{name}-{number}", self._folder)})
+                except _TooLong:
+                    raise
+                except BaseException as error:  # noqa: BLE001 -- PyTorch panics too
+                    tell(_refused(f"{name}-{number}", name, error))
+        except _TooLong:
+            tell({"refused": name, "area": name, "why": f"stopped after {LIMIT} s"})
+        except Exception as error:  # noqa: BLE001 -- the op has no samples for this type
+            tell(_refused(name, name, error))
+        finally:
+            signal.alarm(0)
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], set(json.loads(sys.stdin.read())))
+def _refused(what: str, area: str, error: BaseException) -> dict[str, str]:
+    why = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    return {"refused": what, "area": area, "why": why[:300]}

@@ -99,6 +99,19 @@ def test_no_function_takes_too_much() -> None:
     assert sorted(found) == sorted(OPEN)
 
 
+def test_processes_are_run_by_one_module() -> None:
+    """What is started elsewhere is not ended with what started it."""
+    begun = r"\bPopen\(|^(?:import|from) (?:multiprocessing|concurrent\.futures)"
+    found = {
+        str(file.relative_to(ROOT))
+        for folder in ("drivers", "generator", "src/mlirules", "benchmarks", "examples")
+        for file in (ROOT / folder).rglob("*.py")
+        if not any(part.is_symlink() for part in file.parents)
+        and re.search(begun, file.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert found == {"src/mlirules/support/children.py"}
+
+
 def _markup(source: str) -> list[int]:
     """The lines of a module's texts that close a tag."""
     texts = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant))

@@ -11,6 +11,7 @@ import growth
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.match.liveness import Frozen, Marks, is_dead
+from mlirules.language.faults import MlirulesError
 
 
 @pytest.mark.parametrize("program", growth.PROGRAMS)
@@ -19,6 +20,18 @@ def test_further_ops_take_no_more_steps(driver: str, program: str) -> None:
     """Counted are calls, of Python and of what is written in C++: the same on every machine."""
     small, large = growth.further(growth.growth(driver, program, (10, 40, 160), steps=True))
     assert large <= 1.1 * small
+
+
+def test_runs_are_timed_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "REPEATS", 1)
+    small, large = growth.growth("walk", "residual", (2, 20))
+    assert (small.blocks, large.blocks) == (2, 20)
+    assert 0 < small.amount < large.amount
+    with pytest.raises(KeyError, match="trot"):
+        growth.growth("trot", "residual", (2,))
+    monkeypatch.setattr(growth, "LIMIT", 0.01)
+    with pytest.raises(MlirulesError, match=r"walk: error.*residual of 2000 blocks timed out"):
+        growth.growth("walk", "residual", (2000,))
 
 
 @pytest.mark.parametrize("program", ["residual", "unread"])

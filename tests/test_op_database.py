@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mlirules.support.pool import Work
+
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 
@@ -35,22 +37,49 @@ def test_each_op_left_out_has_its_reason(exporting: Any) -> None:
 def test_exports_go_on_where_they_ended(database: Any, tmp_path: Path) -> None:
     log = tmp_path / "exports.jsonl"
     said = [
-        {"begun": "abs"},
         {"entry": {"name": "abs-0", "area": "abs"}},
         {"ended": "abs"},
-        {"begun": "item"},
         {"refused": "item-0", "why": "ValueError: no result is a tensor"},
         {"ended": "item"},
-        {"begun": "crashes"},
     ]
     log.write_text("\n".join(map(json.dumps, said)) + '\n{"entry": {"na', encoding="utf-8")
     exports = database.Exports.read(log)
     assert list(exports.entries) == ["abs-0"]
     assert exports.refused == {"item-0": "ValueError: no result is a tensor"}
     assert exports.ended == {"abs", "item"}
-    assert exports.begun == "crashes"
     chosen = exports.of({"item", "neg"})
     assert (list(chosen.entries), list(chosen.refused), chosen.ended) == ([], ["item-0"], {"item"})
+
+
+EXPORTER = """\
+import os, time
+
+class Exporter:
+    def __init__(self, setup):
+        self.setup = setup
+
+    def __call__(self, name, tell):
+        if name == "crashes":
+            tell({"entry": {"name": "crashes-0", "area": name}})
+            os.abort()
+        if name == "hangs":
+            time.sleep(60)
+        tell({"entry": {"name": f"{name}-0", "area": name, "setup": self.setup}})
+"""
+
+
+def test_an_export_that_dies_or_hangs_costs_its_op(database: Any, tmp_path: Path) -> None:
+    (tmp_path / "an_exporter.py").write_text(EXPORTER)
+    log = tmp_path / "exports.jsonl"
+    work = Work("an_exporter:Exporter", "f32", 2.0, path=(str(tmp_path),))
+    database.export_ops(log, work, ["abs", "crashes", "hangs", "neg"], "2")
+    exports = database.Exports.read(log)
+    assert set(exports.entries) == {"abs-0", "crashes-0", "neg-0"}
+    assert exports.entries["neg-0"]["setup"] == "f32"
+    assert set(exports.refused) == {"crashes", "hangs"}
+    assert "SIGABRT" in exports.refused["crashes"]
+    assert exports.refused["hangs"] == "stopped after 2 s"
+    assert exports.ended == {"abs", "crashes", "hangs", "neg"}
 
 
 def test_results_of_narrow_types_have_a_tolerance_of_their_own(database: Any) -> None:
@@ -111,13 +140,15 @@ def test_programs_are_exported_compiled_and_compared(database: Any, tmp_path: Pa
     folder = tmp_path / "f32"
     (folder / "core").mkdir(parents=True)
     (folder / "data").mkdir()
-    assert not database._export_some(folder, "f32", {"item", "special.i0e"})
-    exports = database.Exports.read(folder / "exports.jsonl")
+    log = folder / "exports.jsonl"
+    database.export_ops(log, database.exporting(folder, "f32"), ["item", "special.i0e"], "1")
+    exports = database.Exports.read(log)
+    assert exports.ended == {"item", "special.i0e"}
     assert set(exports.entries) == {"special.i0e-0", "special.i0e-1"}
     assert set(exports.refused) == {"item-0", "item-1"}
-    with (folder / "exports.jsonl").open("a", encoding="utf-8") as log:
+    with log.open("a", encoding="utf-8") as lines:
         for name in database.op_database_export.names("f32"):
-            log.write(json.dumps({"ended": name}) + "\n")
+            lines.write(json.dumps({"ended": name}) + "\n")
     figures = tmp_path / "figures.json"
     arguments = ["--cache", str(tmp_path), "--workers", "1", "--json", str(figures)]
     assert database.main(arguments) == 0
