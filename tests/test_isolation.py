@@ -9,7 +9,7 @@ import pytest
 import served
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import rule_set
-from mlirules.drivers.quality.apart import run_gates
+from mlirules.drivers.quality.apart import run_gates, run_mutants
 from mlirules.drivers.quality.isolated import Setup, run_apart
 from mlirules.language.rulefiles import rule_files
 
@@ -97,6 +97,15 @@ def test_a_gate_by_workers_is_that_without(tmp_path: Path) -> None:
         r["passed"] for r in alone[1:]
     ]
     assert "the worker died: SIG" in made[1].problems[0]
+
+
+def test_a_crash_among_mutants_costs_its_rule(tmp_path: Path) -> None:
+    folder = str(rules(tmp_path))
+    reports = list(run_mutants([folder], rule_set((folder,)), True, "2"))
+    assert [r.rule.name for r in reports] == ["made-a", "made-b", "made-c"]
+    assert [bool(r.problems) for r in reports] == [False, True, False]
+    assert "the worker died: SIG" in reports[1].problems[0]
+    assert reports[0].synthesis.positive is not None
 
 
 def test_a_program_is_verified_on_each_target_by_a_worker(tmp_path: Path) -> None:

@@ -157,6 +157,23 @@ def test_the_command(fused: Rule, capsys: pytest.CaptureFixture[str]) -> None:
     assert "where lines seen both ways: 2 of 2" in capsys.readouterr().out
 
 
+def test_workers_find_the_same(fused: Rule, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path(fused.path).parent
+    other = CHECKED.replace("tanh-of-relu", "another").replace("  - one_use(t)\n", "")
+    (folder / "another.yaml").write_text(other)
+    found = []
+    for workers in ("1", "2"):
+        asked = ["test", str(folder), "--synthesise", "--devices", "none", "--workers", workers]
+        run([*asked, "--json"])
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
+    assert [report["rule"] for report in found[1]] == ["another", "tanh-of-relu"]
+    run([*asked, "--only", "another"])
+    said = capsys.readouterr().out
+    assert "1 rules, 0 failed" in said
+    assert "left out" not in said  # a rule that was not asked for is none that rewrites nothing
+
+
 def test_update_writes_what_is_missing_and_keeps_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Verification by workers: the gates of rules, and one program on several targets.
+"""Verification by workers: gates and mutants of rules, and one program on several targets.
 
 With one worker all happens in this process.
 """
@@ -13,20 +13,42 @@ from pathlib import Path
 from mlirules.drivers.apply.programs import load_program
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import Recipe, rule_set
-from mlirules.drivers.quality import custom_ops
+from mlirules.drivers.quality import custom_ops, mutation
+from mlirules.drivers.quality.config_test import any_rules
 from mlirules.drivers.quality.gate import GateResult, run_gate
+from mlirules.drivers.quality.synthesis import Synthesis
 from mlirules.drivers.quality.verify import Report, Settings, verify
 from mlirules.language import consent
 from mlirules.language.faults import MlirulesError
 from mlirules.language.rule import Rule
 from mlirules.language.workers import workers as workers_of
-from mlirules.support.pool import Job, Tell, Work, outcomes
+from mlirules.support.pool import Done, Ended, Job, Tell, Work, outcomes
 
-#: Seconds that the gate of one rule, or a program on one target, may take.
+#: Seconds that the gate or the mutants of one rule, or a program on one target, may take.
 TIMEOUT = 3600.0
 
 
-# ---- gates ----------------------------------------------------------------------------------
+# ---- a job for each rule --------------------------------------------------------------------
+
+
+def _in_order(
+    work: Work, rules: Sequence[Rule], workers: str, step: Callable[[str], object]
+) -> Iterator[Done]:
+    """What came of the work on each rule, in the order of the rules."""
+    jobs = [Job((rule.path, rule.name)) for rule in rules]
+    made: dict[int, Done] = {}
+    told = 0
+    with workers_of(workers) as pool:
+        for done in outcomes(pool, work, jobs):
+            step(rules[done.job].name)
+            made[done.job] = done
+            while told in made:
+                yield made.pop(told)
+                told += 1
+
+
+def _fate(ended: Ended) -> str:
+    return f"the worker {ended.fate}: {ended.why}"
 
 
 def run_gates(
@@ -47,23 +69,15 @@ def run_gates(
             yield run_gate(rule, targets)
         return
     given = tuple(paths), tuple(t.name for t in targets), consent.current()
-    jobs = [Job((rule.path, rule.name)) for rule in rules]
-    made: dict[int, GateResult] = {}
-    told = 0
-    with workers_of(workers) as pool:
-        for done in outcomes(pool, Work(f"{__name__}:Gates", given, TIMEOUT), jobs):
-            rule = rules[done.job]
-            step(rule.name)
-            result = GateResult(rule)
-            if done.ended.fate:
-                result.problems.append(f"the worker {done.ended.fate}: {done.ended.why}")
-            else:
-                (fields,) = done.said
-                result = replace(result, **fields)
-            made[done.job] = result
-            while told in made:
-                yield made.pop(told)
-                told += 1
+    work = Work(f"{__name__}:Gates", given, TIMEOUT)
+    for rule, done in zip(rules, _in_order(work, rules, workers, step), strict=True):
+        result = GateResult(rule)
+        if done.ended.fate:
+            result.problems.append(_fate(done.ended))
+        else:
+            (fields,) = done.said
+            result = replace(result, **fields)
+        yield result
 
 
 class Gates:
@@ -79,6 +93,45 @@ class Gates:
         """Tell the result without its rule, as fields."""
         result = run_gate(self._rules[job], self._targets)
         tell({name: value for name, value in vars(result).items() if name != "rule"})
+
+
+def run_mutants(
+    paths: Sequence[str],
+    rules: Sequence[Rule],
+    numbers: bool,
+    workers: str = "1",
+    step: Callable[[str], object] = lambda _: None,
+) -> Iterator[mutation.Report]:
+    """What tests see of the conditions of ``rules``, in order; the rule sets ``paths`` hold them.
+
+    ``numbers`` as for :func:`mutation.measure`. A worker that dies or takes too long is a problem
+    of the rule that it was at. Raises MlirulesError.
+    """
+    if workers == "1":
+        for rule in rules:
+            step(rule.name)
+            yield mutation.measure(rule, numbers=numbers)
+        return
+    work = Work(f"{__name__}:Mutants", (tuple(paths), numbers, consent.current()), TIMEOUT)
+    for rule, done in zip(rules, _in_order(work, rules, workers, step), strict=True):
+        if done.ended.fate:
+            yield mutation.Report(rule, Synthesis(rule), [_fate(done.ended)])
+        else:
+            yield from done.said
+
+
+class Mutants:
+    """What a worker does: tell what the tests of a rule see of its conditions."""
+
+    def __init__(self, given: tuple[tuple[str, ...], bool, consent.Consent]) -> None:
+        paths, self._numbers, said = given
+        consent.grant(native=said.native, python=said.python)
+        rules = (rule for rule in any_rules(paths) if isinstance(rule, Rule))
+        self._rules = {(rule.path, rule.name): rule for rule in rules}
+
+    def __call__(self, job: tuple[str, str], tell: Tell) -> None:
+        """Tell the report."""
+        tell(mutation.measure(self._rules[job], numbers=self._numbers))
 
 
 # ---- one program ----------------------------------------------------------------------------

@@ -26,6 +26,8 @@ from mlirules.language.faults import EXIT_CHECK_FAILED, MlirulesError
 if TYPE_CHECKING:
     from mlirules.drivers.quality.mutation import Mutant, Report
     from mlirules.drivers.quality.ruletest import TestResult
+    from mlirules.language.config.op import ConfigRule
+    from mlirules.language.rule import Rule
 
 EXAMPLE = "mlirules test torch/to-linalg --only 'torch-mm-*' --devices cpu"
 
@@ -76,17 +78,19 @@ def command(
     They run in processes of their own: one that crashes the compiler or the runtime fails alone. A
     device that is not here is skipped, and the summary says so. Exits with 1 when a test fails.
     """
-    if workers != "1" and (synthesise or update):
-        raise BadParameter("--workers runs the inline tests, not -u or --synthesise")
+    if workers != "1" and update:
+        raise BadParameter("--workers runs tests, and -u writes them")
     if update:
         _update(paths or [], only, skip)
+    sets = [p or _library() for p in paths or [""]]
     if synthesise:
-        _synthesise(paths or [""], only, skip, devices, verbose, as_json)
+        _synthesise(sets, _chosen(sets, only, skip), devices, workers, verbose, as_json)
         return
     results: list[TestResult] = []
     interrupted = False
     try:
-        results.extend(_run(paths or [""], only, skip, devices, not no_bounds, workers))
+        chosen = _chosen(sets, only, skip)
+        results.extend(_run(sets, chosen, devices, not no_bounds, workers))
     except KeyboardInterrupt:  # what is done is told
         interrupted = True
     failed = [r for r in results if not r.passed]
@@ -103,21 +107,25 @@ def command(
         raise Exit(EXIT_CHECK_FAILED)
 
 
+def _chosen(
+    sets: list[str], only: list[str] | None, skip: list[str] | None
+) -> list[Rule | ConfigRule]:
+    from mlirules.drivers.apply.engine import select
+    from mlirules.drivers.quality.config_test import any_rules
+
+    return select(any_rules(sets), split(only), split(skip))
+
+
 def _run(
-    paths: list[str],
-    only: list[str] | None,
-    skip: list[str] | None,
+    sets: list[str],
+    rules: list[Rule | ConfigRule],
     devices: list[str] | None,
     bounds: bool,
     workers: str,
 ) -> Iterator[TestResult]:
-    from mlirules.drivers.apply.engine import select
-    from mlirules.drivers.quality.config_test import any_rules
     from mlirules.drivers.quality.isolated import Setup, run_apart
 
     wanted = None if devices is None else _devices(split(devices))
-    sets = [p or _library() for p in paths]
-    rules = select(any_rules(sets), split(only), split(skip))
     with progress("testing", sum(len(rule.tests) for rule in rules)) as step:
         setup = Setup(tuple(sets), None if wanted is None else tuple(wanted), bounds)
         yield from run_apart(setup, rules, step=step, workers=workers)
@@ -138,37 +146,32 @@ def _update(paths: list[str], only: list[str] | None, skip: list[str] | None) ->
 
 
 def _synthesise(
-    paths: list[str],
-    only: list[str] | None,
-    skip: list[str] | None,
+    sets: list[str],
+    chosen: list[Rule | ConfigRule],
     devices: list[str] | None,
+    workers: str,
     verbose: bool,
     as_json: bool,
 ) -> None:
-    from mlirules.drivers.apply.engine import select
-    from mlirules.drivers.quality.config_test import any_rules
-    from mlirules.drivers.quality.mutation import measure
+    from mlirules.drivers.quality.apart import run_mutants
     from mlirules.language.rule import Rule
 
-    given = any_rules([p or _library() for p in paths])
-    rules = [r for r in select(given, split(only), split(skip)) if isinstance(r, Rule)]
+    rules = [r for r in chosen if isinstance(r, Rule)]
     numbers = devices is None or any(d.startswith("cpu") for d in _devices(split(devices)))
-    reports = []
+    reports: list[Report] = []
     interrupted = False
     with progress("making programs", len(rules)) as step:
-        for rule in rules:
-            step(rule.name)
-            try:
-                reports.append(measure(rule, numbers=numbers))
-            except KeyboardInterrupt:  # what is done is told
-                interrupted = True
-                break
-            if not as_json:
-                _show_report(reports[-1], verbose)
+        try:
+            for report in run_mutants(sets, rules, numbers, workers, step):
+                reports.append(report)
+                if not as_json:
+                    _show_report(report, verbose)
+        except KeyboardInterrupt:  # what is done is told
+            interrupted = True
     if as_json:
         say_json([_report(r) for r in reports])
     else:
-        _sum_up(reports, len(given) - len(rules))
+        _sum_up(reports, len(chosen) - len(rules))
     if interrupted:
         note(f"interrupted after {len(reports)} of {len(rules)} rules")
         raise KeyboardInterrupt
