@@ -103,6 +103,25 @@ def bf16_bytes(architecture: str) -> int:
     return 64 if {"avx512f", "avx512bf16"} <= has else 0
 
 
+@functools.lru_cache(maxsize=64)
+def bf16_tile_rows(architecture: str) -> int:
+    """The rows of a CPU's tile registers where it multiplies tiles of bf16: 16 with AMX, else 0."""
+    return _tile_rows(architecture, "amx-bf16")
+
+
+@functools.lru_cache(maxsize=64)
+def byte_tile_rows(architecture: str) -> int:
+    """The rows of a CPU's tile registers where it multiplies tiles of bytes: 16 with AMX, else 0."""
+    return _tile_rows(architecture, "amx-int8")
+
+
+def _tile_rows(architecture: str, operation: str) -> int:
+    """AMX beside AVX-512, whose vectors kernels need for what surrounds the products."""
+    _, features = _described(architecture or "host")
+    has = {feature[1:] for feature in features if feature.startswith("+")}
+    return 16 if {"amx-tile", "avx512f", "avx512bf16", operation} <= has else 0
+
+
 def _named(name: str, features: str) -> tuple[str, ...]:
     return (
         *_LOCAL,

@@ -347,5 +347,7 @@ def _facts(target: str, architecture: str) -> dict[str, int]:
         "vector_bytes": cpu.vector_bytes,
         "dot_bytes": cpu.dot_bytes,
         "bf16_bytes": cpu.bf16_bytes,
+        "bf16_tile_rows": cpu.bf16_tile_rows,
+        "byte_tile_rows": cpu.byte_tile_rows,
     }
     return {name: asked[name](architecture) for name in FACTS}

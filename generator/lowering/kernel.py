@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mlirules.generator import tiles
 from mlirules.generator.lowering.dims import declared_dims, one_product
 from mlirules.generator.lowering.indices import Indices
 from mlirules.generator.lowering.spelling import float_text, quoted
@@ -19,7 +20,15 @@ from mlirules.generator.objects import ObjectError, object_of
 from mlirules.generator.xsmm import CALLED_WITH, CPUS, Product
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.faults import Span
-from mlirules.language.grid import MAX_GRID, MAX_THREADS, PLACES, TARGET
+from mlirules.language.grid import (
+    MAX_GRID,
+    MAX_THREADS,
+    PLACES,
+    TARGET,
+    TILE_BYTES,
+    TILE_NAMES,
+    TILE_ROWS,
+)
 from mlirules.language.nomatch import NoMatch
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
@@ -102,14 +111,33 @@ def _sizes(variant: Variant, env: dict[str, Any]) -> dict[str, object]:
         _size(line, expr, known, limit, "workgroups")
         for (line, expr), limit in zip(variant.grid, MAX_GRID, strict=False)
     ]
-    threads = [_threads(line, expr, known) for line, expr in variant.workgroup]
+    threads = [
+        _fixed(line, expr, known, MAX_THREADS, "threads") for line, expr in variant.workgroup
+    ]
     if math.prod(threads) > MAX_THREADS:
         raise NoMatch(
             variant.workgroup[0][0],
             f"{math.prod(threads)} threads in a workgroup are more than {MAX_THREADS}",
         )
     known["#workgroup"] = threads
+    known["#tiles"] = _tiles(variant, known)
     return known
+
+
+def _tiles(variant: Variant, env: dict[str, Any]) -> list[tuple[int, int]]:
+    """The rows of each tile register and the bytes of each row."""
+    shapes = []
+    for (rows_line, rows), (bytes_line, bytes_) in variant.tiles:
+        if not env.get("bf16_tile_rows", 0) and not env.get("byte_tile_rows", 0):
+            said = "the kernel uses tile registers (AMX), which this CPU does not have"
+            raise NoMatch(rows_line, said, expected="a CPU with AMX", found="none")
+        shapes.append(
+            (
+                _fixed(rows_line, rows, env, TILE_ROWS, "rows"),
+                _fixed(bytes_line, bytes_, env, TILE_BYTES, "bytes"),
+            )
+        )
+    return shapes
 
 
 def _names(expr: ast.Expr) -> list[ast.Name]:
@@ -139,14 +167,15 @@ def _size(line: Line, expr: ast.Expr, env: dict[str, Any], limit: int, what: str
     return value
 
 
-def _threads(line: Line, expr: ast.Expr, env: dict[str, Any]) -> int:
-    value = _size(line, expr, env, MAX_THREADS, "threads")
+def _fixed(line: Line, expr: ast.Expr, env: dict[str, Any], limit: int, what: str) -> int:
+    """A size that is part of the kernel's code."""
+    value = _size(line, expr, env, limit, what)
     if isinstance(value, Dyn):
+        of = "the threads of a workgroup" if what == "threads" else f"the {what} of a tile register"
         raise NoMatch(
             line,
-            f"{line} is known only at run time: the threads of a workgroup are fixed when the "
-            "kernel is compiled",
-            expected=f"1 to {MAX_THREADS}",
+            f"{line} is known only at run time: {of} are fixed when the kernel is compiled",
+            expected=f"1 to {limit}",
             found=describe(value),
         )
     return value
@@ -418,7 +447,10 @@ class _Kernel:
         taken += [f"{ssa}: index" for ssa in self.operands.values()]
         args = ", ".join(taken)
         zero = "%zero_offset = arith.constant 0 : index"
-        heads = "".join(f"  {row}\n" for row in (zero, *self.inner.rows, *self.heads.values()))
+        shapes = self.sizes["#tiles"]
+        first = (*self.inner.rows, *self.heads.values(), *(tiles.before(shapes) if shapes else ()))
+        heads = "".join(f"  {row}\n" for row in (zero, *first))
+        last = "".join(f"  {row}\n" for row in (tiles.behind() if shapes else ()))
         functions = dict(self.variant.doc.object.functions) if self.variant.doc.object else {}
         functions |= {product.symbol: CALLED_WITH for product in self.products.values()}
         declared = "".join(
@@ -428,7 +460,7 @@ class _Kernel:
         )
         return (
             f"{declared}func.func @KERNEL({args}) attributes {{translation_info = {info}}} {{\n"
-            f"{heads}{body.rstrip()}\n  return\n}}\n"
+            f"{heads}{body.rstrip()}\n{last}  return\n}}\n"
         )
 
     def called(self, body: str) -> str:
@@ -501,12 +533,16 @@ class _Kernel:
         for name in dict.fromkeys(re.findall(r"%([A-Za-z_]\w*)", text)):
             if name in own or name in self.tensors:
                 continue
+            if name in TILE_NAMES[: len(self.sizes["#tiles"])]:
+                continue
             if name in PLACES:
                 self.heads[name] = f"%{name} = {PLACES[name]}"
                 continue
             base, _, part = name.rpartition("_")
-            if base in self.tensors and part in ("base", "offset"):
+            if base in self.tensors and part in ("base", "offset", "pointer"):
                 self.heads[f"{base} parts"] = _parts(self.tensors[base])
+                if part == "pointer":
+                    self.heads[name] = _pointer(self.tensors[base])
                 continue
             value = self.sizes.get(name)
             if isinstance(value, int) and not isinstance(value, bool):
@@ -557,6 +593,23 @@ def _parts(tensor: Tensor) -> str:
         f"{', '.join(made)} = iree_codegen.extract_strided_metadata %{name} : {_memref(tensor)} "
         f"-> {', '.join(types)}"
     )
+
+
+def _pointer(tensor: Tensor) -> str:
+    """Where a buffer's numbers begin, for the CPU's own operations on memory."""
+    name = tensor.name
+    assert tensor.dtype is not None
+    kind = tensor.dtype.mlir
+    rows = [
+        f"%{name}_begins = memref.extract_aligned_pointer_as_index %{name}_base : memref<{kind}> "
+        "-> index",
+        f"%{name}_begins_64 = arith.index_cast %{name}_begins : index to i64",
+        f"%{name}_begins_at = llvm.inttoptr %{name}_begins_64 : i64 to !llvm.ptr",
+        f"%{name}_offset_64 = arith.index_cast %{name}_offset : index to i64",
+        f"%{name}_pointer = llvm.getelementptr %{name}_begins_at[%{name}_offset_64] : "
+        f"(!llvm.ptr, i64) -> !llvm.ptr, {kind}",
+    ]
+    return "\n  ".join(rows)
 
 
 def _builtin(tensor: Tensor) -> str:

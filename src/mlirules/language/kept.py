@@ -279,6 +279,13 @@ def _encoded_variant(number: int, variant: Variant) -> dict[str, object]:
                 ("workgroup", enumerate(variant.workgroup)),
             )
         },
+        "tiles": [
+            [
+                [_place(line, *at, "tiles", n, part), _coded(e)]
+                for part, (line, e) in zip(("rows", "bytes"), tile, strict=True)
+            ]
+            for n, tile in enumerate(variant.tiles)
+        ],
         "body": _place(variant.body, *at, "body"),
     }
 
@@ -311,9 +318,13 @@ def decoded(kept: dict[str, Any], path: str, text: str, number: int) -> Rule:
 
 
 def _decoded_variant(kept: dict[str, Any], doc: Any, source: SourceFile) -> Variant:
-    def lines(section: str) -> list[tuple[Line, Any]]:
-        return [(_line(line, source), _made(e)) for line, e in kept[section]]
+    def line(found: list[Any]) -> tuple[Line, Any]:
+        return _line(found[0], source), _made(found[1])
 
-    let = [(name, _line(line, source), _made(e), value) for name, line, e, value in kept["let"]]
+    def lines(section: str) -> list[tuple[Line, Any]]:
+        return [line(found) for found in kept[section]]
+
+    let = [(name, _line(at, source), _made(e), value) for name, at, e, value in kept["let"]]
     body = _line(kept["body"], source)
-    return Variant(doc, let, lines("where"), lines("grid"), lines("workgroup"), body)
+    tiles = [(line(rows), line(bytes_)) for rows, bytes_ in kept["tiles"]]
+    return Variant(doc, let, lines("where"), lines("grid"), lines("workgroup"), body, tiles)

@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import Field, FiniteFloat
 
+from mlirules.language.grid import TILES
 from mlirules.language.model import Body, Equation, RuleDoc, Strict, Symbol
 
 #: The sizes of a product by libxsmm, in the order in which its generator takes them.
@@ -58,6 +59,13 @@ class KernelObject(Strict):
     )
 
 
+class Tile(Strict):
+    """The shape of a tile register of the CPU (AMX)."""
+
+    rows: Equation | int = Field(description="Its rows, at most 16.", examples=[16])
+    bytes: Equation | int = Field(description="The bytes of a row, at most 64.", examples=["2 * K"])
+
+
 class KernelVariant(Strict):
     """The kernel for some kinds of target. The first variant whose conditions hold is taken."""
 
@@ -95,6 +103,13 @@ class KernelVariant(Strict):
         default=None,
         description="A C file to link in, or products by libxsmm.",
         examples=[{"source": "softmax.c", "functions": {"rows": "(memref<f32>, index)"}}],
+    )
+    tiles: list[Tile] = Field(
+        max_length=TILES,
+        default=[],
+        description="The shapes of the tile registers (AMX) that the body names %tile0, %tile1, ... "
+        "CPUs only. They are set up before the body and given up behind it.",
+        examples=[[{"rows": 16, "bytes": 64}]],
     )
     body: str = Field(
         min_length=1,

@@ -118,6 +118,8 @@ class Variant:
     grid: list[tuple[Line, ast.Expr]] = field(default_factory=list)
     workgroup: list[tuple[Line, ast.Expr]] = field(default_factory=list)
     body: Line | None = None
+    #: The tile registers: the rows and the bytes a row of each.
+    tiles: list[tuple[tuple[Line, ast.Expr], tuple[Line, ast.Expr]]] = field(default_factory=list)
     #: The products by libxsmm: where each stands, and its sizes in their order.
     xsmm: dict[str, tuple[Line, list[tuple[Line, ast.Expr]]]] = field(default_factory=dict)
 

@@ -7,7 +7,15 @@ import re
 
 from mlirules.language.checks.expressions import Expressions, blanked
 from mlirules.language.faults import Fault
-from mlirules.language.grid import FACTS, MAX_GRID, MAX_THREADS, PLACES
+from mlirules.language.grid import (
+    FACTS,
+    MAX_GRID,
+    MAX_THREADS,
+    PLACES,
+    TILE_BYTES,
+    TILE_NAMES,
+    TILE_ROWS,
+)
 from mlirules.language.kernel import SIZES, KernelDoc, KernelObject
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
@@ -90,6 +98,7 @@ def _kernel_variant(
             if expr is not None:
                 checker.expression(line, expr, scope, runtime=False)
                 into.append((line, expr))
+    _kernel_tiles(checker, variant, i, scope)
     _kernel_sizes(checker, variant)
     span = checker.source.span_at(where)
     cpu = "cpu" in made.targets
@@ -158,6 +167,33 @@ def _kernel_object(
         variant.xsmm[name] = (Line("kernel", "variants", checker.source.key_at(path)), sizes)
 
 
+def _kernel_tiles(checker: Expressions, variant: Variant, i: int, scope: set[str]) -> None:
+    """The shapes of the tile registers, in the order of their numbers."""
+    made = variant.doc.tiles
+    if made and variant.doc.targets != ["cpu"]:
+        span = checker.source.span_at(("kernel", "variants", i, "tiles"), key=True)
+        checker.faults.append(
+            Fault(span, "kernel", "only CPUs have tile registers", "leave `tiles:` out")
+        )
+    for n in range(len(made)):
+        sizes = []
+        for part, limit in (("rows", TILE_ROWS), ("bytes", TILE_BYTES)):
+            line = checker.line("kernel", "variants", i, "tiles", n, part)
+            expr = checker.parsed(line, parse_expression)
+            if expr is None:
+                continue
+            checker.expression(line, expr, scope, runtime=False)
+            if isinstance(expr, ast.Literal) and (
+                not isinstance(expr.value, int) or not 1 <= expr.value <= limit
+            ):
+                checker.fault(
+                    line, expr, "kernel", f"a tile register has from 1 to {limit} {part}"
+                )
+            sizes.append((line, expr))
+        if len(sizes) == 2:
+            variant.tiles.append((sizes[0], sizes[1]))
+
+
 def _kernel_sizes(checker: Expressions, variant: Variant) -> None:
     """Sizes that are numbers already are checked while the rule is read."""
     for rows, limits, what in (
@@ -193,12 +229,15 @@ def _kernel_body(
     linked = variant.doc.object
     functions = {*linked.functions, *linked.xsmm} if linked is not None else set()
     parts = {
-        f"{name}_{part}" for name in (*doc.kernel.inputs, *results) for part in ("base", "offset")
+        f"{name}_{part}"
+        for name in (*doc.kernel.inputs, *results)
+        for part in ("base", "offset", "pointer")
     }
+    parts |= set(TILE_NAMES[: len(variant.doc.tiles)])
     text, counts = _once(checker, line, text, scope)
     checker.body(line, text, scope | counts | set(PLACES) | parts, set(results))
     plain = blanked(text)
-    named = set(re.findall(r"%([A-Za-z_]\w*?)(?:_base)?\b", plain))
+    named = set(re.findall(r"%([A-Za-z_]\w*?)(?:_base|_pointer)?\b", plain))
     for name in (*doc.kernel.inputs, *results):
         if name not in named:
             role = "written: %" if name in results else "read: %"
