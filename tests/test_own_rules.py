@@ -83,7 +83,16 @@ def stages(name: str, own: Path, kind: str) -> list[tuple[str | None, list[str]]
             "cpu-fast",
             [
                 *("integers", "integer-kernels"),
-                *("limits", "bf16-limited", "bf16-added", "bf16", "bf16-kernels", "narrow-turns"),
+                *(
+                    "limits",
+                    "bf16-limited",
+                    "bf16-added",
+                    "bf16",
+                    "bf16-plain",
+                    "bf16-kernels",
+                    "narrow-turns",
+                    "bf16-widened",
+                ),
                 *("attention", "algebra", "flash", "forms", "norms"),
             ],
             ["linalg-forms"],
