@@ -142,6 +142,7 @@ def changed(tmp_path: Path, old: str, new: str, source: Path | None = None) -> P
             "a CPU has no threads",
         ),
         ("inputs: [a, b]", "inputs: [a, z]", "'z' stands nowhere in the match"),
+        ("c = torch.aten.mm(a, b)", "c = torch.aten.mm(a", "expected"),
         ("inputs: [a, b]", "inputs: [a, c]", "is a result: the kernel writes it"),
         ("%n0 = arith.muli %block_x, %TN", "%n0 = arith.muli %block_q, %TN", "%block_q"),
         ("- divisible(M, TM)", "- divisible(M, TQ)", "'TQ' stands nowhere"),

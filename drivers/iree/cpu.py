@@ -111,7 +111,7 @@ def bf16_tile_rows(architecture: str) -> int:
 
 @functools.lru_cache(maxsize=64)
 def byte_tile_rows(architecture: str) -> int:
-    """The rows of a CPU's tile registers where it multiplies tiles of bytes: 16 with AMX, else 0."""
+    """Likewise where it multiplies tiles of bytes."""
     return _tile_rows(architecture, "amx-int8")
 
 

@@ -9,8 +9,9 @@ of what :func:`~mlirules.drivers.measure.forms.rough` counts, and regression tre
 missing. ``benchmarks/cost_model.py`` measures and fits; files that ship lie in
 ``specs/targets/learned``, those made on a machine in its cache folder, and these go first. They are
 called by what the CPU has and the compiler's name of the one that they were measured on, as
-``avx512-znver5.json``: the target's own is taken, else one of CPUs with vectors as long. Evaluated
-without numpy, which takes longer to load than a network's convolutions to decide.
+``avx512-znver5.json``: the target's own is taken, else one of CPUs with vectors as long, for AMD's
+of AMD's if there is one, for others of others. Evaluated without numpy, which takes longer to load
+than a network's convolutions to decide.
 """
 
 from __future__ import annotations
@@ -162,13 +163,18 @@ def for_target(target: Target) -> Model | None:
     pattern = name_of(target, like=True)
     assert pattern is not None
     for folder in (own(), SHIPPED):
-        listed = sorted(folder.glob(pattern), key=lambda path: (path.name != exact, path.name))
+        listed = sorted(folder.glob(pattern), key=lambda path: _nearness(path.name, exact))
         for path in listed:
             model = _read(path, path.stat().st_mtime_ns)
             # The user's folder may have come from another machine.
             if folder == SHIPPED or model.machine == machine():
                 return model
     return None
+
+
+def _nearness(name: str, exact: str) -> tuple[bool, bool, str]:
+    """How far a file's CPU is from the one asked for, for sorting."""
+    return name != exact, ("-znver" in name) != ("-znver" in exact), name
 
 
 @functools.lru_cache(maxsize=16)

@@ -107,8 +107,8 @@ class KernelVariant(Strict):
     tiles: list[Tile] = Field(
         max_length=TILES,
         default=[],
-        description="The shapes of the tile registers (AMX) that the body names %tile0, %tile1, ... "
-        "CPUs only. They are set up before the body and given up behind it.",
+        description="The shapes of the tile registers (AMX), which the body names %tile0, %tile1, "
+        "...; CPUs only. They are set up before the body and given up behind it.",
         examples=[[{"rows": 16, "bytes": 64}]],
     )
     body: str = Field(

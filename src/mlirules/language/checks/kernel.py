@@ -27,7 +27,7 @@ from mlirules.language.source import Path_
 def kernel_variants(checker: Expressions, rule: Rule, doc: KernelDoc) -> list[Variant]:
     """The variants of a kernel rule, parsed and checked; faults go to the checker."""
     path: Path_ = ("kernel", "inputs")
-    known = checker.has_root(rule) or not rule.match
+    known = checker.has_root(rule) if rule.match else bool(rule.index_match)
     results = [r for r in rule.root_results if r] if known else []
     for n, name in enumerate(doc.kernel.inputs):
         line = checker.line("kernel", "inputs", n)
