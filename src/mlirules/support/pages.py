@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["plain", "render"]
 
 
-@functools.cache
+@functools.lru_cache(maxsize=32)
 def _environment(folder: Path, escape: bool) -> SandboxedEnvironment:
     import jinja2  # most of what knows how to show itself as a page is never asked to
     from jinja2.sandbox import SandboxedEnvironment

@@ -186,9 +186,7 @@ def _kernel_tiles(checker: Expressions, variant: Variant, i: int, scope: set[str
             if isinstance(expr, ast.Literal) and (
                 not isinstance(expr.value, int) or not 1 <= expr.value <= limit
             ):
-                checker.fault(
-                    line, expr, "kernel", f"a tile register has from 1 to {limit} {part}"
-                )
+                checker.fault(line, expr, "kernel", f"a tile register has from 1 to {limit} {part}")
             sizes.append((line, expr))
         if len(sizes) == 2:
             variant.tiles.append((sizes[0], sizes[1]))
