@@ -27,6 +27,7 @@ from mlirules.drivers.apply.egraph import EGraph
 from mlirules.drivers.apply.extraction import Choice, Weight, extract, original
 from mlirules.drivers.apply.placing import Instantiator
 from mlirules.drivers.apply.run import Options
+from mlirules.drivers.iree import irtypes
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
 from mlirules.drivers.match.matcher import Matcher
@@ -140,7 +141,7 @@ def _pure(op: ir.Operation) -> bool:
     if stem.startswith("scaled_dot_product") and constant_of(op.operands[4]) != 0.0:
         return False
     values = (*op.operands, *op.results)
-    return not any(str(v.type).startswith(("!torch.tensor", "!torch.list<tensor")) for v in values)
+    return not any(irtypes.is_torch_variable(v.type) for v in values)
 
 
 def _changes_list(op: ir.Operation) -> bool:
@@ -148,7 +149,7 @@ def _changes_list(op: ir.Operation) -> bool:
     return (
         stem in ("append", "extend", "insert", "pop", "clear", "reverse", "_set_item", "sort")
         and len(op.operands) > 0
-        and str(op.operands[0].type).startswith("!torch.list")
+        and irtypes.torch_kinds(op.operands[0].type)[:1] == ("list",)
     )
 
 

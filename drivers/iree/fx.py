@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
+from mlirules.drivers.iree import irtypes
 from mlirules.drivers.iree.compiler import context, ir
 from mlirules.drivers.iree.program import constant_results, function_of
 from mlirules.drivers.iree.runtime import SCOPE
-from mlirules.generator.lowering.values import tensor_of_type
 from mlirules.language.faults import MlirulesError
 from mlirules.language.values import Dyn
 
@@ -140,7 +140,7 @@ def _hold(module: ir.Module, function: ir.Operation, held: Mapping[int, str]) ->
 
 def _builtin_tensor(type_: ir.Type) -> ir.Type:
     """The builtin tensor type of a torch tensor's: that has no signs."""
-    found = tensor_of_type("", str(type_))
+    found = irtypes.tensor(type_)
     if found is None or not found.torch or any(isinstance(d, Dyn) for d in found.dims or ()):
         raise MlirulesError.at(
             "<program>",

@@ -97,9 +97,9 @@ def check(module: ir.Module, archives: Sequence[str], path: str) -> None:
             held[scope, name] = entry.length
     faults = []
     for found in named(module):
-        scope, name = found["scope"] or "", found["name"]
-        sizes = [int(size) for size in found["sizes"].split("x") if size]
-        wanted = math.prod(sizes) * runtime.dtype_of(found["element"]).itemsize
+        scope, name = found.scope, found.name
+        sizes = (size or 0 for size in found.type.sizes)
+        wanted = math.prod(sizes) * runtime.dtype_of(found.type.element).itemsize
         if (scope, name) not in held:
             near = [other for at, other in held if at == scope]
             what = f"no archive holds the weight {name!r} of the scope {scope!r}"

@@ -125,22 +125,22 @@ def facts(module: ir.Module) -> Facts:
     return Facts(torch, wide, frozenset(kernels))
 
 
-def entry(module: ir.Module) -> tuple[str, str] | None:
+def entry(module: ir.Module) -> tuple[str, list[ir.Type]] | None:
     """The name of the first function that others can call, and the types of its arguments.
 
-    The types are separated by commas; None for a module without such a function.
+    None for a module without such a function.
     """
     return next(entries(module), None)
 
 
-def entries(module: ir.Module) -> Iterator[tuple[str, str]]:
+def entries(module: ir.Module) -> Iterator[tuple[str, list[ir.Type]]]:
     """The functions that others can call, in order, as :func:`entry` gives the first."""
     for op in module.body.operations:
         inner = op.operation
         if inner.name in _FUNCTIONS and not _is_private(inner):
             type_ = ir.FunctionType(ir.TypeAttr(inner.attributes["function_type"]).value)
             name = ir.StringAttr(inner.attributes["sym_name"]).value
-            yield name, ", ".join(map(str, type_.inputs))
+            yield name, type_.inputs
 
 
 def function_of(module: ir.Module, name: str) -> ir.Operation:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +10,12 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.apply.session import Session, current
-from mlirules.drivers.iree import compiler, program
+from mlirules.drivers.iree import compiler, irtypes, program
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure.together import Binary, Calls, Uncompiled
+from mlirules.generator.lowering.values import TORCH_SCALARS
 from mlirules.language.faults import MlirulesError, did_you_mean
 from mlirules.language.model import RunDoc
 
@@ -42,21 +43,16 @@ def signature(
     source: str | compiler.ir.Module | compiler.Program,
 ) -> tuple[str, list[tuple[list[int | None], str]]]:
     """The entry function's name, and the shape and element type of each of its arguments."""
-    if not isinstance(source, str):
-        module = source.module if isinstance(source, compiler.Program) else source
-        entry = program.entry(module)
-        if entry is None:
-            raise MlirulesError.at("<program>", "no function to run", code="no-entry")
-        return entry[0], arguments_of(entry[1])
-    text = source
-    found = re.search(r"func\.func\s+(?:public\s+)?@([\w$.\-]+)\s*\(", text)
-    if not found:
-        raise MlirulesError.at("<program>", "no func.func to run", code="no-entry")
-    at, depth = found.end(), 1
-    while at < len(text) and depth:
-        depth += {"(": 1, ")": -1}.get(text[at], 0)
-        at += 1
-    return found.group(1), arguments_of(text[found.end() : at - 1])
+    entry = program.entry(_module(source))
+    if entry is None:
+        raise MlirulesError.at("<program>", "no function to run", code="no-entry")
+    return entry[0], arguments_of(entry[1])
+
+
+def _module(source: str | compiler.ir.Module | compiler.Program) -> compiler.ir.Module:
+    if isinstance(source, str):
+        return parsed(source)
+    return source.module if isinstance(source, compiler.Program) else source
 
 
 def functions(
@@ -66,10 +62,7 @@ def functions(
 
     ``only`` chooses one. Raises :class:`MlirulesError` where it, or any, is missing.
     """
-    if isinstance(source, str):
-        source = compiler.parse(source)
-    module = source.module if isinstance(source, compiler.Program) else source
-    found = {name: arguments_of(types) for name, types in program.entries(module)}
+    found = {name: arguments_of(types) for name, types in program.entries(_module(source))}
     if only is not None and only not in found:
         raise MlirulesError.at(
             "--function",
@@ -82,23 +75,15 @@ def functions(
     return found if only is None else {only: found[only]}
 
 
-def arguments_of(inside: str) -> list[tuple[list[int | None], str]]:
-    """The sizes and element types of the tensors and numbers in the text of a signature or type."""
+def arguments_of(types: Iterable[compiler.ir.Type]) -> list[tuple[list[int | None], str]]:
+    """The sizes and element types of the tensors and of torch's numbers among types, in order."""
     arguments: list[tuple[list[int | None], str]] = []
-    pattern = re.compile(
-        r"!torch\.vtensor<\[([^\]]*)\],([^>]+)>|tensor<((?:[0-9?]+x)*)([a-z0-9]+)>"
-        r"|!torch\.(int|float|bool)"
-    )
-    for m in pattern.finditer(inside):
-        if m.group(5):
-            arguments.append(([], {"int": "i64", "float": "f64", "bool": "i1"}[m.group(5)]))
-            continue
-        dims, element = (
-            (m.group(1), m.group(2))
-            if m.group(2)
-            else (",".join(m.group(3).split("x")[:-1]), m.group(4))
-        )
-        arguments.append(([None if d == "?" else int(d) for d in dims.split(",") if d], element))
+    for type_ in types:
+        tensor, kinds = irtypes.tensor_type(type_), irtypes.torch_kinds(type_)
+        if tensor is not None:
+            arguments.append((list(tensor.sizes), tensor.element))
+        elif len(kinds) == 1 and kinds[0] in TORCH_SCALARS:
+            arguments.append(([], TORCH_SCALARS[kinds[0]][0]))
     return arguments
 
 

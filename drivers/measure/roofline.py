@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree import compiler, irtypes
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
@@ -212,32 +212,21 @@ def _shape(type_: Any) -> list[int]:
     return list(shaped.shape)
 
 
-_BITS = re.compile(r"(?:[fiu]|bf|si|ui)(\d+)")
-
-
 def _element(type_: Any) -> str:
     return str(ir.ShapedType(type_).element_type)
 
 
 def _bytes(type_: Any) -> float:
-    element = _element(type_)
-    if element == "index":
-        bits = 64
-    elif element.startswith("complex"):
-        bits = 2 * int(_BITS.findall(element)[0])
-    else:
-        bits = int(_BITS.findall(element)[0])
     # A bool takes a byte in memory.
-    return math.prod(_shape(type_)) * max(bits, 8) / 8
+    return math.prod(_shape(type_)) * max(irtypes.bits(ir.ShapedType(type_).element_type), 8) / 8
 
 
 def _held(type_: Any, otherwise: float) -> float:
     """The bytes of the tensor that a dispatch is bound to; ``otherwise`` where they vary."""
-    inner = re.search(r"tensor<[^<>]*>(?=>)", str(type_))
-    if inner is None:
+    held = irtypes.bound(type_)
+    if not isinstance(held, ir.RankedTensorType) or not held.has_static_shape:
         return otherwise
-    held = ir.Type.parse(inner[0], type_.context)
-    return _bytes(held) if ir.ShapedType(held).has_static_shape else otherwise
+    return _bytes(held)
 
 
 _SPECIAL = (

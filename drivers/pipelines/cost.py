@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from mlirules.drivers.apply import pieces, tracking
 from mlirules.drivers.apply.engine import Engine
 from mlirules.drivers.apply.run import Options
-from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree import compiler, irtypes
 from mlirules.drivers.iree.compiler import Job, ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match.matcher import Matcher
@@ -34,6 +35,7 @@ from mlirules.drivers.pipelines.decisions import Decision
 from mlirules.generator import xsmm
 from mlirules.language.faults import MlirulesError
 from mlirules.language.rule import Rule
+from mlirules.language.typetexts import builtin_type
 from mlirules.support import cache, files, package
 
 if TYPE_CHECKING:
@@ -445,7 +447,7 @@ def cut_out(match: Match, context: Any, order: Places) -> str:
             results += [
                 v for v in op.results if any(use.owner.operation not in inside for use in v.uses)
             ]
-    if any("?" in str(v.type) or "vtensor<*" in str(v.type) for v in (*arguments, *results)):
+    if any(irtypes.of_unknown_size(v.type) for v in (*arguments, *results)):
         raise NotSeparable("sizes are known only when the program runs")
     with context, ir.Location.unknown(context):
         module = ir.Module.create()
@@ -487,7 +489,8 @@ _CONSTANT = frozenset(
     ]
 )
 _LARGE = 1024
-_RESOURCE = re.compile(r"dense_resource<([^>]+)> : (tensor<([0-9x]*?)x?([a-z]+\d+)>)")
+#: A large constant in a piece's text, which has another name there.
+_RESOURCE = re.compile(r"dense_resource<([^>]+)> : (tensor<[0-9x]*[a-z]+\d+>)")
 
 
 def _is_constant(op: Any) -> bool:
@@ -516,16 +519,11 @@ def _constants(roots: Iterable[Any]) -> set[Any] | None:
 def _can_be_constant(op: Any) -> bool:
     if op.name not in _CONSTANT and not op.name.startswith("torch.constant."):
         return False
-    if "value" in op.attributes and "dense_resource" in (text := _attribute(op)):
-        found = _RESOURCE.search(text)
+    value = op.attributes.get("value")
+    if isinstance(value, ir.DenseResourceElementsAttr):
         # Integers are mostly indices, for which other values would not do.
-        return found is not None and found[4] in _MADE_UP
+        return str(ir.ShapedType(value.type).element_type) in _MADE_UP
     return True
-
-
-def _attribute(op: Any) -> str:
-    # Printing the attribute itself would print the values, too.
-    return str(op.get_asm(large_elements_limit=16, assume_verified=True))
 
 
 def _cone(match: Match) -> list[Any]:
@@ -569,12 +567,12 @@ def filled(text: str) -> str:
 
     blobs: dict[str, str] = {}
     for found in _RESOURCE.finditer(text):
-        name, sizes, element = found[1].strip('"'), found[3], found[4]
-        if not name.startswith("piece_") or name in blobs:
+        name, type_ = found[1].strip('"'), builtin_type(found[2])
+        if not name.startswith("piece_") or name in blobs or type_ is None:
             continue
-        count = int(np.prod([int(n) for n in sizes.split("x") if n], dtype=np.int64))
+        count = math.prod(size or 0 for size in type_.sizes)
         rng = np.random.default_rng(len(blobs))
-        values = rng.uniform(0.01, 0.1, count).astype(_MADE_UP[element])
+        values = rng.uniform(0.01, 0.1, count).astype(_MADE_UP[type_.element])
         blobs[name] = f'{name}: "0x40000000{values.tobytes().hex().upper()}"'
     if not blobs:
         return text

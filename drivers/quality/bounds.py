@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from mlirules.drivers.iree import irtypes
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.program import entry_points
 from mlirules.drivers.iree.traversal import ops_below
@@ -181,7 +182,7 @@ def _returned(function: ir.Operation, notes: list[ir.Value]) -> None:
     block = function.regions[0].blocks[0]
     last = list(block.operations)[-1].operation
     kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-    if any(str(t).startswith("!torch.") for t in [*kind.inputs, *kind.results]):
+    if any(irtypes.is_torch(t) for t in [*kind.inputs, *kind.results]):
         emit = _Emit(last)
         notes = [
             emit.op(
@@ -338,7 +339,7 @@ def _reach(op: ir.Operation) -> _Reach | None:
     if name in ("vector.load", "vector.store"):
         type_ = op.results[0].type if not writes else operands[0].type
         shape = _shape(type_)
-        if str(ir.MemRefType(base.type).element_type) == str(type_):
+        if ir.MemRefType(base.type).element_type == type_:
             shape = []  # the buffer holds vectors
         for n, size in enumerate(reversed(shape), 1):
             extents[rank - n] = size
@@ -346,7 +347,7 @@ def _reach(op: ir.Operation) -> _Reach | None:
         shape = _shape(op.results[0].type if not writes else operands[0].type)
         within = [bool(ir.BoolAttr(a).value) for a in ir.ArrayAttr(op.attributes["in_bounds"])]
         masked = len(rest) > (0 if writes else 1)
-        exact = str(ir.MemRefType(base.type).element_type).startswith("vector")
+        exact = isinstance(ir.MemRefType(base.type).element_type, ir.VectorType)
         results = [] if exact else ir.AffineMapAttr(op.attributes["permutation_map"]).value.results
         for expression, size, inside in zip(results, shape, within, strict=False):
             with suppress(ValueError):  # a constant: the vector repeats one element
@@ -558,7 +559,7 @@ def _lanes(emit: _Emit, found: _Reach) -> tuple[tuple[ir.Value, ir.Value] | None
     lanes: ir.Value
     if found.lanes is None:
         lanes = emit.op("vector.step", [], [type_])[0]
-    elif str(found.lanes.type) == str(type_):
+    elif found.lanes.type == type_:
         lanes = found.lanes
     else:
         lanes = emit.op("arith.index_cast", [found.lanes], [type_])[0]

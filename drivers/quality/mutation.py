@@ -371,7 +371,7 @@ def fitting_sizes(rule: Rule, text: str) -> list[int]:
     for name, value in found.values.items():
         if name not in rule.types or not isinstance(value, ir.Value):
             continue
-        listed = numerics.arguments_of(str(value.type))
+        listed = numerics.arguments_of([value.type])
         dims = rule.types[name][1].dims
         if len(listed) == 1 and dims is not None:
             shapes[name] = listed[0][0]
@@ -387,7 +387,7 @@ def fitting_sizes(rule: Rule, text: str) -> list[int]:
     for argument in block.arguments:
         bound = next((n for n, v in found.values.items() if v == argument and n in named), None)
         symbols = named[bound] if bound is not None else []
-        for shape, _ in numerics.arguments_of(str(argument.type)):
+        for shape, _ in numerics.arguments_of([argument.type]):
             for place, size in enumerate(shape):
                 if size is None:
                     symbol = symbols[place] if place < len(symbols) else ("", 0)

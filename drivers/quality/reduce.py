@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlirules.drivers.frontend.torch import write_arrays
-from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree import compiler, irtypes
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import Steps, finish
 from mlirules.drivers.measure import numerics
@@ -151,7 +151,7 @@ def _fewer_ops(
 
 
 def _tensors(op: ir.Operation) -> list[ir.OpResult]:
-    return [v for v in op.results if str(v.type).startswith(("!torch.vtensor", "tensor<"))]
+    return [v for v in op.results if irtypes.is_value_tensor(v.type)]
 
 
 def piece(text: str, start: int, end: int) -> tuple[str, list[tuple[int, int]]]:
@@ -178,7 +178,7 @@ def piece(text: str, start: int, end: int) -> tuple[str, list[tuple[int, int]]]:
                 outer.setdefault(value, (-1, ir.BlockArgument(value).arg_number))
                 continue
             at = place[owner.operation]
-            tensor = str(value.type).startswith(("!torch.vtensor", "tensor<"))
+            tensor = irtypes.is_value_tensor(value.type)
             if at >= start or not tensor or ops[at].name.startswith(_FREE):
                 yield take(at)
             else:

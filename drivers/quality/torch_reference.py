@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mlirules.drivers.iree import irtypes
 from mlirules.drivers.iree.compiler import ir
 from mlirules.generator.lowering.values import tensor_of_type
 from mlirules.language.faults import Fault, MlirulesError, Span
+from mlirules.language.typetexts import torch_kinds
 from mlirules.language.values import Dyn
 
 Array = npt.NDArray[Any]
@@ -118,7 +120,7 @@ class _Interpreter:
     def _input(self, type_: str, value: Array) -> Any:
         if type_ in ("!torch.int", "!torch.float", "!torch.bool"):
             return {"int": int, "float": float, "bool": bool}[type_[7:]](value.item())
-        if not type_.startswith("!torch.vtensor"):
+        if torch_kinds(type_)[:1] != ("vtensor",):
             raise NotInterpreted.because(f"an argument of type {type_}")
         return self._tensor(value, type_)
 
@@ -224,11 +226,11 @@ class _Interpreter:
     def _literal(self, op: ir.Operation) -> Any:
         attribute, type_ = op.attributes["value"], str(op.results[0].type)
         text = str(attribute)
-        shape = [int(d) for d in re.findall(r"(\d+)x", text[text.rfind("tensor<") :])]
-        element = re.search(r"[x<]((?:si|ui|bf|i|f)\d+|complex<f\d+>)>$", text)
-        name = _DTYPES.get(element[1] if element else "")
-        if name is None:
+        found = irtypes.tensor_type(attribute.type)
+        name = _DTYPES.get(found.element) if found is not None else None
+        if found is None or name is None:
             raise NotInterpreted.because(f"a literal of type {type_}")
+        shape = [size for size in found.sizes if size is not None]
         resource = re.match(r'dense_resource<"?([^">]+)"?>', text)
         if resource:
             if resource[1] not in self.blobs:

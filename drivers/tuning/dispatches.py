@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree import compiler, irtypes
 from mlirules.drivers.iree.affine import loops_of
 from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.iree.program import entry_points
@@ -217,10 +217,10 @@ def _dispatch(
     if root is None:
         raise _SkippedError("it has no structured op (a copy, or data movement)")
     call = calls[0]
+    inputs = tuple(_value(v.type) for v in call.operands)
+    outputs = tuple(_value(v.type) for v in call.results)
     kinds = [str(v.type) for v in call.operands]
     results = [str(v.type) for v in call.results]
-    inputs = tuple(_value(k) for k in kinds)
-    outputs = tuple(_value(k) for k in results)
     entry = f"@{_symbol(executable)}::@{name}"
     tied = call.attributes.get("tied_operands")
     ties = [] if tied is None else [ir.IntegerAttr(t).value for t in ir.ArrayAttr(tied)]
@@ -261,11 +261,12 @@ def _dispatch(
     return Dispatch(name, text, inputs, outputs, describe(root), len(calls))
 
 
-def _value(kind: str) -> Value:
-    found = re.fullmatch(r"tensor<((?:\d+x)*)([A-Za-z]\w*)>", kind)
-    if found is None:
-        raise _SkippedError(f"it has an operand {kind}: only static tensors are tuned")
-    return Value(tuple(int(d) for d in found[1].split("x") if d), found[2])
+def _value(type_: ir.Type) -> Value:
+    found = irtypes.tensor_type(type_)
+    sizes = () if found is None else tuple(d for d in found.sizes if d is not None)
+    if found is None or found.torch or len(sizes) != len(found.sizes):
+        raise _SkippedError(f"it has an operand {type_}: only static tensors are tuned")
+    return Value(sizes, found.element)
 
 
 def _asm(op: Op) -> str:
@@ -330,7 +331,7 @@ def describe(op: ir.Operation) -> Root:
     maps = _maps(op)
     results = len(op.results)
     operands = tuple(
-        _value(str(v.type)) if "tensor<" in str(v.type) else Value((), str(v.type))
+        _value(v.type) if isinstance(v.type, ir.ShapedType) else Value((), str(v.type))
         for v in op.operands
     )
     expressions = [_results_of(m) for m in maps]

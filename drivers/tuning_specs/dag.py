@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
-from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree import compiler, irtypes
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.tuning_specs.steps import dag_ops
 from mlirules.generator.emit.tuning_spec import MARKER
+from mlirules.language import typetexts
 
 #: What configuring leaves on an op: no part of what it computes.
 _CONFIGURED = frozenset(
@@ -78,7 +77,7 @@ def difference(root: ir.Operation, op: ir.Operation, ignored: frozenset[str] = f
         for asked, given in zip(wanted.operands, have.operands, strict=True):
             if met.setdefault(asked, given) != given:
                 return f"{have.name} reads another value than the one before"
-            if not castable(str(given.type), str(asked.type)):
+            if not _castable(given.type, asked.type):
                 return f"{have.name} reads {given.type}, not {asked.type}"
             owner, source = asked.owner, given.owner
             if isinstance(owner, ir.Block):
@@ -102,7 +101,7 @@ def _differs(wanted: ir.Operation, have: ir.Operation, ignored: frozenset[str]) 
     if names:
         return f"{have.name} has another {min(names)}"
     for asked, given in zip(wanted.results, have.results, strict=True):
-        if not castable(str(given.type), str(asked.type)):
+        if not _castable(given.type, asked.type):
             return f"{have.name} gives {given.type}, not {asked.type}"
     if [_body(r) for r in wanted.regions] != [_body(r) for r in have.regions]:
         return f"the body of {have.name} differs"
@@ -132,17 +131,16 @@ def _body(region: ir.Region) -> list[tuple[object, ...]]:
     return out
 
 
-_TENSOR = re.compile(r"tensor<((?:(?:\?|\d+)x)*)(\w+)>")
-
-
 def castable(have: str, wanted: str) -> bool:
     """Whether a tensor type can be cast to another: `?` in the wanted one stands for any size."""
     if have == wanted:
         return True
-    a, b = _TENSOR.fullmatch(have), _TENSOR.fullmatch(wanted)
-    if a is None or b is None or a[2] != b[2]:
-        return False
-    left, right = a[1].split("x"), b[1].split("x")
-    return len(left) == len(right) and all(
-        w == "?" or h == w for h, w in zip(left, right, strict=True)
-    )
+    a, b = typetexts.builtin_type(have), typetexts.builtin_type(wanted)
+    return a is not None and b is not None and a.within(b)
+
+
+def _castable(have: ir.Type, wanted: ir.Type) -> bool:
+    if have == wanted:
+        return True
+    a, b = irtypes.tensor_type(have), irtypes.tensor_type(wanted)
+    return a is not None and b is not None and a.within(b)

@@ -15,6 +15,7 @@ from typing import Any
 from mlirules.drivers.tuning_specs.named import named_tests
 from mlirules.language.config.model import ConfigTest, plain
 from mlirules.language.config.op import ConfigRule
+from mlirules.language.typetexts import builtin_type
 
 #: The size of a dim that a rule does not limit.
 FREE = 32
@@ -249,7 +250,8 @@ def _dispatch(lines: Sequence[str], inputs: Mapping[str, str], result: str) -> l
         return f"!iree_tensor_ext.dispatch.tensor<{access}:{type_}>"
 
     def whole(type_: str) -> str:
-        sizes = type_[len("tensor<") : -1].split("x")[:-1]
+        tensor = builtin_type(type_)
+        sizes = [] if tensor is None else [str(size) for size in tensor.sizes]
         return (
             f"offsets = [{', '.join('0' for _ in sizes)}], sizes = [{', '.join(sizes)}], "
             f"strides = [{', '.join('1' for _ in sizes)}]"
@@ -285,10 +287,10 @@ def _dispatch(lines: Sequence[str], inputs: Mapping[str, str], result: str) -> l
 def _attention_tests(match: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Tests of a rule that goes by the name of attention."""
     given = list(match.get("operands") or [])
-    first = re.fullmatch(r"tensor<((?:(?:\?|\d+)x)+)(\w+)>", given[0] or "") if given else None
-    if first is None:
+    first = builtin_type(given[0] or "") if given else None
+    if first is None or not first.sizes:
         return []
-    sizes = [int(d) if d != "?" else 0 for d in first[1].split("x")[:-1]]
+    sizes = [size or 0 for size in first.sizes]
     batch = [f"b{i}" for i in range(len(sizes) - 2)]
     lead = ", ".join(batch) + ", " if batch else ""
     compute = f"o[{lead}m, n] = attention(q[{lead}m, k1], k[{lead}k2, k1], v[{lead}n, k2])"
@@ -299,7 +301,7 @@ def _attention_tests(match: Mapping[str, Any]) -> list[dict[str, Any]]:
     dims |= {"n": 64, "k2": 64}
     loops = [*batch, "m", "n", "k1", "k2"]
     tests = []
-    for element, key in ((first[2], "input"), ("bf16", "unchanged")):
+    for element, key in ((first.element, "input"), ("bf16", "unchanged")):
         shown = {
             "op": "attention",
             "compute": compute,

@@ -21,6 +21,7 @@ from mlirules.language.config.op import ConfigRule, TargetOracle
 from mlirules.language.config_loader import config_of
 from mlirules.language.faults import Fault, MlirulesError, did_you_mean
 from mlirules.language.source import SourceFile
+from mlirules.language.typetexts import builtin_type
 
 #: Loops of named ops, which a spec may match by name alone.
 NAMED_LOOPS = {
@@ -52,9 +53,6 @@ NOT_IN_MATCHERS = frozenset(
         "transform.verify",
     }
 )
-
-#: A tensor whose sizes are not asked for, and its element type.
-_ANY_TENSOR = re.compile(r"tensor<((?:\?x)+)([a-zA-Z]\w*)>")
 
 
 @dataclass
@@ -233,13 +231,15 @@ class _Maker(SettingsReader):
         False when the entry is something else.
         """
         types = {limit.operand: limit.type for limit in self.asks.limits if limit.type}
-        found = {i: _ANY_TENSOR.fullmatch(text) for i, text in types.items()}
+        read = {i: builtin_type(text) for i, text in types.items()}
+        # Of sizes nothing is asked.
+        found = {i: t for i, t in read.items() if t is not None and t.sizes and not any(t.sizes)}
         if self.asks.names != ["iree_linalg_ext.online_attention"] or set(types) != {
             *tuning.MASKED,
             7,
         }:
             return False
-        shapes = {i: m[1].count("x") for i, m in found.items() if m is not None}
+        shapes = {i: len(t.sizes) for i, t in found.items()}
         rank = shapes.get(0, 0)
         if not 2 <= rank <= 4 or shapes != {**dict.fromkeys(tuning.MASKED, rank), 7: rank - 1}:
             return False
@@ -248,7 +248,7 @@ class _Maker(SettingsReader):
         sides = {role: [*batch, *names] for role, names in own.items()}
         reads = [f"{role}[{', '.join(names)}]" for role, names in sides.items()]
         self.loops = [*batch, "m", "n", "d", "s"]
-        elements = {i: m[2] for i, m in found.items() if m is not None}
+        elements = {i: t.element for i, t in found.items()}
         named = dict(zip("qkvwo", (elements[i] for i in (*tuning.MASKED, 7)), strict=True))
         compute = f"{reads[4]} = attention({', '.join(reads[:4])})"
         self.data["match"] = {"op": "attention", "compute": compute, "types": named}
@@ -443,20 +443,20 @@ class _Maker(SettingsReader):
 
     def typed(self, limit: Limit, indices: Sequence[str], element: str, limits: Limits) -> None:
         """A condition on an operand's type."""
-        found = re.fullmatch(r"tensor<((?:(?:\?|\d+)x)*)(\w+)>", limit.type)
+        found = builtin_type(limit.type)
         if found is None:
             self.fault(limit.offset, "spec-op", f"{limit.type} is no tensor type")
             return
-        sizes = found[1].split("x")[:-1]
-        if found[2] != element:
+        sizes = found.sizes
+        if found.element != element:
             self.never(limit, f"its elements are {element} by the matcher above")
         elif len(sizes) != len(indices):
             self.never(limit, f"operand {limit.operand} has {len(indices)} dims, not {len(sizes)}")
         else:
             for index, size in zip(indices, sizes, strict=True):
-                if size != "?":
+                if size is not None:
                     if index in self.loops:
-                        limits.add(index, limit.offset, int(size), int(size))
+                        limits.add(index, limit.offset, size, size)
                     else:
                         self.fault(limit.offset, "spec-op", "a dim is the sum of several loops")
 

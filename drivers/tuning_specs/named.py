@@ -12,6 +12,7 @@ from mlirules.drivers.tuning_specs import dag
 from mlirules.drivers.tuning_specs.maps import exprs
 from mlirules.drivers.tuning_specs.steps import dag_ops
 from mlirules.language.faults import MlirulesError
+from mlirules.language.typetexts import TensorType, builtin_type
 
 #: The size of a dim that nothing limits.
 FREE = 32
@@ -34,7 +35,6 @@ _RANKS = {
     "linalg.pooling_nchw_sum": (4, 2, 4),
     "linalg.pooling_nchw_max": (4, 2, 4),
 }
-_TENSOR = re.compile(r"tensor<((?:(?:\?|\d+)x)*)(\w+)>")
 
 _BESIDE = """\
 func.func @beside(%a: tensor<77xi32>, %b: tensor<77xi32>) -> tensor<77xi32> {
@@ -83,12 +83,12 @@ def _program(match: Mapping[str, Any]) -> str | None:
     if ranks is None:
         return None
     asked = list(match.get("operands") or [])
-    found = [_TENSOR.fullmatch(asked[i] or "") if i < len(asked) else None for i in range(3)]
-    given = [m[2] for m in found if m is not None]
+    found = [builtin_type(asked[i] or "") if i < len(asked) else None for i in range(3)]
+    given = [t.element for t in found if t is not None]
     element = given[0] if given else "f32"
-    last = found[2][2] if found[2] is not None else ("f32" if "f" in element else "i32")
-    elements = [m[2] if m is not None else element for m in found[:2]] + [last]
-    types = [f"tensor<{'?x' * rank}{e}>" for rank, e in zip(ranks, elements, strict=True)]
+    last = found[2].element if found[2] is not None else ("f32" if "f" in element else "i32")
+    elements = [t.element if t is not None else element for t in found[:2]] + [last]
+    types = [TensorType((None,) * rank, e) for rank, e in zip(ranks, elements, strict=True)]
     return (
         f"^bb0(%a: {types[0]}, %b: {types[1]}, %c: {types[2]}):\n"
         f"  %r = {match['name']} ins(%a, %b : {types[0]}, {types[1]}) "
@@ -108,10 +108,10 @@ def _example(match: Mapping[str, Any], program: str) -> str | None:
     ops = dag_ops(holder)
     sizes = _Sizes(ops)
     for i, asked in enumerate(match.get("operands") or []):
-        found = _TENSOR.fullmatch(asked or "")
-        for j, size in enumerate(found[1].split("x")[:-1] if found else ()):
-            if size != "?" and i < len(root.operands):
-                sizes.ask(root.operands[i], j, int(size))
+        found = builtin_type(asked or "")
+        for j, size in enumerate(found.sizes if found is not None else ()):
+            if size is not None and i < len(root.operands):
+                sizes.ask(root.operands[i], j, size)
     for limit in match.get("limits") or []:
         size = _fitting(limit)
         if size is None or limit["operand"] >= len(root.operands):

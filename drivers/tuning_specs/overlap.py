@@ -13,6 +13,7 @@ from typing import Literal
 from mlirules.language.config.model import DimRange
 from mlirules.language.config.op import ConfigRule, affine_map
 from mlirules.language.notation import ast
+from mlirules.language.typetexts import TensorType, builtin_type, without_sizes
 
 Relation = Literal["same", "covers", "covered", "overlaps"]
 
@@ -146,18 +147,18 @@ def _operand_box(rule: ConfigRule) -> _Box:
     box: _Box = {}
     if rule.match.program is not None:
         # Another computation is another place along one more dim.
-        spelt, types = _spelt(rule.match.program)
+        spelt, types = without_sizes(rule.match.program)
         place = zlib.crc32(spelt.encode()) + 1
         box["program"] = (place, place)
-        for i, text in enumerate(types):
-            for j, size in enumerate(text[len("tensor<") :].split("x")[:-1]):
-                if size != "?":
-                    box["program", i, j] = (int(size), int(size))
+        for i, type_ in enumerate(types):
+            for j, size in enumerate(type_.sizes):
+                if size is not None:
+                    box["program", i, j] = (size, size)
     for i, asked in enumerate(rule.match.operands):
-        found = _TENSOR.fullmatch(asked or "")
-        for j, size in enumerate(found[1].split("x")[:-1] if found else ()):
-            if size != "?":
-                box[i, j] = (int(size), int(size))
+        found = builtin_type(asked or "")
+        for j, size in enumerate(found.sizes if found is not None else ()):
+            if size is not None:
+                box[i, j] = (size, size)
     for limit in rule.match.limits:
         box.setdefault((limit.operand, limit.dim), (limit.min or 1, limit.max or _LARGEST))
     return box
@@ -318,7 +319,6 @@ _NAMED = {
     "linalg.matmul": ("contraction",),
     "linalg.batch_matmul": ("contraction",),
 }
-_TENSOR = re.compile(r"tensor<((?:(?:\?|\d+)x)*)(\w+)>")
 
 
 def _by_name(a: ConfigRule, b: ConfigRule) -> Relation | None:
@@ -327,8 +327,7 @@ def _by_name(a: ConfigRule, b: ConfigRule) -> Relation | None:
         if a.match.name != b.match.name:
             return None
         count = max(len(a.match.operands), len(b.match.operands))
-        left = [*a.match.operands, *[None] * (count - len(a.match.operands))]
-        right = [*b.match.operands, *[None] * (count - len(b.match.operands))]
+        left, right = ([*_asked(r), *[None] * (count - len(r.match.operands))] for r in (a, b))
         if not all(_types_meet(x, y) for x, y in zip(left, right, strict=True)):
             return None
         forward = all(_type_within(y, x) for x, y in zip(left, right, strict=True))
@@ -340,8 +339,8 @@ def _by_name(a: ConfigRule, b: ConfigRule) -> Relation | None:
             forward, backward = forward and related[0], backward and related[1]
         if a.match.program != b.match.program:
             if a.match.program is not None and b.match.program is not None:
-                text_a, types_a = _spelt(a.match.program)
-                text_b, types_b = _spelt(b.match.program)
+                text_a, types_a = without_sizes(a.match.program)
+                text_b, types_b = without_sizes(b.match.program)
                 # Compared exactly by the compiler: what is spelt otherwise is another op.
                 if text_a != text_b or not all(map(_types_meet, types_a, types_b)):
                     return None
@@ -357,7 +356,7 @@ def _by_name(a: ConfigRule, b: ConfigRule) -> Relation | None:
     if other.match.op not in _NAMED.get(named.match.name or "", ()):
         return None
     typed = [_type_of(other, i) for i in range(len(other.operands))]
-    asked = list(named.match.operands)
+    asked = _asked(named)
     for i, wanted in enumerate(asked):
         have = typed[i] if i < min(3, len(typed)) else None
         if not _types_meet(wanted, have):
@@ -369,12 +368,6 @@ def _by_name(a: ConfigRule, b: ConfigRule) -> Relation | None:
     if not covers:
         return "overlaps"
     return "covers" if named is a else "covered"
-
-
-def _spelt(program: str) -> tuple[str, list[str]]:
-    """A program without the sizes of its types, and its types in order."""
-    types = [m[0] for m in _TENSOR.finditer(program)]
-    return _TENSOR.sub(lambda m: re.sub(r"\d+x", "?x", m[0]), program), types
 
 
 def _limits_relate(a: ConfigRule, b: ConfigRule) -> tuple[bool, bool] | None:
@@ -393,36 +386,23 @@ def _limits_relate(a: ConfigRule, b: ConfigRule) -> tuple[bool, bool] | None:
     return forward, backward
 
 
-def _type_of(rule: ConfigRule, position: int) -> str:
+def _type_of(rule: ConfigRule, position: int) -> TensorType:
     operand = rule.operands[position]
-    sizes = [
-        str(rule.exact(i.id) or "?") if isinstance(i, ast.Name) else "?" for i in operand.indices
-    ]
-    return f"tensor<{''.join(s + 'x' for s in sizes)}{operand.element}>"
+    sizes = (rule.exact(i.id) or None if isinstance(i, ast.Name) else None for i in operand.indices)
+    return TensorType(tuple(sizes), operand.element)
 
 
-def _types_meet(a: str | None, b: str | None) -> bool:
-    if a is None or b is None:
-        return True
-    x, y = _TENSOR.fullmatch(a), _TENSOR.fullmatch(b)
-    if x is None or y is None or x[2] != y[2]:
-        return False
-    left, right = x[1].split("x"), y[1].split("x")
-    return len(left) == len(right) and all(
-        "?" in (p, q) or p == q for p, q in zip(left, right, strict=True)
-    )
+def _asked(rule: ConfigRule) -> list[TensorType | None]:
+    """The types that a rule asks of an op's operands: the checks know that they are tensors'."""
+    return [None if text is None else builtin_type(text) for text in rule.match.operands]
 
 
-def _type_within(inner: str | None, outer: str | None) -> bool:
-    if outer is None:
-        return True
-    if inner is None:
-        return False
-    x, y = _TENSOR.fullmatch(inner), _TENSOR.fullmatch(outer)
-    if x is None or y is None or x[2] != y[2]:
-        return False
-    left, right = x[1].split("x"), y[1].split("x")
-    return len(left) == len(right) and all(q in ("?", p) for p, q in zip(left, right, strict=True))
+def _types_meet(a: TensorType | None, b: TensorType | None) -> bool:
+    return a is None or b is None or a.meets(b)
+
+
+def _type_within(inner: TensorType | None, outer: TensorType | None) -> bool:
+    return outer is None or (inner is not None and inner.within(outer))
 
 
 def _example(a: ConfigRule, b: ConfigRule) -> str:

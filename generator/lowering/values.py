@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from mlirules.language.faults import Span
 from mlirules.language.notation import ast
 from mlirules.language.rule import Line
+from mlirules.language.typetexts import TensorType, builtin_type, torch_type
 from mlirules.language.values import DType, Dyn, Tensor, dtype_named
 
 INDEX = DType("index")
@@ -120,30 +120,21 @@ def wide(t: DType) -> DType:
     return DType("si64")
 
 
-def tensor_of_type(name: str, type_: str) -> Tensor | None:
-    """A tensor from its MLIR type text, or None. Dynamic dims get a source of their own.
+#: Integers without a sign, which builtin tensors hold, as torch's that they stand for.
+_SIGNED = {f"i{bits}": f"si{bits}" for bits in (8, 16, 32, 64)}
 
-    The bindings have no class for torch's types: what they hold can be read of their text alone,
-    and is read here.
-    """
-    found = re.fullmatch(r"!torch\.vtensor<\[(.*)\],(.+)>", type_)
-    if found:
-        dims = [d for d in found.group(1).split(",") if d]
-        element = dtype_named(found.group(2))
-        torch = True
-    else:
-        found = re.fullmatch(r"tensor<((?:[0-9?]+x)*)([^x].*)>", type_)
-        if not found:
-            return None
-        dims = [d for d in found.group(1).split("x") if d]
-        text = found.group(2)
-        element = dtype_named("s" + text if re.fullmatch(r"i(8|16|32|64)", text) else text)
-        torch = False
+
+def tensor_of_type(name: str, type_: str) -> Tensor | None:
+    """A tensor from its MLIR type text, or None. Dynamic dims get a source of their own."""
+    found = torch_type(type_) or builtin_type(type_)
+    return None if found is None else tensor_of(name, found)
+
+
+def tensor_of(name: str, type_: TensorType) -> Tensor | None:
+    """A tensor of a type, or None. Dynamic dims get a source of their own."""
+    text = type_.element
+    element = dtype_named(text if type_.torch else _SIGNED.get(text, text))
     if element is None:
         return None
-    return Tensor(
-        name,
-        tuple(int(d) if d != "?" else Dyn("dim", (name, i)) for i, d in enumerate(dims)),
-        element,
-        torch,
-    )
+    dims = (Dyn("dim", (name, i)) if d is None else d for i, d in enumerate(type_.sizes))
+    return Tensor(name, tuple(dims), element, type_.torch)

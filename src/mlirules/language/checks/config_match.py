@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Sequence
 
 from mlirules.language.checks.config_findings import Findings
@@ -22,8 +21,8 @@ from mlirules.language.faults import Fault, did_you_mean
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import NotationError, parse_statement
 from mlirules.language.source import Path_
+from mlirules.language.typetexts import builtin_type
 
-_TENSOR = re.compile(r"tensor<(?:(?:\?|\d+)x)*(?:[a-z][A-Za-z0-9]*)>")
 _EXAMPLES = {
     "contraction": "c[m, n] += a[m, k] * b[k, n]",
     "convolution": "o[n, i, j, f] += x[n, i + u, j + v, c] * w[u, v, c, f]",
@@ -115,7 +114,7 @@ class MatchChecks(Findings):
                 "name the op's loops, outermost first: `loops: [m, n, k]`",
             )
         for i, text in enumerate(match.operands):
-            if text is not None and not _TENSOR.fullmatch(text):
+            if text is not None and builtin_type(text) is None:
                 self.fault(
                     ("match", "operands", i),
                     "operand-type",
