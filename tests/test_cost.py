@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import context
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import child as measuring
@@ -228,11 +229,22 @@ def test_pieces_that_differ_by_weights_alone_are_one() -> None:
     elided = "%w = arith.constant dense_resource<piece_0> : tensor<4x2xf32>"
     text = f"func.func @main() -> tensor<4x2xf32> {{\n{elided}\nreturn %w : tensor<4x2xf32>\n}}"
     whole = cost.filled(text)
-    from mlirules.drivers.iree import compiler
-
     module = compiler.parse(whole, "<piece>", context())
     assert module.operation.verify()
     assert cost.filled(whole.replace("piece_", "other_")).count("piece_") == 0
+
+
+def test_other_values_do_for_large_floats_alone() -> None:
+    """Integers are mostly indices, for which values that are made up would not do."""
+    literals = "\n".join(
+        f"%{t} = torch.vtensor.literal(dense_resource<{t}> : tensor<2x{t}>) : !torch.vtensor<[2],{t}>"
+        for t in ("f32", "si64")
+    )
+    text = f"func.func @f() {{\n{literals}\nreturn\n}}"
+    module = compiler.parse(text)
+    function = module.body.operations[0].operation
+    ops = [view.operation for view in function.regions[0].blocks[0].operations]
+    assert [cost._is_constant(op) for op in ops] == [True, False, False]
 
 
 def test_errors_are_relative_to_the_largest() -> None:

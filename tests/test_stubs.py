@@ -155,7 +155,7 @@ def test_classes_have_the_bases_of_the_stub(name: str) -> None:
         for base in node.bases:
             written = ast.unparse(base).partition("[")[0]
             known = {"Sequence": "collections.abc", "Exception": "builtins", "Enum": "enum"}
-            known["IntFlag"] = "enum"
+            known |= {"IntFlag": "enum", "Attribute": "iree.compiler.ir"}
             last = written.rpartition(".")[2]
             home = importlib.import_module(known[last]) if last in known else module
             owner = getattr(module, node.name)

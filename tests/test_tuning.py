@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from mlirules.drivers.iree import runtime
-from mlirules.drivers.iree.compiler import Job, compile_module
+from mlirules.drivers.iree import compiler, knobs, runtime
+from mlirules.drivers.iree.compiler import Job, compile_module, ir
 from mlirules.drivers.iree.runtime import Executable
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics, profile
@@ -968,6 +968,15 @@ def test_candidates_for_cuda_compile_without_a_device(tmp_path: Path) -> None:
         [*command, "--json"], capture_output=True, text=True, timeout=500, check=False
     )
     assert [r["settings"] for r in json.loads(again.stdout)[name]] == [r["settings"] for r in rows]
+
+
+def test_knobs_of_the_compilers_constraints_take_values() -> None:
+    one_of = '#iree_codegen.smt.one_of_knob<"b", [#iree_gpu.mma_layout<MFMA_F32_16x16x16_F16>, 7]>'
+    text = f'{{x = #iree_codegen.smt.int_knob<"a">, y = [{one_of}, 3 : i64, true]}}'
+    attribute = ir.Attribute.parse(text, compiler.context())
+    assert knobs.names(attribute) == {"a", "b"}
+    found = knobs.plain(attribute, {"a": 4, "b": 0})
+    assert found == {"x": 4, "y": ["#iree_gpu.mma_layout<MFMA_F32_16x16x16_F16>", 3, True]}
 
 
 @pytest.mark.parametrize("target", ["cuda:sm_80", "hip:gfx942"])

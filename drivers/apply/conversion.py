@@ -17,6 +17,7 @@ from typing import Any
 
 from mlirules.drivers.apply import walk
 from mlirules.drivers.apply.run import CONSTANTS, Run
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.results import Match
 from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.language.rule import Rule
@@ -42,20 +43,20 @@ class _Lasting(walk.Walk):
         super().__init__(run, rules, again)
         self.one_by_one = True
         #: What was converted, in order.
-        self._converted: list[Any] = []
-        self._gone: set[Any] = set()
+        self._converted: list[ir.Operation] = []
+        self._gone: set[ir.Operation] = set()
 
-    def _match(self, site: walk.Site, op: Any) -> None:
+    def _match(self, site: walk.Site, op: ir.Operation) -> None:
         if op not in self._gone:  # with an op before it
             super()._match(site, op)
 
     def _apply(
-        self, match: Match, op: Any, _held: Any, *, looks_again: bool
+        self, match: Match, op: ir.Operation, _held: Any, *, looks_again: bool
     ) -> list[tuple[walk.Site, Any]]:
         self._goes(op, self.run.apply(match, op, self._goes))
         return self._legalised() if looks_again else []
 
-    def _goes(self, op: Any, values: Sequence[Any]) -> None:
+    def _goes(self, op: ir.Operation, values: Sequence[ir.Value]) -> None:
         """Note what the results of an op became."""
         for result, value in zip(op.results, values, strict=True):
             self.instantiator.became[result] = value
@@ -73,7 +74,7 @@ class _Lasting(walk.Walk):
         self.run.may_leave_dead = True
 
 
-def apply(run: Run, module: Any, rules: Sequence[Rule]) -> None:
+def apply(run: Run, module: ir.Module, rules: Sequence[Rule]) -> None:
     """Convert ``module`` in place. What goes wrong is left in ``run``."""
     roots = _roots(rules)
     # A match that takes in what another rule converts must find it. What several ops became one of

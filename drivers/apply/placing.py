@@ -5,13 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from mlirules.drivers.apply.uncast import Uncast
-from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.match.rewrites import Copies, Read, Rewrite, Step
 
 Block = ir.Block
+#: The values of a rewrite: what it reads, and what its ops gave so far.
+Slots: TypeAlias = list[ir.Value]
+#: The results of a function's shared ops, by what they are and what they read.
+Shared: TypeAlias = dict[tuple[str, tuple[ir.Value, ...]], list[ir.Value]]
+
+
+class Given(Protocol):
+    """What a rewrite reads, by path or by the number of an operand: values, and attributes."""
+
+    def __getitem__(self, key: Any, /) -> Any: ...
 
 
 class _Stock:
@@ -19,13 +29,13 @@ class _Stock:
 
     __slots__ = ("_copies", "_function", "_size", "fills", "following", "left", "slots")
 
-    def __init__(self, copies: Copies, slots: list[Any]) -> None:
+    def __init__(self, copies: Copies, slots: Slots) -> None:
         self.fills = copies.fills
         #: The rewrite's slots, with the results of shared ops in place.
         self.slots = slots
         self._copies = copies
         self._size = 0
-        self._function: Any = None
+        self._function: ir.Operation | None = None
         #: How many copies are left.
         self.left = 0
         #: Gives the ops of the copies, one a call; a copy that is begun must be taken whole.
@@ -53,7 +63,13 @@ class _Stock:
             self._function = None
 
 
-def _at(op: Any, path: tuple[int, ...]) -> Any:
+def _empty(count: int) -> Slots:
+    """So many slots. Nobody reads one before it is filled: what an op reads stands before it."""
+    slots: list[Any] = [None] * count
+    return slots
+
+
+def _at(op: Op, path: tuple[int, ...]) -> Op:
     for i in range(0, len(path), 3):
         op = op.regions[path[i]].blocks[path[i + 1]].operations[path[i + 2]]
     return op
@@ -63,34 +79,35 @@ def _at(op: Any, path: tuple[int, ...]) -> Any:
 class Scope:
     """A block that a walk is in, and what may be shared there."""
 
-    head: Any  # the function's block around it, at the start of which shared ops stand
-    shared: dict[Any, list[Any]]  # the function's shared ops, by what they are
+    head: ir.Block  # the function's block around it, at the start of which shared ops stand
+    shared: Shared  # the function's shared ops, by what they are
     stocks: dict[Rewrite, _Stock]  # the function's copies of rewrites
-    casts: list[dict[Any, Any]]  # torch value -> its builtin value: here, and in blocks around it
+    # torch value -> its builtin value: here, and in blocks around it
+    casts: list[dict[ir.Value, ir.Value]]
 
 
 class Instantiator:
     """Copies rewrites into one module, sharing what can be shared."""
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: ir.Context) -> None:
         self.unknown = ir.Location.unknown(context)
         #: The location of what is made, where the rewrite's own is not wanted.
-        self.mark: Any = None
+        self.mark: ir.Location | None = None
         #: Whether to keep what an application makes in ``last_created``; runs that mark it do.
         self.keep = False
-        self.last_created: list[Any] = []
+        self.last_created: list[ir.Operation] = []
         #: What the results of ops became that still stand in the program.
-        self.became: dict[Any, Any] = {}
+        self.became: dict[ir.Value, ir.Value] = {}
         #: Results that a walk left in their builtin types.
         self.uncast: Uncast | None = None
         #: Where constants, fills and casts are shared; None: they are not.
         self.scope: Scope | None = None
         # Casts back to torch that the last application read past, with their results.
-        self._passed: list[tuple[Any, Any]] = []
-        self._functions: dict[Any, tuple[dict[Any, list[Any]], dict[Rewrite, _Stock]]] = {}
+        self._passed: list[tuple[ir.Value, ir.OpView]] = []
+        self._functions: dict[ir.Operation, tuple[Shared, dict[Rewrite, _Stock]]] = {}
         self._stocks: dict[Rewrite, _Stock] = {}
 
-    def scope_of(self, block: Any, outer: Scope | None = None) -> Scope:
+    def scope_of(self, block: ir.Block, outer: Scope | None = None) -> Scope:
         """The scope for ``block``; ``outer`` is the one of the block around it."""
         head = block
         owner = head.owner.operation
@@ -103,8 +120,8 @@ class Instantiator:
         return Scope(head, shared, stocks, [{}, *(outer.casts if outer else ())])
 
     def instantiate(
-        self, rewrite: Rewrite, values: dict[str, Any], root: Any, *, earlier: bool = False
-    ) -> list[Any]:
+        self, rewrite: Rewrite, values: Given, root: Op, *, earlier: bool = False
+    ) -> list[ir.Value]:
         """Put a copy of ``rewrite`` before ``root``; returns the new values of its results.
 
         ``earlier``: the walk is past ``root``, so what it has cast since may stand too late.
@@ -116,7 +133,7 @@ class Instantiator:
         self.scope = scope
         return [slots[s] for s in rewrite.returned]
 
-    def place(self, rewrite: Rewrite, reads: list[Read], values: Any, root: Any) -> list[Any]:
+    def place(self, rewrite: Rewrite, reads: list[Read], values: Given, root: Op) -> list[ir.Value]:
         """Put a copy of ``rewrite`` before ``root``; returns its slots, the returned ones filled.
 
         ``reads`` says where among ``values`` the arguments are.
@@ -162,7 +179,7 @@ class Instantiator:
         self.last_created = created
         return slots
 
-    def cast(self, value: Any, name: str, back: str, type_: Any, root: Any) -> Any:
+    def cast(self, value: ir.Value, name: str, back: str, type_: ir.Type, root: Op) -> ir.Value:
         """``value`` in its builtin type, past a cast back to torch where one made it."""
         scope = self.scope
         if self.became:
@@ -190,14 +207,14 @@ class Instantiator:
             scope.casts[0][value] = made.result
         return made.result
 
-    def now(self, value: Any) -> Any:
+    def now(self, value: ir.Value) -> ir.Value:
         """What a value became that is still read in the program as it was."""
         became = self.became
         while (known := became.get(value)) is not None:
             value = known
         return value
 
-    def forget(self, value: Any) -> None:
+    def forget(self, value: ir.Value) -> None:
         """Note that ``value`` is about to be erased: what it was cast to is not to be found."""
         for casts in self.scope.casts if self.scope is not None else ():
             casts.pop(value, None)
@@ -228,7 +245,7 @@ class Instantiator:
 
     def _stock(self, rewrite: Rewrite) -> _Stock:
         """The first copies of ``rewrite``, with the shared ops' results in place."""
-        slots = [None] * rewrite.slots
+        slots = _empty(rewrite.slots)
         scope = self.scope
         if scope is None:
             stock = self._stocks[rewrite] = _Stock(rewrite.every, slots)
@@ -241,18 +258,16 @@ class Instantiator:
         stock = scope.stocks[rewrite] = _Stock(rewrite.own, slots)
         return stock
 
-    def share(
-        self, step: Step, slots: list[Any], shared: dict[Any, list[Any]], block: Any
-    ) -> list[Any]:
+    def share(self, step: Step, slots: Slots, shared: Shared, block: ir.Block) -> list[ir.Value]:
         """The results of an op that all rewrites share, made once near the function's head."""
         key = (step.key, tuple([slots[s] for _, s in step.operands]))
         found = shared.get(key)
         if found is None:
             if step.operands:
                 # After what it is made of, which stands at the head of the function as well.
-                last = slots[step.operands[0][1]].owner
+                last = ir.OpResult(slots[step.operands[0][1]]).owner
                 for _, slot in step.operands[1:]:
-                    source = slots[slot].owner
+                    source = ir.OpResult(slots[slot]).owner
                     if last.is_before_in_block(source):
                         last = source
                 new = step.op.clone(ir.InsertionPoint.after(last))
@@ -273,7 +288,7 @@ ISOLATED = frozenset(
 )
 
 
-def signless(attribute: Any) -> Any:
+def signless(attribute: ir.Attribute) -> ir.Attribute:
     """A constant's attribute with signless integers, as arith and linalg want them."""
     type_ = str(attribute.type)
     if "xsi" not in type_ and "xui" not in type_ and "<si" not in type_ and "<ui" not in type_:

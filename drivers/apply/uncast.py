@@ -15,8 +15,6 @@ signs.
 
 from __future__ import annotations
 
-from typing import Any
-
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.rewrites import Bare
 
@@ -34,12 +32,12 @@ class Uncast:
         #: Whether results may be left.
         self.allowed = True
         #: The torch types of values that were left, by their builtin types.
-        self.torch: dict[Any, Any] = {}
+        self.torch: dict[ir.Type, ir.Type] = {}
         # What was cast after all, by its builtin value.
-        self._casts: dict[Any, Any] = {}
+        self._casts: dict[ir.Value, ir.Value] = {}
         self._unknown = unknown
 
-    def takes(self, bare: Bare | None, torch: Any) -> bool:
+    def takes(self, bare: Bare | None, torch: ir.Type) -> bool:
         """Whether results of that rewrite, of a torch type, may be left; notes their types."""
         if bare is None or not self.allowed:
             return False
@@ -49,7 +47,7 @@ class Uncast:
         """Whether an op of that name may have builtin values of its own."""
         return not name.startswith("torch.") and name not in _PLAIN
 
-    def settle(self, op: Any) -> None:
+    def settle(self, op: ir.Operation) -> None:
         """Cast the operands of an op that stays, or that a rule is to look at as it was."""
         operands = op.operands
         for n in range(len(operands)):
@@ -58,7 +56,7 @@ class Uncast:
             if torch is not None and not isinstance(value.owner, ir.Block):
                 operands[n] = self._cast(value, torch)
 
-    def _cast(self, value: Any, torch: Any) -> Any:
+    def _cast(self, value: ir.Value, torch: ir.Type) -> ir.Value:
         made = self._casts.get(value)
         if made is None:
             made = ir.Operation.create(
@@ -66,24 +64,24 @@ class Uncast:
                 results=[torch],
                 operands=[value],
                 # Behind what makes it, so that it stands before all that reads it.
-                ip=ir.InsertionPoint.after(value.owner),
+                ip=ir.InsertionPoint.after(ir.OpResult(value).owner),
                 loc=self._unknown,
             ).result
             self._casts[value] = made
         return made
 
-    def forget(self, value: Any) -> None:
+    def forget(self, value: ir.Value) -> None:
         """Note that the cast of a builtin value is about to be erased."""
         self._casts.pop(value, None)
 
-    def end(self, current: Any) -> None:
+    def end(self, current: ir.Operation) -> None:
         """Cast what was left before ``current``; nothing is left any more."""
         self.allowed = False
         if self.torch:
             self._end_in(current.block, current)
             self.torch.clear()
 
-    def _end_in(self, block: Any, current: Any) -> None:
+    def _end_in(self, block: ir.Block, current: ir.Operation) -> None:
         """Cast what was left in a block and is read at ``current`` or behind it."""
         for view in block.operations:
             op = view.operation
@@ -98,7 +96,7 @@ class Uncast:
                         use.owner.operands[use.operand_number] = self._cast(value, torch)
 
 
-def _stays(op: Any, block: Any, current: Any) -> bool:
+def _stays(op: ir.Operation, block: ir.Block, current: ir.Operation) -> bool:
     """Whether an op, or what it stands in, is at ``current`` or behind it in the block."""
     while op.block != block:
         around = op.parent

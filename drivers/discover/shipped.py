@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mlirules.drivers.apply.engine import Engine, op_names
 from mlirules.drivers.apply.programs import parsed
@@ -11,6 +11,7 @@ from mlirules.drivers.apply.run import Options
 from mlirules.drivers.apply.session import Session
 from mlirules.drivers.discover.opsets import OpSet
 from mlirules.drivers.discover.programs import Writer, in_order
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.prove.binding import op_key
 from mlirules.language.faults import MlirulesError
 from mlirules.language.notation import ast
@@ -124,7 +125,7 @@ class Shipped:
         return sorted(outcome.counts), str(module) if outcome.total else text
 
 
-def torch_ops(module: Any) -> Counter[str]:
+def torch_ops(module: ir.Module) -> Counter[str]:
     """A program's torch ops, without constants and lists."""
     return Counter(
         {

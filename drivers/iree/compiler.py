@@ -42,7 +42,6 @@ from mlirules.drivers.iree.ops import (
 from mlirules.drivers.iree.program import Program
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.tools import run_tool
-from mlirules.drivers.iree.traversal import ops_below
 from mlirules.language.faults import Fault, MlirulesError, did_you_mean
 
 if TYPE_CHECKING:
@@ -60,7 +59,6 @@ __all__ = [
     "compile_here",
     "compile_job",
     "compile_module",
-    "constraints_of",
     "context",
     "flags_for",
     "ir",
@@ -78,7 +76,6 @@ __all__ = [
     "run_passes",
     "run_tool",
     "single_threaded",
-    "smtlib",
     "tool_path",
     "version",
 ]
@@ -577,18 +574,3 @@ def is_convolution(op: ir.Operation) -> bool:
     from iree.compiler._mlir_libs import _mlirDialectsLinalg as linalg
 
     return linalg.isa_convolution_op(op)
-
-
-def constraints_of(module: ir.Module) -> Iterator[ir.Operation]:
-    """The ops of a module in which the compiler states what configurations must satisfy."""
-
-    yield from (
-        op for op in ops_below(module.operation) if op.name == "iree_codegen.smt.constraints"
-    )
-
-
-def smtlib(op: ir.Operation) -> str:
-    """What an op of :func:`constraints_of` states, as SMT-LIB text."""
-    from iree.compiler.dialects import iree_codegen
-
-    return iree_codegen.convert_constraints_op_to_smtlib(op)

@@ -15,7 +15,6 @@ import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from mlirules.drivers.iree import bytecode, compiler, program
 from mlirules.drivers.iree.compiler import Job, Program, ir
@@ -103,7 +102,7 @@ def _has_weights(module: ir.Module) -> bool:
     return False
 
 
-def _is_weight(op: Any) -> bool:
+def _is_weight(op: ir.Operation) -> bool:
     value = op.attributes.get("initial_value" if op.name == "util.global" else "value")
     type_ = getattr(value, "type", None)
     if not isinstance(type_, ir.RankedTensorType) or math.prod(type_.shape) < _FEW:

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from mlirules.drivers.iree.bindings import ir
+from mlirules.drivers.iree.bindings import Op, ir
 
 __all__ = ["Array", "Unknown", "dtype_of", "results_of"]
 
@@ -44,7 +44,7 @@ _DTYPES: Mapping[str, np.dtype[Any]] = {
 }
 
 
-def dtype_of(element: Any) -> np.dtype[Any]:
+def dtype_of(element: ir.Type) -> np.dtype[Any]:
     """The dtype of an element type (signless integers are signed). Raises Unknown."""
     found = _DTYPES.get(str(element))
     if found is None:
@@ -52,18 +52,18 @@ def dtype_of(element: Any) -> np.dtype[Any]:
     return found
 
 
-def _shape_of(type_: Any) -> tuple[int, ...]:
+def _shape_of(type_: ir.Type) -> tuple[int, ...]:
     if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
         raise Unknown(str(type_))
     return tuple(type_.shape)
 
 
-def _element_of(value: Any) -> np.dtype[Any]:
+def _element_of(value: ir.Value) -> np.dtype[Any]:
     return dtype_of(getattr(value.type, "element_type", value.type))
 
 
 def results_of(
-    op: Any, operands: Sequence[Array], outside: Callable[[Any], Array]
+    op: Op, operands: Sequence[Array], outside: Callable[[ir.Value], Array]
 ) -> tuple[Array, ...]:
     """The results of ``op`` (with constant attributes) for these operands, one array each.
 
@@ -188,7 +188,7 @@ def _compared_floats(predicate: int, a: Array, b: Array) -> Array:
     return np.asarray(_ORDERED[predicate - _UNORDERED](a, b) | nan)
 
 
-def _scalar(op: Any, operands: Sequence[Array]) -> Array:
+def _scalar(op: Op, operands: Sequence[Array]) -> Array:
     name, type_ = op.name, _element_of(op.results[0])
     if operands and operands[-1].dtype == np.bool_ and name not in _LOGICAL:
         raise Unknown(f"{name} of truth values")
@@ -207,9 +207,9 @@ def _scalar(op: Any, operands: Sequence[Array]) -> Array:
     elif name == "arith.fptosi":
         made = _whole(operands[0], type_)
     elif name == "arith.cmpi":
-        made = np.asarray(_COMPARED[op.attributes["predicate"].value](*operands))
+        made = np.asarray(_COMPARED[_integer(op, "predicate")](*operands))
     elif name == "arith.cmpf":
-        made = _compared_floats(op.attributes["predicate"].value, *operands)
+        made = _compared_floats(_integer(op, "predicate"), *operands)
     else:
         raise Unknown(name)
     if made.dtype != type_:
@@ -225,7 +225,7 @@ def _whole(of: Array, type_: np.dtype[Any]) -> Array:
 
 
 # Tensor ops
-def _of_type(op: Any, made: Array) -> Array:
+def _of_type(op: Op, made: Array) -> Array:
     """``made`` in the shape of the result."""
     shape = _shape_of(op.results[0].type)
     if made.size != math.prod(shape):
@@ -233,27 +233,39 @@ def _of_type(op: Any, made: Array) -> Array:
     return made.reshape(shape)
 
 
-def _empty(op: Any, _operands: Sequence[Array]) -> Array:
+def _empty(op: Op, _operands: Sequence[Array]) -> Array:
     return np.zeros(_shape_of(op.results[0].type), _element_of(op.results[0]))
 
 
-def _fill(op: Any, operands: Sequence[Array]) -> Array:
+def _fill(op: Op, operands: Sequence[Array]) -> Array:
     return np.broadcast_to(operands[0], _shape_of(op.results[0].type))
 
 
-def _reshaped(op: Any, operands: Sequence[Array]) -> Array:
+def _reshaped(op: Op, operands: Sequence[Array]) -> Array:
     return _of_type(op, operands[0])
 
 
-def _static(op: Any, name: str) -> list[int]:
+def _integer(op: Op, name: str) -> int:
+    return ir.IntegerAttr(op.attributes[name]).value
+
+
+def _integers(op: Op, name: str) -> list[int]:
+    """The numbers in an attribute that is an array of them."""
+    found = op.attributes[name]
+    if not isinstance(found, (ir.DenseI64ArrayAttr, ir.DenseI32ArrayAttr)):
+        raise Unknown(f"{op.name}: {name}")
+    return list(found)
+
+
+def _static(op: Op, name: str) -> list[int]:
     """The numbers in an attribute, none of which stands for an operand."""
-    found = [int(n) for n in op.attributes[name]]
+    found = _integers(op, name)
     if any(n < 0 for n in found):
         raise Unknown(op.name)
     return found
 
 
-def _slices(op: Any) -> tuple[slice, ...]:
+def _slices(op: Op) -> tuple[slice, ...]:
     offsets, sizes = _static(op, "static_offsets"), _static(op, "static_sizes")
     steps = _static(op, "static_strides")
     return tuple(
@@ -262,13 +274,13 @@ def _slices(op: Any) -> tuple[slice, ...]:
     )
 
 
-def _part(op: Any, operands: Sequence[Array]) -> Array:
+def _part(op: Op, operands: Sequence[Array]) -> Array:
     if len(operands) != 1:
         raise Unknown(op.name)
     return _of_type(op, operands[0][_slices(op)])
 
 
-def _inserted(op: Any, operands: Sequence[Array]) -> Array:
+def _inserted(op: Op, operands: Sequence[Array]) -> Array:
     if len(operands) != 2:
         raise Unknown(op.name)
     made = operands[1].copy()
@@ -277,42 +289,42 @@ def _inserted(op: Any, operands: Sequence[Array]) -> Array:
     return made
 
 
-def _joined(op: Any, operands: Sequence[Array]) -> Array:
-    return np.concatenate(operands, axis=op.attributes["dim"].value)
+def _joined(op: Op, operands: Sequence[Array]) -> Array:
+    return np.concatenate(operands, axis=_integer(op, "dim"))
 
 
-def _padded(op: Any, operands: Sequence[Array]) -> Array:
+def _padded(op: Op, operands: Sequence[Array]) -> Array:
     low, high = _static(op, "static_low"), _static(op, "static_high")
     last = list(op.regions[0].blocks[0].operations)[-1].operation
     filler = last.operands[0].owner
-    if len(operands) != 1 or getattr(filler, "name", "") != "arith.constant":
+    if len(operands) != 1 or isinstance(filler, ir.Block) or filler.name != "arith.constant":
         raise Unknown(op.name)
     value = _literal(filler.attributes["value"], _element_of(op.results[0]))
     widths = list(zip(low, high, strict=True))
     return np.pad(operands[0], widths, constant_values=value)
 
 
-def _literal(attribute: Any, type_: np.dtype[Any]) -> Any:
+def _literal(attribute: ir.Attribute, type_: np.dtype[Any]) -> Array:
     if not isinstance(attribute, (ir.FloatAttr, ir.IntegerAttr, ir.BoolAttr)):
         raise Unknown(str(attribute))
     return np.asarray(attribute.value).astype(type_)
 
 
-def _turned(op: Any, operands: Sequence[Array]) -> Array:
-    return operands[0].transpose(list(op.attributes["permutation"]))
+def _turned(op: Op, operands: Sequence[Array]) -> Array:
+    return operands[0].transpose(_integers(op, "permutation"))
 
 
-def _repeated(op: Any, operands: Sequence[Array]) -> Array:
-    added = tuple(int(d) for d in op.attributes["dimensions"])
+def _repeated(op: Op, operands: Sequence[Array]) -> Array:
+    added = tuple(_integers(op, "dimensions"))
     shape = _shape_of(op.results[0].type)
     return np.broadcast_to(np.expand_dims(operands[0], added), shape)
 
 
-def _copied(_op: Any, operands: Sequence[Array]) -> Array:
+def _copied(_op: Op, operands: Sequence[Array]) -> Array:
     return operands[0]
 
 
-def _packed(op: Any, operands: Sequence[Array]) -> Array:
+def _packed(op: Op, operands: Sequence[Array]) -> Array:
     """``linalg.pack``: inner blocks of the dimensions at ``inner_dims_pos``, in their order."""
     source = operands[0]
     tiles = _static(op, "static_inner_tiles")
@@ -341,7 +353,7 @@ def _packed(op: Any, operands: Sequence[Array]) -> Array:
     return _of_type(op, source.reshape(split).transpose([*outer, *inner]))
 
 
-def _extracted(_op: Any, operands: Sequence[Array]) -> Array:
+def _extracted(_op: Op, operands: Sequence[Array]) -> Array:
     source, *indices = operands
     for index, size in zip(indices, source.shape, strict=True):
         if index.size and not (int(index.min()) >= 0 and int(index.max()) < size):
@@ -364,7 +376,7 @@ _ADDING: Mapping[str, Any] = {
 }
 
 
-def _place(expression: Any, grid: Sequence[Array]) -> Array:
+def _place(expression: ir.AffineExpr, grid: Sequence[Array]) -> Array:
     """An affine expression at all places of a loop nest; expressions are a few levels deep."""
     if isinstance(expression, ir.AffineDimExpr):
         position: int = ir.AffineDimExpr(expression).position
@@ -383,7 +395,7 @@ def _place(expression: Any, grid: Sequence[Array]) -> Array:
     raise Unknown(str(expression))
 
 
-def _dims(of: Any) -> list[int] | None:
+def _dims(of: ir.AffineMap) -> list[int] | None:
     """The loops that a map names one after the other; None when it does anything else."""
     found = []
     for expression in of.results:
@@ -393,7 +405,7 @@ def _dims(of: Any) -> list[int] | None:
     return found if len(set(found)) == len(found) else None
 
 
-def _loops(maps: Sequence[Any], operands: Sequence[Array]) -> list[int]:
+def _loops(maps: Sequence[ir.AffineMap], operands: Sequence[Array]) -> list[int]:
     """How often each loop runs."""
     sizes: list[int | None] = [None] * maps[0].n_dims
     for map_, operand in zip(maps, operands, strict=True):
@@ -406,7 +418,9 @@ def _loops(maps: Sequence[Any], operands: Sequence[Array]) -> list[int]:
     return known
 
 
-def _spread(operand: Array, map_: Any, loops: Sequence[int], grid: Sequence[Array]) -> Array:
+def _spread(
+    operand: Array, map_: ir.AffineMap, loops: Sequence[int], grid: Sequence[Array]
+) -> Array:
     """An operand, with a dimension for every loop (of size 1, where it does not depend on it)."""
     dims = _dims(map_)
     if dims is None:
@@ -417,10 +431,10 @@ def _spread(operand: Array, map_: Any, loops: Sequence[int], grid: Sequence[Arra
     return ordered.reshape([size if d in dims else 1 for d, size in enumerate(loops)])
 
 
-def _generic(op: Any, operands: Sequence[Array], outside: Callable[[Any], Array]) -> Array:
+def _generic(op: Op, operands: Sequence[Array], outside: Callable[[ir.Value], Array]) -> Array:
     if len(op.results) != 1:
         raise Unknown("several results")
-    maps = [ir.AffineMapAttr(m).value for m in op.attributes["indexing_maps"]]
+    maps = [ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"])]
     loops = _loops(maps, operands)
     axes = np.ogrid[tuple(slice(size) for size in loops)] if loops else ()
     grid = [np.asarray(axis, dtype=np.int64) for axis in axes]
@@ -429,7 +443,7 @@ def _generic(op: Any, operands: Sequence[Array], outside: Callable[[Any], Array]
     if to is None:
         raise Unknown("places of results")
     block = op.regions[0].blocks[0]
-    values = dict(zip(block.arguments, held, strict=True))
+    values: dict[ir.Value, Array] = dict(zip(block.arguments, held, strict=True))
     value = functools.partial(_value, values=values, outside=outside)
     summed = tuple(d for d in range(len(loops)) if d not in to)
     inner = [nested.operation for nested in block.operations]
@@ -455,29 +469,30 @@ def _generic(op: Any, operands: Sequence[Array], outside: Callable[[Any], Array]
     return _of_type(op, kept.transpose([rank.index(d) for d in to]))
 
 
-def _combining(inner: Sequence[Any], running: Any) -> Any:
+def _combining(inner: Sequence[ir.Operation], running: ir.Value) -> ir.Operation:
     """The op that adds a place's value to the running one, which nothing else reads."""
     given = inner[-1].operands[0].owner
     readers = [use.owner for use in running.uses]
-    if len(readers) != 1 or readers[0] != given or given.name not in _ADDING:
+    if isinstance(given, ir.Block) or readers != [given] or given.name not in _ADDING:
         raise Unknown("a reduction")
     if given.operands[0] == given.operands[1]:
         raise Unknown("a reduction")
-    return given
+    return given.operation
 
 
-def _scanned(op: Any, operands: Sequence[Array]) -> tuple[Array, ...]:
+def _scanned(op: Op, operands: Sequence[Array]) -> tuple[Array, ...]:
     """``iree_linalg_ext.scan``: all sums along a dimension, and the last of them."""
     first, last = (nested.operation for nested in op.regions[0].blocks[0].operations)
     plain = first.name in _ADDING and list(last.operands) == list(first.results)
-    if not plain or not op.attributes["inclusive"].value or operands[0].dtype == np.bool_:
+    inclusive = ir.BoolAttr(op.attributes["inclusive"]).value
+    if not plain or not inclusive or operands[0].dtype == np.bool_:
         raise Unknown(op.name)
-    axis: int = op.attributes["dimension"].value
+    axis = _integer(op, "dimension")
     made = _ADDING[first.name].accumulate(operands[0], axis=axis, dtype=operands[0].dtype)
     return made, np.take(made, -1, axis=axis)
 
 
-def _tiled_product(_op: Any, operands: Sequence[Array]) -> Array:
+def _tiled_product(_op: Op, operands: Sequence[Array]) -> Array:
     """``linalg.mmt4d``: the product of a matrix in blocks by a transposed one, and a sum."""
     left, right, onto = operands
     if {left.dtype, right.dtype, onto.dtype} - {np.dtype(np.float32), np.dtype(np.float64)}:
@@ -486,23 +501,24 @@ def _tiled_product(_op: Any, operands: Sequence[Array]) -> Array:
     return np.asarray(onto + made.astype(onto.dtype))
 
 
-def _nested(op: Any, value: Callable[[Any], Array], grid: Sequence[Array]) -> Array:
+def _nested(op: Op, value: Callable[[ir.Value], Array], grid: Sequence[Array]) -> Array:
     if op.name == "linalg.index":
-        loop: int = op.attributes["dim"].value
-        return grid[loop]
+        return grid[_integer(op, "dim")]
     if op.name == "arith.constant":
-        return np.asarray(_literal(op.attributes["value"], _element_of(op.results[0])))
+        return _literal(op.attributes["value"], _element_of(op.results[0]))
     if len(op.regions):  # it has loops of its own, where arrays are over the loops here
         raise Unknown(op.name)
     return results_of(op, [value(v) for v in op.operands], value)[0]
 
 
-def _value(of: Any, values: Mapping[Any, Array], outside: Callable[[Any], Array]) -> Array:
+def _value(
+    of: ir.Value, values: Mapping[ir.Value, Array], outside: Callable[[ir.Value], Array]
+) -> Array:
     """A value of a body, or one beside it, which has no place in the loops."""
     return values[of] if of in values else outside(of)
 
 
-_TENSOR_OPS: Mapping[str, Callable[[Any, Sequence[Array]], Array]] = {
+_TENSOR_OPS: Mapping[str, Callable[[Op, Sequence[Array]], Array]] = {
     "tensor.cast": _reshaped,
     "tensor.collapse_shape": _reshaped,
     "tensor.concat": _joined,

@@ -41,7 +41,7 @@ def evaluate(module: ir.Module, blobs: Mapping[str, memoryview]) -> bool:
         ir.StringAttr(op.attributes["sym_name"]).value: op for op in top if op.name == "util.global"
     }
     known: dict[str, _Value] = {}
-    done: list[Any] = []
+    done: list[ir.Operation] = []
     with module.context, ir.Location.unknown():
         for op in top:
             if op.name != "util.initializer":
@@ -69,16 +69,17 @@ def evaluate(module: ir.Module, blobs: Mapping[str, memoryview]) -> bool:
 class _Value:
     """A constant: its attribute, its array, or both; each made of the other when it is needed."""
 
-    def __init__(self, type_: Any, attribute: Any, array: Array | None) -> None:
+    def __init__(self, type_: ir.Type, attribute: ir.Attribute | None, array: Array | None) -> None:
         self._type, self._attribute, self._array = type_, attribute, array
 
     def array(self, blobs: Mapping[str, memoryview]) -> Array:
         """The elements; raises Unknown."""
         if self._array is None:
+            assert self._attribute is not None
             self._array = _elements(self._attribute, blobs)
         return self._array
 
-    def attribute(self, name: str) -> Any:
+    def attribute(self, name: str) -> ir.Attribute:
         """An attribute for it; a resource is called ``name``. Raises Unknown."""
         if self._attribute is None:
             assert self._array is not None
@@ -87,18 +88,18 @@ class _Value:
 
 
 def _stored(
-    initializer: Any,
-    globals_: Mapping[str, Any],
+    initializer: ir.Operation,
+    globals_: Mapping[str, ir.Operation],
     known: Mapping[str, _Value],
     blobs: Mapping[str, memoryview],
 ) -> dict[str, _Value]:
     """What an initializer stores, by the globals' names. Raises Unknown, and _Loaded."""
     if len(initializer.regions[0].blocks) != 1:
         raise Unknown("branches")
-    values: dict[Any, _Value] = {}
+    values: dict[ir.Value, _Value] = {}
     stored: dict[str, _Value] = {}
 
-    def value(of: Any) -> Array:
+    def value(of: ir.Value) -> Array:
         return values[of].array(blobs)
 
     for op in children(initializer):
@@ -124,15 +125,15 @@ def _stored(
     return stored
 
 
-def _initial(global_: Any) -> _Value:
+def _initial(global_: ir.Operation) -> _Value:
     """The value that a global begins with, and keeps."""
     attributes = global_.attributes
     if "is_mutable" in attributes or "initial_value" not in attributes:
         raise Unknown("a global that changes")
-    return _constant(attributes["initial_value"], attributes["type"].value)
+    return _constant(attributes["initial_value"], ir.TypeAttr(attributes["type"]).value)
 
 
-def _constant(attribute: Any, type_: Any) -> _Value:
+def _constant(attribute: ir.Attribute, type_: ir.Type) -> _Value:
     if isinstance(attribute, (ir.FloatAttr, ir.IntegerAttr, ir.BoolAttr)):
         return _Value(type_, attribute, np.asarray(attribute.value).astype(dtype_of(type_)))
     if isinstance(attribute, ir.DenseElementsAttr) or program.is_resource(attribute):
@@ -142,9 +143,9 @@ def _constant(attribute: Any, type_: Any) -> _Value:
     raise Unknown(str(type_))
 
 
-def _elements(attribute: Any, blobs: Mapping[str, memoryview]) -> Array:
+def _elements(attribute: ir.Attribute, blobs: Mapping[str, memoryview]) -> Array:
     """The elements of a constant of a tensor's type. Raises Unknown."""
-    type_ = attribute.type
+    type_ = ir.ShapedType(attribute.type)
     dtype, shape = dtype_of(type_.element_type), tuple(type_.shape)
     if isinstance(attribute, ir.DenseElementsAttr):
         if attribute.is_splat:
@@ -160,7 +161,7 @@ def _elements(attribute: Any, blobs: Mapping[str, memoryview]) -> Array:
     return np.frombuffer(blob, dtype=dtype).reshape(shape)
 
 
-def _attribute_of(array: Array, type_: Any, name: str) -> Any:
+def _attribute_of(array: Array, type_: ir.Type, name: str) -> ir.Attribute:
     if not isinstance(type_, ir.RankedTensorType):
         return _scalar(type_, array)
     if isinstance(type_.element_type, ir.IndexType):
@@ -174,7 +175,7 @@ def _attribute_of(array: Array, type_: Any, name: str) -> Any:
     return ir.DenseResourceElementsAttr.get_from_buffer(laid, name, type_, _ALIGNMENT)
 
 
-def _scalar(type_: Any, value: Any) -> Any:
+def _scalar(type_: ir.Type, value: Array | np.generic) -> ir.Attribute:
     if isinstance(type_, ir.FloatType):
         return ir.FloatAttr.get(type_, float(value))
     return ir.IntegerAttr.get(type_, int(value))

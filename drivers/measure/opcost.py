@@ -12,8 +12,9 @@ and predicts nothing.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable
 
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.match.values import type_info
 from mlirules.drivers.measure.parameters import Class, Parameters
 from mlirules.language.values import Tensor
@@ -88,11 +89,11 @@ def _bytes(tensor: Tensor) -> float:
     return math.prod(_sizes(tensor)) * max(8, int(digits or 8)) / 8
 
 
-def _tensors(values: Any) -> list[Tensor | None]:
+def _tensors(values: Iterable[ir.Value]) -> list[Tensor | None]:
     return [type_info(v.type)[1] for v in values]
 
 
-def seconds(op: Any, known: Parameters) -> float:
+def seconds(op: ir.Operation, known: Parameters) -> float:
     """What ``op`` takes. Sizes that are not known count as :data:`UNKNOWN_SIZE`."""
     if not op.name.startswith("torch.aten."):
         return 0.0

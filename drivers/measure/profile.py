@@ -149,7 +149,7 @@ def profile(
     return Profile(model, target.name, device, compiler.version(), calls, call_ms, rows)
 
 
-def _written(folder: Path, index: int, value: Any) -> str:
+def _written(folder: Path, index: int, value: object) -> str:
     array = np.asarray(value, order="C")
     name = {"bfloat16": "bf16"}.get(array.dtype.name)
     if name is None and array.dtype.kind in "biufc":

@@ -18,14 +18,15 @@ import functools
 import hashlib
 import json
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mlirules.drivers.iree import compiler, irtypes
+from mlirules.drivers.iree.affine import loops_of
 from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.program import entry_points
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.measure.parameters import Class, Parameters
@@ -136,12 +137,12 @@ def estimate(text: str, job: compiler.Job | Target, known: Parameters | None = N
 def of_flow(text: str, target: Target, known: Parameters) -> Estimate:
     """The estimate of a program given as the compiler's output after dispatches were formed."""
     module = compiler.parse(text, "<flow>", compiler.context())
-    kernels: dict[str, Any] = {}
+    kernels: dict[str, ir.Operation] = {}
     launches: dict[str, int] = {}
     for op in _ops(module.operation, ("util.initializer",)):
         if op.name == "flow.dispatch":
             # Of several entry points the first: they are variants of one kernel.
-            name = re.findall(r"@([^\s,\]:]+)", str(op.attributes["entry_points"]))[1]
+            name = entry_points(op)[0][1]
             launches[name] = launches.get(name, 0) + _turns(op)
         elif op.name == "func.func":
             kernels[ir.StringAttr(op.attributes["sym_name"]).value] = op
@@ -153,7 +154,7 @@ def of_flow(text: str, target: Target, known: Parameters) -> Estimate:
     return Estimate(target.name, tuple(found))
 
 
-def _turns(op: Any) -> int:
+def _turns(op: ir.Operation) -> int:
     """How often an op runs: the turns of the loops around it; 1 for those of unknown length."""
     turns, around = 1, op.parent
     while around is not None and around.name not in ("util.func", "builtin.module"):
@@ -165,22 +166,22 @@ def _turns(op: Any) -> int:
     return turns
 
 
-def _constant(value: Any) -> int | None:
+def _constant(value: ir.Value) -> int | None:
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.name != "arith.constant":
         return None
     return int(ir.IntegerAttr(owner.attributes["value"]).value)
 
 
-def _ops(operation: Any, skip: Sequence[str] = ()) -> Iterator[Any]:
+def _ops(operation: ir.Operation, skip: Sequence[str] = ()) -> Iterator[ir.Operation]:
     return ops_below(operation, lambda op: op.name not in skip)
 
 
-def _kernel(name: str, function: Any, known: Parameters) -> Dispatch:
+def _kernel(name: str, function: ir.Operation, known: Parameters) -> Dispatch:
     flops = moved = compute = 0.0
     longest, kind = -1.0, "other"
     results: list[float] = []
-    read: dict[Any, float] = {}
+    read: dict[ir.Value, float] = {}
     for op in _ops(function, ("linalg.", "iree_linalg_ext.")):
         if op.name.endswith("dispatch.tensor.load"):
             source = op.operands[0]
@@ -205,23 +206,23 @@ def _kernel(name: str, function: Any, known: Parameters) -> Dispatch:
     return Dispatch(name, 1, flops, moved, kind, compute, memory, took)
 
 
-def _shape(type_: Any) -> list[int]:
+def _shape(type_: ir.Type) -> list[int]:
     shaped = ir.ShapedType(type_)
     if not shaped.has_static_shape:
         raise DynamicShape(str(type_))
     return list(shaped.shape)
 
 
-def _element(type_: Any) -> str:
+def _element(type_: ir.Type) -> str:
     return str(ir.ShapedType(type_).element_type)
 
 
-def _bytes(type_: Any) -> float:
+def _bytes(type_: ir.Type) -> float:
     # A bool takes a byte in memory.
     return math.prod(_shape(type_)) * max(irtypes.bits(ir.ShapedType(type_).element_type), 8) / 8
 
 
-def _held(type_: Any, otherwise: float) -> float:
+def _held(type_: ir.Type, otherwise: float) -> float:
     """The bytes of the tensor that a dispatch is bound to; ``otherwise`` where they vary."""
     held = irtypes.bound(type_)
     if not isinstance(held, ir.RankedTensorType) or not held.has_static_shape:
@@ -255,7 +256,7 @@ _FREE = (
 )
 
 
-def _work(op: Any, known: Parameters) -> tuple[float, Class, str, float] | None:
+def _work(op: ir.Operation, known: Parameters) -> tuple[float, Class, str, float] | None:
     """Operations of one structured op, its class, the element type they are of, and the share of
     the class's efficiency that its sizes leave."""
     if op.name in ("linalg.fill", "iree_linalg_ext.yield", "linalg.yield", "linalg.index"):
@@ -294,7 +295,7 @@ def _work(op: Any, known: Parameters) -> tuple[float, Class, str, float] | None:
     return operations, kind, element, share
 
 
-def _steps(value: Any) -> bool:
+def _steps(value: ir.Value) -> bool:
     """Whether a value is read from memory with gaps."""
     owner = value.owner
     if isinstance(owner, ir.Block) or not owner.name.endswith("dispatch.tensor.load"):
@@ -302,7 +303,7 @@ def _steps(value: Any) -> bool:
     return any(step > 1 for step in ir.DenseI64ArrayAttr(owner.attributes["static_strides"]))
 
 
-def _swapped(maps: Sequence[Any]) -> bool:
+def _swapped(maps: Sequence[ir.AffineMap]) -> bool:
     """Whether the first factor, and not the second, runs along the rows of the result."""
     first, second, result = (
         [str(place) for place in map_.results] for map_ in (maps[0], maps[1], maps[-1])
@@ -310,13 +311,13 @@ def _swapped(maps: Sequence[Any]) -> bool:
     return bool(result) and result[-1] in first and result[-1] not in second
 
 
-def _reduces(maps: Sequence[Any], loops: int) -> bool:
+def _reduces(maps: Sequence[ir.AffineMap], loops: int) -> bool:
     """Whether some loop does not number the result."""
-    result = " ".join(str(r) for r in maps[-1].results)
-    return any(not re.search(rf"\bd{n}\b", result) for n in range(loops))
+    named = {loop for place in maps[-1].results for loop in loops_of(place)}
+    return not named.issuperset(range(loops))
 
 
-def _product(maps: Sequence[Any]) -> Class:
+def _product(maps: Sequence[ir.AffineMap]) -> Class:
     """Sums of loops make a convolution; multiples of them are strided."""
     places = [str(place) for map_ in maps for place in map_.results]
     strided = any("*" in place for place in places)
@@ -325,7 +326,7 @@ def _product(maps: Sequence[Any]) -> Class:
     return "strided-contraction" if strided else "contraction"
 
 
-def _depthwise(maps: Sequence[Any]) -> Class | None:
+def _depthwise(maps: Sequence[ir.AffineMap]) -> Class | None:
     """Whether a convolution sums over its window alone, and if so which loop runs along the rows
     of the result: the channels, whose products make a vector, or places of the window."""
     image = next((m for m in maps[:-1] if any("+" in str(r) for r in m.results)), None)
@@ -341,35 +342,34 @@ def _depthwise(maps: Sequence[Any]) -> Class | None:
     return "depthwise" if result[-1] in plain else "scalar-depthwise"
 
 
-def _row(maps: Sequence[Any]) -> int | None:
+def _row(maps: Sequence[ir.AffineMap]) -> int | None:
     """The loop along the rows of a convolution's result where those are places of the image (and
     not channels, which a filter has, too)."""
-    last = re.fullmatch(r"d(\d+)", str(maps[-1].results[-1])) if len(maps[-1].results) else None
-    if last is None or any(str(r) == last[0] for m in maps[:-1] for r in m.results):
+    last = maps[-1].results[-1] if len(maps[-1].results) else None
+    if not isinstance(last, ir.AffineDimExpr) or any(last in m.results for m in maps[:-1]):
         return None
-    return int(last[1])
+    return last.position
 
 
-def _loops(op: Any, maps: Sequence[Any]) -> list[int]:
+def _loops(op: ir.Operation, maps: Sequence[ir.AffineMap]) -> list[int]:
     """How often each loop of a structured op runs."""
     sizes = [1] * maps[0].n_dims
     for map_, value in zip(maps, op.operands, strict=False):
         if not isinstance(value.type, ir.RankedTensorType):
             continue
         for expression, size in zip(map_.results, _shape(value.type), strict=False):
-            plain = re.fullmatch(r"d(\d+)", str(expression))
-            if plain:
-                sizes[int(plain[1])] = size
+            if isinstance(expression, ir.AffineDimExpr):
+                sizes[expression.position] = size
     return sizes
 
 
-def _attention(op: Any, known: Parameters) -> float:
+def _attention(op: ir.Operation, known: Parameters) -> float:
     """Two products, and an exponential for each score."""
     maps = [ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"])]
     sizes = _loops(op, maps)
 
-    def loops(map_: Any) -> set[int]:
-        return {int(d) for r in map_.results for d in re.findall(r"\bd(\d+)\b", str(r))}
+    def loops(map_: ir.AffineMap) -> set[int]:
+        return {loop for place in map_.results for loop in loops_of(place)}
 
     def times(which: set[int]) -> float:
         return float(math.prod(sizes[d] for d in which))

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree import compiler, program, runtime
+from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import MlirulesError
 
@@ -236,7 +237,7 @@ def binary(text: str, target: Target, session: Session | None = None) -> Binary:
     return made
 
 
-def _function(module: Any) -> Any | None:
+def _function(module: ir.Module) -> ir.Operation | None:
     """The one function that a program consists of, if its body can stand in another's."""
     operations = [op.operation for op in module.body.operations]
     if len(operations) != 1 or operations[0].name != "func.func":
@@ -256,7 +257,9 @@ def _parts(programs: dict[str, list[_Call]]) -> list[dict[str, list[_Call]]]:
     ]
 
 
-def _shares(text: str, target: Target, context: Any) -> tuple[tuple[object, ...], object] | None:
+def _shares(
+    text: str, target: Target, context: ir.Context
+) -> tuple[tuple[object, ...], object] | None:
     """What programs of one module have in common, and what those of one function have besides.
 
     None: the program can stand with no other.
@@ -273,16 +276,15 @@ def _shares(text: str, target: Target, context: Any) -> tuple[tuple[object, ...]
     return tuple(compiler.flags_for(target, text)), tuple(_others(function).items())
 
 
-def _others(function: Any) -> dict[str, Any]:
+def _others(function: ir.Operation) -> dict[str, ir.Attribute]:
     """The attributes of a function beside its name and type."""
     return {name: function.attributes[name] for name in function.attributes if name not in _NAMES}
 
 
 def _compiled(
-    functions: Sequence[dict[str, list[_Call]]], target: Target, context: Any
+    functions: Sequence[dict[str, list[_Call]]], target: Target, context: ir.Context
 ) -> list[_Group]:
     """Programs as functions of one module. Raises :class:`CompileError`."""
-    ir = compiler.ir
     with context, ir.Location.unknown(context):
         module = ir.Module.create()
         members = [
@@ -293,10 +295,9 @@ def _compiled(
     return [_Group(vmfb, f"together{at}", found) for at, found in enumerate(members)]
 
 
-def _merged(module: Any, name: str, programs: dict[str, list[_Call]]) -> dict[str, _Member]:
+def _merged(module: ir.Module, name: str, programs: dict[str, list[_Call]]) -> dict[str, _Member]:
     """Write the bodies of programs into the module as one function."""
     context = module.context
-    ir = compiler.ir
     # The modules are kept by name: their ops do not keep them.
     parsed = {text: compiler.parse(text, "<program>", context) for text in programs}
     functions: dict[str, Any] = {text: _function(one) for text, one in parsed.items()}

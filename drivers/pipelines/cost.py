@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from mlirules.drivers.apply import pieces, tracking
 from mlirules.drivers.apply.engine import Engine
 from mlirules.drivers.apply.run import Options
-from mlirules.drivers.iree import compiler, irtypes
+from mlirules.drivers.iree import compiler, irtypes, program
 from mlirules.drivers.iree.compiler import Job, ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match.matcher import Matcher
@@ -77,7 +77,7 @@ class Judge:
     def __init__(
         self,
         matchers: dict[str, Matcher],
-        context: Any,
+        context: ir.Context,
         settings: Settings,
         finish: Callable[[str], Candidate],
         later: Callable[[], str] = lambda: "",
@@ -423,7 +423,7 @@ class NotSeparable(Exception):
     """The matched ops cannot stand as a program of their own."""
 
 
-def cut_out(match: Match, context: Any, order: Places) -> str:
+def cut_out(match: Match, context: ir.Context, order: Places) -> str:
     """The matched ops as a program: ``@main`` takes what they read and returns what is read of
     them, the root's results first.
 
@@ -493,12 +493,12 @@ _LARGE = 1024
 _RESOURCE = re.compile(r"dense_resource<([^>]+)> : (tensor<[0-9x]*[a-z]+\d+>)")
 
 
-def _is_constant(op: Any) -> bool:
+def _is_constant(op: ir.Operation) -> bool:
     """Whether the compiler knows what ``op`` gives, so that it belongs to the piece."""
     return _constants([op]) is not None
 
 
-def _constants(roots: Iterable[Any]) -> set[Any] | None:
+def _constants(roots: Iterable[ir.Operation]) -> set[ir.Operation] | None:
     """The ops that ``roots`` are computed by, when the compiler knows what they all give."""
     found = set(roots)
     left = list(found)
@@ -516,20 +516,20 @@ def _constants(roots: Iterable[Any]) -> set[Any] | None:
     return found
 
 
-def _can_be_constant(op: Any) -> bool:
+def _can_be_constant(op: ir.Operation) -> bool:
     if op.name not in _CONSTANT and not op.name.startswith("torch.constant."):
         return False
     value = op.attributes.get("value")
-    if isinstance(value, ir.DenseResourceElementsAttr):
+    if value is not None and program.is_resource(value):
         # Integers are mostly indices, for which other values would not do.
         return str(ir.ShapedType(value.type).element_type) in _MADE_UP
     return True
 
 
-def _cone(match: Match) -> list[Any]:
+def _cone(match: Match) -> list[ir.Operation]:
     """The matched ops and the constants that they read."""
     block = match.root.operation.block
-    found: set[Any] = set()
+    found: set[ir.Operation] = set()
     for op in (*match.inner, *match.others, match.root):
         if op.operation.block != block:
             raise NotSeparable("the matched ops stand in different blocks")
@@ -542,7 +542,7 @@ def _cone(match: Match) -> list[Any]:
     return [op for op in found if op.block == block]
 
 
-def _text(module: Any) -> str:
+def _text(module: ir.Module) -> str:
     """A module's text without the values of large constants, which are numbered in order."""
     text = str(module.operation.get_asm(large_resource_limit=_LARGE, assume_verified=True))
     kept = set(re.findall(r'^\s*([\w.$-]+|"[^"]+"): "0x', text, re.MULTILINE))

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mlirules.drivers.apply import leftovers as leftovers_of
 from mlirules.drivers.apply import tracking
@@ -223,7 +223,7 @@ class _Way:
     costs: cost.Settings | None = None
 
 
-def _stage_engine(stage: Stage, module: Any, session: Session) -> Engine:
+def _stage_engine(stage: Stage, module: ir.Module, session: Session) -> Engine:
     """The engine of a stage, with the rules that a program can come to need."""
     entries = stage_entries(stage, session)
     key = tuple(f"{e.digest}:{e.path}:{e.name}" for e in entries)
@@ -232,7 +232,7 @@ def _stage_engine(stage: Stage, module: Any, session: Session) -> Engine:
     return engine
 
 
-def _run_stage(way: _Way, number: int, module: Any, outcome: Outcome) -> None:
+def _run_stage(way: _Way, number: int, module: ir.Module, outcome: Outcome) -> None:
     """Run the stage of this number, from 1, over a module, and add what it did to ``outcome``."""
     stage, run, costs = way.stages[number - 1], way.run, way.costs
     options = Options(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, SupportsInt
 
 from mlirules.drivers.prove.conditions import at_least_zero, is_zero, negated
 from mlirules.drivers.prove.expr import Int, Node, Number, Poly, Undecided, atom, terms_of
@@ -139,7 +139,7 @@ def linear_in(value: Int, v: Node) -> tuple[Number, Int]:
     return c, value - c * atom(v)
 
 
-def exact(value: Any, t: DType) -> int:
+def exact(value: SupportsInt, t: DType) -> int:
     """The whole number that an integer constant stands for in a type."""
     if t is INDEX or t is NUMBER:
         return int(value)

@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree import compiler, knobs
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning.dispatches import Dispatch
@@ -44,7 +44,7 @@ def candidates(
     job = compiler.Job(target, (*flags, *FLAGS), compile_from="flow")
     text = compiler.lower_to(dispatch.text, job, "executable-configurations")
     module = compiler.parse(text)
-    stated = list(compiler.constraints_of(module))
+    stated = list(knobs.constraints_of(module))
     if not stated:
         return []
     try:
@@ -72,12 +72,12 @@ def _solutions(
     z3: Any, op: ir.Operation, loops: Sequence[str], count: int, seed: int
 ) -> Iterator[Candidate]:
     pipeline = str(op.attributes["pipeline"]).rpartition("<")[2].rstrip(">")
-    knobs = op.attributes["knobs"]
-    names = sorted(_names(knobs))
+    stated = ir.DictAttr(op.attributes["knobs"])
+    names = sorted(knobs.names(stated))
     # A context of its own: what was solved before must not steer what is found now.
     context = z3.Context()
     solver = z3.Solver(ctx=context)
-    solver.from_string(compiler.smtlib(op))
+    solver.from_string(knobs.smtlib(op))
     solver.set("random_seed", seed % (1 << 30))
     solver.set("timeout", SOLVER_MS)
     variables = {n: z3.Int(n, ctx=context) for n in names}
@@ -103,43 +103,9 @@ def _solutions(
         values = {n: model.eval(v, model_completion=True).as_long() for n, v in variables.items()}
         # Not the same again.
         solver.add(z3.Or([v != values[n] for n, v in variables.items()]))
-        plain = {key: _plain(value, values) for key, value in _items(knobs)}
+        plain = {key: knobs.plain(value, values) for key, value in knobs.items(stated)}
         settings = _settings(pipeline, plain, loops)
         yield Candidate(f"compiler-{pipeline}", tuple(values.items()), settings)
-
-
-def _items(dictionary: Any) -> Iterator[tuple[str, Any]]:
-    for item in dictionary:
-        if isinstance(item, str):  # an op's attributes iterate by name
-            yield item, dictionary[item]
-        else:
-            yield item.name, item.attr
-
-
-def _names(attribute: Any) -> set[str]:
-    if hasattr(attribute, "options") or type(attribute).__name__ == "IntKnobAttr":
-        return {str(attribute.name)}
-    kind = type(attribute).__name__
-    if kind == "DictAttr":
-        return set().union(*(_names(value) for _, value in _items(attribute)), set())
-    if kind == "ArrayAttr":
-        return set().union(*(_names(item) for item in attribute), set())
-    return set()
-
-
-def _plain(attribute: Any, values: Mapping[str, int]) -> Any:
-    kind = type(attribute).__name__
-    if kind == "IntKnobAttr":
-        return values[str(attribute.name)]
-    if kind == "OneOfKnobAttr":
-        return str(attribute.options[values[str(attribute.name)]])
-    if kind == "DictAttr":
-        return {key: _plain(value, values) for key, value in _items(attribute)}
-    if kind == "ArrayAttr":
-        return [_plain(item, values) for item in attribute]
-    if kind in ("IntegerAttr", "BoolAttr"):
-        return attribute.value
-    return str(attribute)
 
 
 _LEVELS = ("workgroup", "reduction", "thread", "subgroup", "partial_reduction", "serial", "lane")

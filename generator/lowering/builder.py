@@ -65,7 +65,7 @@ class Body(Part, ABC):
         """An element of a tensor that the equation names."""
 
     @abstractmethod
-    def read_at(self, source: Local, values: list[Any]) -> Val:
+    def read_at(self, source: Local, values: list[object]) -> Val:
         """An element of a tensor, its indices evaluated."""
 
 

@@ -75,7 +75,7 @@ class Lowering(Bodies):
         text = f"func.func @rewrite({head}) -> ({types}) {{\n{body}\n  {back}\n}}\n"
         return Lowered(text, args, self.slots, self.env)
 
-    def result(self, name: str | None, value: Any, type_: str) -> tuple[str, str]:
+    def result(self, name: str | None, value: object, type_: str) -> tuple[str, str]:
         """The SSA value and type that replace one result of the root."""
         if name is None:
             raise LoweringError(self.line, "a result of the root has no name")

@@ -179,7 +179,7 @@ def _lines(
     return lines, values[result]
 
 
-def _said(called: str, node: Any, value: Any, values: Mapping[Any, str]) -> str:
+def _said(called: str, node: Any, value: object, values: Mapping[Any, str]) -> str:
     """An argument of an op as a rule writes it."""
     if value is None:
         return "none"

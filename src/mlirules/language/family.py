@@ -342,9 +342,9 @@ class _Member:
         place = choice.places.get(self.chosen[choice.axis])
         return place is not None, place or path
 
-    def _value(self, value: Any, old: Path_, new: Path_) -> tuple[bool, Any]:
+    def _value(self, value: object, old: Path_, new: Path_) -> tuple[bool, Any]:
         """A part of the file as the member has it; whether it has it at all."""
-        if old in self.family.choices and len(value) == 1:
+        if old in self.family.choices and isinstance(value, (dict, list)) and len(value) == 1:
             there, place = self._taken(old)
             return self._value(self.family.at(place), place, new) if there else (False, None)
         self.made.marks[new] = self.marks.get(old) or self.family.source.text_at(old)

@@ -81,7 +81,7 @@ def _composed(text: str) -> yaml.MappingNode | None:
     return root if isinstance(root, yaml.MappingNode) else None
 
 
-def _listed(text: str, key: Any, value: Any, section: str) -> str:
+def _listed(text: str, key: yaml.Node, value: yaml.Node, section: str) -> str:
     parse: Callable[[str], Any] = parse_expression if section == "where" else parse_statement
     inline = isinstance(value, yaml.ScalarNode) or getattr(value, "flow_style", False)
     nodes = [value] if isinstance(value, yaml.ScalarNode) else list(value.value)

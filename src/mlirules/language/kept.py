@@ -40,12 +40,12 @@ _NODES: tuple[type[ast.Node], ...] = (
     ast.DimDecl,
     ast.TypeDecl,
 )
-_NUMBER = {node: number for number, node in enumerate(_NODES)}
-_FIELDS = {node: [f.name for f in fields(node)] for node in _NODES}
+_NUMBER: dict[type, int] = {node: number for number, node in enumerate(_NODES)}
+_FIELDS: dict[type, list[str]] = {node: [f.name for f in fields(node)] for node in _NODES}
 _TUPLE = -1
 
 
-def _coded(value: Any) -> Any:
+def _coded(value: object) -> Any:
     """A syntax tree as lists: the number of its class, or that of a tuple, and what it holds."""
     if isinstance(value, tuple):
         return [_TUPLE, *map(_coded, value)]

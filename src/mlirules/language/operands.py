@@ -54,7 +54,7 @@ def tensor(value: object) -> Tensor:
     return value
 
 
-def dtype(value: Any) -> DType:
+def dtype(value: object) -> DType:
     """``value`` (an element type, or a tensor that has one) as an element type."""
     if isinstance(value, DType):
         return value

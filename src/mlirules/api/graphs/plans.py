@@ -141,7 +141,7 @@ def _dims(value: object) -> tuple[int, ...] | None:
     return tuple(order)
 
 
-def numbers(values: Sequence[Any]) -> list[int] | None:
+def numbers(values: Sequence[int | torch.SymInt]) -> list[int] | None:
     """Sizes as they are now; None where one is not known before the program runs."""
     out = []
     for value in values:

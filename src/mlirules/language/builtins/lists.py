@@ -234,15 +234,15 @@ def item_at(items: object, where: object, what: str = "the index") -> Any:
 @table.function(
     "set", 3, 3, "A list with the item (or items) at an axis replaced.", "x[set(I, d, 0)]"
 )
-def replaced(items: Any, where: Any, value: Any) -> list[Any]:
+def replaced(items: object, where: object, value: object) -> list[Any]:
     """A list with items at some places replaced."""
     out = sequence(items)
     axes = _axes(out, where)
-    many = isinstance(value, (list, tuple))
-    if many and len(value) != len(axes):
-        raise Refused(f"{len(value)} values for {len(axes)} axes")
-    for n, a in enumerate(axes):
-        out[a] = value[n] if many else value
+    values = value if isinstance(value, (list, tuple)) else [value] * len(axes)
+    if len(values) != len(axes):
+        raise Refused(f"{len(values)} values for {len(axes)} axes")
+    for a, new in zip(axes, values, strict=True):
+        out[a] = new
     return out
 
 

@@ -1,6 +1,18 @@
 """What mlirules asks of the compiler's own constraints."""
 
-from iree.compiler.ir import Operation
+from iree.compiler.ir import Attribute, Operation
+
+class IntKnobAttr(Attribute):
+    def __init__(self, cast_from_type: Attribute) -> None: ...
+    @property
+    def name(self) -> str: ...
+
+class OneOfKnobAttr(Attribute):
+    def __init__(self, cast_from_type: Attribute) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def options(self) -> list[Attribute]: ...
 
 def convert_constraints_op_to_smtlib(
     constraints_op: Operation, emit_reset: bool = False
