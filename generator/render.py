@@ -89,6 +89,14 @@ class Templates:
         except Exception as error:
             raise MlirulesError(self._fault(template, error)) from error
 
+    def call(self, template: str, macro: str, /, *values: object) -> str:
+        """What a macro of a template makes. Raises :class:`MlirulesError` at its line."""
+        try:
+            made = getattr(self._environment.get_template(template).module, macro)
+            return str(made(*values))
+        except Exception as error:
+            raise MlirulesError(self._fault(template, error)) from error
+
     def _fault(self, name: str, error: Exception) -> Fault:
         """What went wrong, at the line of a template: Jinja puts its lines into the traceback."""
         import jinja2

@@ -157,13 +157,13 @@ def test_a_fault_of_a_template_is_at_its_line(
 def test_a_template_without_an_effect_is_refused(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / name).write_text("")
     with pytest.raises(MlirulesError, match=message):
-        Templates(tmp_path).check(set(artefacts.FORMS.values()), {"tuning-spec.mlir.j2"})
+        Templates(tmp_path).check(artefacts.templates_of(artefacts.FORMS), {"tuning-spec.mlir.j2"})
 
 
 def test_a_folder_without_templates_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(MlirulesError, match=r"holds no template|is no folder"):
-            Templates(folder).check(set(artefacts.FORMS.values()), set())
+            Templates(folder).check(artefacts.templates_of(artefacts.FORMS), set())
 
 
 def test_shipped_templates_are_sandboxed_and_strict() -> None:
@@ -171,3 +171,30 @@ def test_shipped_templates_are_sandboxed_and_strict() -> None:
         render("index.md.j2")
     with pytest.raises(MlirulesError, match=r"nowhere\.j2"):
         render("nowhere.j2")
+
+
+def test_what_a_config_rule_sets_is_written_by_a_template(tmp_path: Path) -> None:
+    folder, out = tmp_path / "templates", tmp_path / "out"
+    folder.mkdir()
+    shipped = (TEMPLATES / "configuration.mlir.j2").read_text()
+    changed = shipped.replace("#iree_cpu.lowering_config<{{ settings(config) }}>", "#ours.tiles<>")
+    (folder / "configuration.mlir.j2").write_text(changed)
+    assert _generate(CONFIG, "--to", "tuning-spec", "-o", out, "--templates", folder) == 0
+    (spec,) = out.glob("*.mlir")
+    assert "    lowering_config = #ours.tiles<>,\n" in spec.read_text()
+
+
+def test_the_head_of_pdl_is_a_templates(tmp_path: Path) -> None:
+    folder, out = tmp_path / "templates", tmp_path / "out"
+    folder.mkdir()
+    (folder / "pdl.mlir.j2").write_text(
+        '{% extends "shipped/pdl.mlir.j2" %}\n'
+        "{% block head %}\n// Ours, {{ reader }}: {{ rules[0].name }}\n{% endblock %}\n"
+    )
+    rule = "linalg/linalg-transposed-matmul"
+    assert _generate(rule, "--to", "pdl", "-o", out, "--templates", folder) == 0
+    (file,) = out.glob("*.pdl.mlir")
+    head, _, pdl = file.read_text().partition("\n")
+    assert head == "// Ours, driver: linalg-transposed-matmul"
+    assert pdl.startswith("module {")
+    assert pdl.endswith("}\n")

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.tuning.dispatches import Root
-from mlirules.generator.emit import tuning_spec as tuning
+from mlirules.generator.emit import configuration
 from mlirules.language.config.model import PIPELINES, Settings, levels_of
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
@@ -406,15 +406,8 @@ def enumerate_candidates(root: Root, target: Target, spaces: Sequence[Space]) ->
 
 def compilation_info(settings: Settings, loops: Sequence[str], kind: str) -> str:
     """A configuration as the compiler's attribute."""
-    if kind == "vulkan":
-        lists = [
-            tuning.tile_list(loops, settings.tiles.get(level, {}))
-            for level in levels_of(kind, settings.pipeline)
-        ]
-        lowering = f"#iree_codegen.lowering_config<tile_sizes = [{', '.join(lists)}]>"
-    else:
-        lowering = tuning.sub_config(loops, settings, kind)
-    return (
-        f"#iree_codegen.compilation_info<lowering_config = {lowering}, "
-        f"translation_info = {tuning.translation_info(settings, kind)}>"
+    return configuration.spelt(
+        configuration.Compilation(
+            configuration.of_loops(settings, loops, kind), configuration.translation(settings, kind)
+        )
     )

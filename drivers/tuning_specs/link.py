@@ -18,6 +18,7 @@ from mlirules.drivers.tuning_specs.check import Kept, Source
 from mlirules.drivers.tuning_specs.overlap import Overlap, overlaps
 from mlirules.drivers.tuning_specs.steps import symbol_of
 from mlirules.generator.emit import tuning_spec as tuning
+from mlirules.generator.render import render
 from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import Fault, MlirulesError, did_you_mean
 
@@ -188,8 +189,7 @@ def _by_compiler(linked: Linked, kind: str) -> str:
                 gathered = []
             if one is not None:
                 modules.append(_module(one, f"spec_{len(modules)}"))
-    text = "module @linked_configs attributes { transform.with_named_sequence } {\n"
-    module = compiler.parse(text + "\n".join(modules) + "\n}\n", "the linked spec")
+    module = compiler.parse(render("linked-specs.mlir.j2", modules=modules), "the linked spec")
     compiler.run_passes(module, "builtin.module(iree-codegen-link-tuning-specs)")
     return f"// {len(modules)} specs, linked by the compiler.\n{module}"
 

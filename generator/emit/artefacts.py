@@ -8,22 +8,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mlirules.generator import names
-from mlirules.generator.emit import inductor, pdll, transform_spec
+from mlirules.generator.emit import configuration, inductor, pdll, transform_spec
 from mlirules.generator.emit import tuning_spec as tuning
 from mlirules.generator.emit.standalone import standalone_pdll
-from mlirules.generator.render import Templates
+from mlirules.generator.render import Templates, shipped
 from mlirules.language import outputs
 from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
 from mlirules.language.rule import Rule
 
-#: The template that each form comes from: PDL is PDLL that mlir-pdll has compiled.
+#: The template of a file of PDL.
+PDL = "pdl.mlir.j2"
+#: The templates that each form comes from: PDL is PDLL that mlir-pdll has compiled.
 FORMS = {
-    "pdll": pdll.TEMPLATE,
-    "pdl": pdll.TEMPLATE,
-    "transform": transform_spec.TEMPLATE,
-    "tuning-spec": tuning.TEMPLATE,
-    "inductor": inductor.TEMPLATE,
+    "pdll": (pdll.TEMPLATE,),
+    "pdl": (pdll.TEMPLATE, PDL),
+    "transform": (transform_spec.TEMPLATE,),
+    "tuning-spec": (tuning.TEMPLATE, configuration.TEMPLATE),
+    "inductor": (inductor.TEMPLATE,),
 }
 
 
@@ -87,7 +89,8 @@ def artefacts(
         if "pdll" in forms:
             made.files[f"{stem}.pdll"] = text
         if "pdl" in forms:
-            made.files[f"{stem}.pdl.mlir"] = _banner(group) + pdll.compile_pdll(text)
+            compiled = pdll.compile_pdll(text)
+            made.files[f"{stem}.pdl.mlir"] = _pdl_file(group, compiled, "driver", templates)
     if "pdl" in forms:
         _standalone(rules, name, made, folder, templates)
     return made
@@ -126,10 +129,15 @@ def tuning_specs(
     return made
 
 
-def _banner(rules: Sequence[Rule], what: str = "for the drivers of mlirules") -> str:
-    lines = [f"// PDL {what}. Do not edit: change the rule and generate again."]
-    lines += [f"// {rule.name}: generated from {names.location(rule)}" for rule in rules]
-    return "\n".join(lines) + "\n"
+def templates_of(forms: Iterable[str]) -> set[str]:
+    """The templates that forms come from."""
+    return {template for form in forms for template in FORMS[form]}
+
+
+def _pdl_file(rules: Sequence[Rule], text: str, reader: str, templates: Templates | None) -> str:
+    """PDL with what it was made from, for a reader: ``driver``, ``opt`` or ``compile``."""
+    shown = [{"name": rule.name, "location": names.location(rule)} for rule in rules]
+    return (templates or shipped()).render(PDL, rules=shown, pdl=text, reader=reader)
 
 
 def _standalone(
@@ -142,9 +150,8 @@ def _standalone(
         except MlirulesError as error:
             made.refused += [("standalone pdl", fault) for fault in error.faults]
             continue
-        banner = _banner([rule], "without natives, for iree-preprocessing-apply-pdl-patterns")
         file = f"{name}/standalone/{rule.name}.pdl.mlir"
-        made.files[file] = banner + text
+        made.files[file] = _pdl_file([rule], text, "opt", templates)
         made.files[f"{name}/standalone/{rule.name}.iree-opt.flags"] = (
             "--pass-pipeline=builtin.module(iree-preprocessing-apply-pdl-patterns"
             f"{{patterns-file={(folder / file).as_posix()}}})\n"
@@ -153,8 +160,8 @@ def _standalone(
             late.append(rule)
     if late:
         file = f"{name}.pdl-spec.mlir"
-        banner = _banner(late, "without natives, for iree-compile")
-        made.files[file] = banner + pdll.compile_pdll(standalone_pdll(late, templates=templates))
+        text = pdll.compile_pdll(standalone_pdll(late, templates=templates))
+        made.files[file] = _pdl_file(late, text, "compile", templates)
         made.files[f"{name}.pdl.flags"] = flags_file("pdl", folder / file)
 
 

@@ -12,18 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlirules.generator import names
-from mlirules.generator.emit import generic
+from mlirules.generator.emit import configuration, generic
 from mlirules.generator.render import Templates, shipped
 from mlirules.language.config.model import (
-    Basis,
     DimRange,
-    MmaKind,
     OperandLimit,
     Settings,
-    SubConfig,
-    basis_counts,
-    levels_of,
-    mma_name,
 )
 from mlirules.language.config.op import ConfigRule, Operand, affine_map, index_names
 from mlirules.language.notation import ast
@@ -104,7 +98,7 @@ class Param:
     """A value that a matcher gives to its action."""
 
     name: str
-    text: str
+    value: configuration.Value
 
 
 @dataclass(frozen=True)
@@ -183,197 +177,82 @@ def hook(kind: str, spec: object) -> str:
 
 def compilation_info(rule: ConfigRule, kind: str) -> str:
     """What a rule sets, as the compiler's attribute."""
-    return (
-        "#iree_codegen.compilation_info<\n"
-        f"    lowering_config = {lowering_config(rule, kind)},\n"
-        f"    translation_info = {translation_info(rule.settings, kind)}>"
-    )
+    return configuration.spelt(_compilation(rule, kind))
 
 
 def lowering_config(rule: ConfigRule, kind: str) -> str:
     """The tile sizes and what goes with them, as the compiler's attribute."""
-    settings = rule.settings
-    if kind == "vulkan":
-        lists = [
-            tile_list(rule.loops, settings.tiles.get(level, {}))
-            for level in levels_of(kind, settings.pipeline)
-        ]
-        return f"#iree_codegen.lowering_config<tile_sizes = [{', '.join(lists)}]>"
-    return sub_config(rule.tile_loops, settings, kind, own=rule.loops)
-
-
-def tile_list(loops: Sequence[str], sizes: dict[str, int]) -> str:
-    """Tile sizes by name as the compiler's list: one number a loop, 0 for those not tiled."""
-    return "[" + ", ".join(str(sizes.get(loop, 0)) for loop in loops) + "]"
+    return configuration.spelt(configuration.lowering(rule, kind))
 
 
 def decomposition_config(rule: ConfigRule, kind: str) -> str:
     """How an attention's two products are compiled, as the compiler's attribute; or empty."""
-    given = rule.settings.decomposition
-    if given is None:
-        return ""
-    parts = []
-    for name in ("qk", "pv"):
-        part = getattr(given, name)
-        if part is not None:
-            config = sub_config(rule.loops, part, kind, over=part_loops(rule, name, part))
-            parts.append(f"  {name}_attrs = {{lowering_config = {config}}}")
-    return "{\n" + ",\n".join(parts) + "\n}"
-
-
-def part_loops(rule: ConfigRule, name: str, part: SubConfig) -> list[str]:
-    """The loops of one of an attention's two products: all but the other's own ones."""
-    if part.over:
-        return list(part.over)
-    if not rule.operands:
-        return list(rule.loops)
-    other = attention_roles(rule)["n" if name == "qk" else "k1"]
-    return [loop for loop in rule.loops if loop not in other]
-
-
-def sub_config(
-    loops: Sequence[str],
-    part: Settings | SubConfig,
-    kind: str,
-    *,
-    over: Sequence[str] | None = None,
-    own: Sequence[str] = (),
-) -> str:
-    """A lowering config for cpu, cuda or hip; ``over``: the loops that the op has, if not all.
-
-    ``own``: a convolution's loops, where ``loops`` are those of the product that it becomes.
-    """
-    over = loops if over is None else over
-    levels = [
-        f"{level} = {tile_list(over, part.tiles[level])}"
-        for level in levels_of(kind, "")
-        if level in part.tiles
-    ]
-    if kind == "cpu":
-        return f"#iree_cpu.lowering_config<{', '.join(levels)}>"
-    items = list(levels)
-    if part.promote_operands:
-        items.append(f"promote_operands = {list(part.promote_operands)}")
-    if part.mma_kind is not None:
-        items.append(f"mma_kind = {mma(part.mma_kind)}")
-    for key in ("subgroup_basis", "lane_basis"):
-        given = getattr(part, key)
-        if given is not None:
-            items.append(f"{key} = {basis(loops, given, over)}")
-    if isinstance(part, Settings):
-        if part.promotion_types:
-            ways = ", ".join(f"#iree_gpu.{way}" for way in part.promotion_types)
-            items.append(f"promotion_types = [{ways}]")
-        if part.padding:
-            items.append(f"padding = {tile_list(loops, part.padding)}")
-        if part.padding_conv:
-            items.append(f"padding_conv = {tile_list(own or loops, part.padding_conv)}")
-        if part.workgroup_reordering:
-            first, second = part.workgroup_reordering
-            way = f"#iree_gpu.conditional_transpose<{first}, {second}>"
-            items.append(f"workgroup_reordering_strategy = {way}")
-    if isinstance(part, Settings) and part.convert_acc_gemm:
-        items.append("convert_acc_gemm")
-    return f"#iree_gpu.lowering_config<{{{', '.join(items)}}}>"
-
-
-def mma(kind: str | MmaKind) -> str:
-    """A matrix instruction as the compiler's attribute."""
-    name = mma_name(kind)
-    layout = "virtual_mma_layout" if name.startswith(("VMFMA_", "VDMFMA_")) else "mma_layout"
-    major = ", col_major = true" if isinstance(kind, MmaKind) and kind.col_major else ""
-    return f"#iree_gpu.{layout}<{name}{major}>"
-
-
-def basis(
-    loops: Sequence[str], given: Basis | dict[str, int], over: Sequence[str] | None = None
-) -> str:
-    """A basis: counts for every loop, then the loops that the op has."""
-    counts = basis_counts(given)
-    over = given.over if isinstance(given, Basis) and given.over else over or loops
-    numbers = [counts.get(loop, 1) for loop in loops]
-    return f"[{numbers}, {[loops.index(loop) for loop in over]}]"
+    found = configuration.decomposition(rule, kind)
+    return "" if found is None else configuration.spelt(found)
 
 
 def translation_info(settings: Settings, kind: str) -> str:
     """The pipeline, workgroup and options, as the compiler's attribute."""
-    dialect = {"cpu": "iree_cpu.pipeline", "vulkan": "iree_gpu.spirv_pipeline"}.get(
-        kind, "iree_gpu.pipeline"
+    return configuration.spelt(configuration.translation(settings, kind))
+
+
+def extra_attributes(rule: ConfigRule) -> dict[str, str]:
+    """What an op gets beside its configuration; empty: an attribute without a value."""
+    return {
+        name: "" if value is None else configuration.spelt(value)
+        for name, value in _extra(rule).items()
+    }
+
+
+def _compilation(rule: ConfigRule, kind: str) -> configuration.Compilation:
+    return configuration.Compilation(
+        configuration.lowering(rule, kind), configuration.translation(rule.settings, kind)
     )
-    out = f"pipeline = #{dialect}<{settings.pipeline}>"
-    if settings.workgroup_size is not None:
-        out += f" workgroup_size = {settings.workgroup_size}"
-    if settings.subgroup_size is not None:
-        out += f" subgroup_size = {settings.subgroup_size}"
-    options = _options(settings)
-    if options:
-        out += f", {{{', '.join(options)}}}"
-    return f"#iree_codegen.translation_info<{out}>"
-
-
-def _options(settings: Settings) -> list[str]:
-    pipeline: list[str] = []
-    if settings.prefetch_stages is not None:
-        pipeline.append(f"prefetch_num_stages = {settings.prefetch_stages}")
-    given = settings.pipeline_options
-    if given is not None:
-        for key in ("no_reduce_shared_memory_bank_conflicts", "use_igemm_convolution"):
-            value = getattr(given, key)
-            if value is not None:
-                pipeline.append(f"{key} = {'true' if value else 'false'}")
-        if given.reorder_workgroups is not None:
-            pipeline.append(f"reorder_workgroups_strategy = <{given.reorder_workgroups}>")
-    out = []
-    if pipeline:
-        joined = ", ".join(pipeline)
-        out.append(f"gpu_pipeline_options = #iree_gpu.pipeline_options<{joined}>")
-    if settings.function_attributes:
-        attributes = ", ".join(f'"{k}" = "{v}"' for k, v in settings.function_attributes.items())
-        out.append(f"llvm_func_attrs = {{{attributes}}}")
-    if settings.denormal_f32 is not None:
-        mode = f'#iree_codegen.denormal_fp_math<"{settings.denormal_f32}">'
-        out.append(f"iree_codegen.denormal_fp_math_f32 = {mode}")
-    for key in ("pipeline_depth", "store_stage"):
-        value = getattr(settings, key)
-        if value is not None:
-            out.append(f"{key} = {value} : i64")
-    return out
 
 
 # ---- sequences -----------------------------------------------------------------------------
 
 
-def _params(rule: ConfigRule, kind: str) -> list[tuple[str, str]]:
-    """The attributes that a rule's op gets, with their values; empty for those without."""
-    settings = rule.settings
-    out = [("compilation_info", compilation_info(rule, kind))]
-    if settings.decomposition is not None:
-        out.append(("decomposition_config", decomposition_config(rule, kind)))
-    out += extra_attributes(rule).items()
-    out.append((MARKER, f'"{rule.name}"'))
+def _params(rule: ConfigRule, kind: str) -> list[tuple[str, configuration.Value | None]]:
+    """The attributes that a rule's op gets, with their values; None for those without."""
+    out: list[tuple[str, configuration.Value | None]] = [
+        ("compilation_info", _compilation(rule, kind))
+    ]
+    parts = configuration.decomposition(rule, kind)
+    if parts is not None:
+        out.append(("decomposition_config", parts))
+    out += _extra(rule).items()
+    out.append((MARKER, configuration.Name(rule.name)))
     return out
 
 
-def extra_attributes(rule: ConfigRule) -> dict[str, str]:
-    """What an op gets beside its configuration; empty: an attribute without a value."""
+def _extra(rule: ConfigRule) -> dict[str, configuration.Value | None]:
+    """What an op gets beside its configuration; None: an attribute without a value."""
     kernel = rule.settings.ukernel
+    found: dict[str, configuration.Value | None] = {
+        name: configuration.Annotation(text) if text else None
+        for name, text in rule.settings.annotations.items()
+    }
     if kernel is None:
-        return dict(rule.settings.annotations)
-    text = f'#iree_codegen.ukernel_descriptor<"{kernel.name}", {kernel.kind}>'
-    return {"iree_codegen.ukernel": text, **rule.settings.annotations}
+        return found
+    return {"iree_codegen.ukernel": configuration.Ukernel(kernel.name, kernel.kind), **found}
 
 
 _NAMES = {"compilation_info": "config", "decomposition_config": "decomposition", MARKER: "rule"}
 
 
-def _param_names(params: Sequence[tuple[str, str]]) -> list[str]:
+def _param_names(params: Sequence[tuple[str, object | None]]) -> list[str]:
     """Names of the parameters that have a value."""
-    return [_NAMES.get(name, f"value{i}") for i, (name, text) in enumerate(params) if text]
+    return [
+        _NAMES.get(name, f"value{i}") for i, (name, value) in enumerate(params) if value is not None
+    ]
 
 
-def _action(actions: dict[tuple[str, ...], str], params: Sequence[tuple[str, str]]) -> str:
+def _action(
+    actions: dict[tuple[str, ...], str], params: Sequence[tuple[str, object | None]]
+) -> str:
     """The action that sets these attributes; rules that set the same ones share it."""
-    key = tuple(name if text else name + "!" for name, text in params)
+    key = tuple(name + "!" if value is None else name for name, value in params)
     if key not in actions:
         plain = {
             ("compilation_info", MARKER): "apply_config",
@@ -387,10 +266,10 @@ def _actions(actions: dict[tuple[str, ...], str]) -> list[Action]:
     """The sequences that set attributes."""
     out = []
     for key, name in actions.items():
-        params = [(n.removesuffix("!"), "" if n.endswith("!") else "value") for n in key]
+        params = [(n.removesuffix("!"), None if n.endswith("!") else n) for n in key]
         given = _param_names(params)
         names = iter(given)
-        attributes = [(attribute, next(names) if text else "") for attribute, text in params]
+        attributes = [(attribute, next(names) if has else "") for attribute, has in params]
         out.append(Action(name, given, attributes))
     return out
 
@@ -426,13 +305,13 @@ def _roots(
 
 def _matcher(
     rule: ConfigRule,
-    params: Sequence[tuple[str, str]],
+    params: Sequence[tuple[str, configuration.Value | None]],
     name: str,
     root: Structured | Attention | Operation | generic.Generic,
     action: str,
 ) -> Matcher:
     """A named sequence that finds ops and yields what the rule sets."""
-    texts = [text for _, text in params if text]
+    values = [value for _, value in params if value is not None]
     read, limits = _limits(rule)
     measured = rule.doc.measured
     return Matcher(
@@ -443,7 +322,7 @@ def _matcher(
         root,
         read,
         limits,
-        [Param(n, text) for n, text in zip(_param_names(params), texts, strict=True)],
+        [Param(name, value) for name, value in zip(_param_names(params), values, strict=True)],
         None
         if measured is None
         else {
@@ -517,29 +396,12 @@ def _attention(rule: ConfigRule) -> Attention | Operation:
 
 def _running(rule: ConfigRule) -> list[ast.Expr]:
     """What the running maximum and sum are indexed by: the result's dims but the values' own."""
-    own = attention_roles(rule)["n"]
+    own = configuration.attention_roles(rule)["n"]
     return [i for i in rule.operands[-1].indices if isinstance(i, ast.Name) and i.id not in own]
 
 
 #: Where a masked online attention has its queries, keys, values and mask (3 is the scale).
 MASKED = (0, 1, 2, 4)
-
-
-def attention_roles(rule: ConfigRule) -> dict[str, list[str]]:
-    """The loops of an attention by what they do: batch, m, n, k1, k2."""
-    query, key, value = rule.operands[:3]
-    out = rule.operands[-1]
-    reads = {
-        name: {n for i in o.indices for n in index_names(i)}
-        for name, o in (("q", query), ("k", key), ("v", value), ("o", out))
-    }
-    roles: dict[str, list[str]] = {"batch": [], "m": [], "n": [], "k1": [], "k2": []}
-    for loop in rule.loops:
-        held = "".join(name for name in "qkvo" if loop in reads[name])
-        role = {"qkvo": "batch", "qo": "m", "vo": "n", "qk": "k1", "kv": "k2"}.get(held)
-        if role is not None:
-            roles[role].append(loop)
-    return roles
 
 
 def _tensor(operand: Operand) -> str:

@@ -53,7 +53,8 @@ def command(
         Path | None,
         Option(
             help="A folder of Jinja templates that take the place of shipped ones: rules.pdll.j2, "
-            "transform-spec.mlir.j2, tuning-spec.mlir.j2, inductor.py.j2."
+            "pdl.mlir.j2, transform-spec.mlir.j2, tuning-spec.mlir.j2, configuration.mlir.j2, "
+            "inductor.py.j2."
         ),
     ] = None,
     only: Only = None,
@@ -79,7 +80,7 @@ def command(
 
     chosen = forms.check_forms(split(to) or ["pdll", "pdl"])
     styles = Templates(templates)
-    styles.check(set(forms.FORMS.values()), {forms.FORMS[form] for form in chosen})
+    styles.check(forms.templates_of(forms.FORMS), forms.templates_of(chosen))
     written: dict[str, bool] = {}
     made = forms.Artefacts()
     if program is not None and "transform" not in chosen:
