@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,12 +21,18 @@ def identifier(name: str) -> str:
 
 def place(path: str, line: int) -> str:
     """A place that does not depend on where the checkout stands: output is deterministic."""
+    return f"{_file(path)}:{line}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _file(path: str) -> str:
+    """A file's path from a folder that is everywhere; a rule's lines ask for the same one."""
     parts = Path(path).parts
     for anchor in ("rules", "specs", "examples", "lit_tests", "tests"):
         if anchor in parts:
             at = len(parts) - 1 - parts[::-1].index(anchor)
-            return "/".join(parts[at:]) + f":{line}"
-    return f"{parts[-1] if parts else path}:{line}"
+            return "/".join(parts[at:])
+    return parts[-1] if parts else path
 
 
 def location(rule: Rule | ConfigRule) -> str:

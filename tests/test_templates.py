@@ -26,8 +26,8 @@ def _generate(*words: object) -> int:
 def test_a_template_of_the_users_takes_the_shipped_ones_place(tmp_path: Path) -> None:
     folder = tmp_path / "templates"
     folder.mkdir()
-    shipped = (TEMPLATES / "tuning-spec.mlir.j2").read_text()
-    (folder / "tuning-spec.mlir.j2").write_text("// Of ours.\n" + shipped)
+    given = (TEMPLATES / "tuning-spec.mlir.j2").read_text()
+    (folder / "tuning-spec.mlir.j2").write_text("// Of ours.\n" + given)
     out = tmp_path / "out"
     plain, own = out / "plain", out / "own"
     assert _generate(CONFIG, "--to", "tuning-spec", "-o", plain) == 0
@@ -176,8 +176,8 @@ def test_shipped_templates_are_sandboxed_and_strict() -> None:
 def test_what_a_config_rule_sets_is_written_by_a_template(tmp_path: Path) -> None:
     folder, out = tmp_path / "templates", tmp_path / "out"
     folder.mkdir()
-    shipped = (TEMPLATES / "configuration.mlir.j2").read_text()
-    changed = shipped.replace("#iree_cpu.lowering_config<{{ settings(config) }}>", "#ours.tiles<>")
+    given = (TEMPLATES / "configuration.mlir.j2").read_text()
+    changed = given.replace("#iree_cpu.lowering_config<{{ settings(config) }}>", "#ours.tiles<>")
     (folder / "configuration.mlir.j2").write_text(changed)
     assert _generate(CONFIG, "--to", "tuning-spec", "-o", out, "--templates", folder) == 0
     (spec,) = out.glob("*.mlir")
@@ -198,3 +198,28 @@ def test_the_head_of_pdl_is_a_templates(tmp_path: Path) -> None:
     assert head == "// Ours, driver: linalg-transposed-matmul"
     assert pdl.startswith("module {")
     assert pdl.endswith("}\n")
+
+
+def test_the_ops_of_patterns_are_written_by_a_template(tmp_path: Path) -> None:
+    given = (TEMPLATES / "rules.pdll.j2").read_text()
+    (tmp_path / "rules.pdll.j2").write_text(given.replace("= op<", "= /* of ours */ op<"))
+    (rule,) = rule_set(("linalg/linalg-transposed-matmul",))
+    plain, own = pdll.pdll([rule]), pdll.pdll([rule], templates=Templates(tmp_path))
+    assert own == plain.replace("= op<", "= /* of ours */ op<") != plain
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "op<torch.constant.none>()"),
+        (True, 'op<torch.constant.bool>() {value = attr<"true">}'),
+        (-3, 'op<torch.constant.int>() {value = attr<"-3 : i64">}'),
+        (0.5, 'op<torch.constant.float>() {value = attr<"0.5 : f64">}'),
+        ('a"\\', 'op<torch.constant.str>() {value = attr<"\\"a\\"\\\\\\"">}'),
+    ],
+)
+def test_constants_in_patterns(value: object, text: str) -> None:
+    pattern = pdll.Pattern("p", (pdll.constant("k_1", value),), "root")
+    view = pdll.RuleView("r", "r", "A rule.", "r.yaml:1", 1, True, [], [], [], [pattern])
+    made = render(pdll.TEMPLATE, rules=[view], origin="a test", driver=True)
+    assert f"\n  let k_1 = {text};\n" in made

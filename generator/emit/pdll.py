@@ -17,8 +17,9 @@ import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mlirules.generator.names import identifier, place
 from mlirules.generator.render import Templates, shipped
@@ -36,14 +37,61 @@ class _Line:
     where: str
 
 
-@dataclass
+# What patterns are made of are tuples: their texts, which a cache is asked by, are soon made.
+
+
+class Read(NamedTuple):
+    """What an op reads: a value by its name, or the result of an op by its number."""
+
+    name: str
+    number: int | None = None
+
+
+class Declared(NamedTuple):
+    """A value of the program, or a range of them: ``Value`` or ``ValueRange``."""
+
+    name: str
+    type: str = "Value"
+    form: str = "declared"
+
+
+class Constant(NamedTuple):
+    """The value of a torch constant: ``none``, ``bool``, ``int``, ``float`` or ``str``."""
+
+    kind: str
+    text: str
+
+
+class Result(NamedTuple):
+    """The type of a result: its name where it is ``new`` or ``known``, or ``spelt``."""
+
+    name: str
+    form: str
+
+
+class Op(NamedTuple):
+    """An op: its name (empty: any), what it reads, and its results where their types are said."""
+
+    name: str
+    op: str
+    operands: tuple[Read, ...]
+    value: Constant | None = None
+    results: tuple[Result, ...] | None = None
+    form: str = "op"
+
+
+@dataclass(frozen=True)
 class Pattern:
-    """One PDLL pattern: its match, its root, and its rewrite when that needs no native."""
+    """One PDLL pattern: its match, its root, and its rewrite when that needs no native.
+
+    ``values`` take the place of the root's results.
+    """
 
     ident: str
-    lines: list[str]
+    lines: tuple[Declared | Op, ...]
     root: str
-    rewrite: list[str] = field(default_factory=list)
+    rewrite: tuple[Op, ...] = ()
+    values: tuple[Read, ...] = ()
 
 
 @dataclass
@@ -171,7 +219,7 @@ def view(rule: Rule) -> RuleView:
         patterns = [
             Pattern(
                 f"{ident}_{identifier(name)}",
-                ["let operands: ValueRange;", f"let root = op<{name}>(operands);"],
+                (Declared("operands", "ValueRange"), Op("root", name, (Read("operands"),))),
                 "root",
             )
             for name in rule.root_ops
@@ -235,7 +283,7 @@ class Skeleton:
         # What the variable of the root stands for.
         self.root = root
         self.swapped = swapped
-        self.lines: list[str] = []
+        self.lines: list[Declared | Op] = []
         self.declared: set[str] = set()
         self.counter = 0
         self.results = {
@@ -258,9 +306,8 @@ class Skeleton:
                 continue
             named = [r for r in pattern.equation.results if r]
             name = f"op_{identifier('_'.join(named) or str(n))}" if pattern is not root else "root"
-            text = self.call(pattern.equation.call)
-            self.lines.append(f"let {name} = {text};")
-        return Pattern(ident, self.lines, "root")
+            self.call(name, pattern.equation.call)
+        return Pattern(ident, tuple(self.lines), "root")
 
     def reached(self, root: OpPattern) -> set[int]:
         """The places in the match of the ops that fixed operands lead to from the root."""
@@ -284,21 +331,20 @@ class Skeleton:
         self.counter += 1
         return f"{stem}_{self.counter}"
 
-    def call(self, call: ast.Call) -> str:
-        """An op as a PDLL expression; what its operands need is declared before it."""
+    def call(self, name: str, call: ast.Call) -> None:
+        """An op under a name; what its operands need is declared before it."""
         args = list(call.args)
         if id(call) in self.swapped:
             args[0], args[1] = args[1], args[0]
-        if any(isinstance(a, ast.Pack) for a in args):
-            # A variadic tail needs the whole operand list as one range.
-            rest = self.fresh("operands")
-            self.lines.append(f"let {rest}: ValueRange;")
-            return f"op<{self.op(call)}>({rest})"
-        operands = [self.operand(a) for a in args]
-        if not operands:
-            # No parentheses would mean "any operands".
-            return f"op<{self.op(call)}>()"
-        return f"op<{self.op(call)}>({', '.join(operands)})"
+        self.lines.append(Op(name, self.op(call), self.operands(args, "operands")))
+
+    def operands(self, args: Sequence[ast.Expr], stem: str) -> tuple[Read, ...]:
+        """What an op reads; with a variadic tail the whole operand list is one range."""
+        if not any(isinstance(a, ast.Pack) for a in args):
+            return tuple([self.operand(a) for a in args])
+        rest = self.fresh(stem)
+        self.lines.append(Declared(rest, "ValueRange"))
+        return (Read(rest),)
 
     def op(self, call: ast.Call) -> str:
         """The name of an op; none where it may be any."""
@@ -306,58 +352,52 @@ class Skeleton:
             return self.root
         return call.fn if "." in call.fn else ""
 
-    def operand(self, arg: ast.Expr) -> str:
-        """An operand as a PDLL expression."""
+    def operand(self, arg: ast.Expr) -> Read:
+        """What stands for an operand; what makes it is declared before."""
         match arg:
             case ast.Name(id=name):
                 if name in self.results:
-                    op, number = self.results[name]
-                    return f"{op}.{number}"
+                    return Read(*self.results[name])
                 ident = f"v_{name}"
                 if ident not in self.declared:
                     self.declared.add(ident)
-                    self.lines.append(f"let {ident}: Value;")
-                return ident
+                    self.lines.append(Declared(ident))
+                return Read(ident)
             case ast.Call():
                 name = self.fresh("op")
-                text = self.call(arg)
-                self.lines.append(f"let {name} = {text};")
-                return f"{name}.0"
+                self.call(name, arg)
+                return Read(name, 0)
             case ast.Literal(value=value):
-                literal = constant(value)
                 name = self.fresh("k")
-                self.lines.append(f"let {name} = {literal};")
-                return f"{name}.0"
+                self.lines.append(constant(name, value))
+                return Read(name, 0)
             case ast.ListExpr(items=items):
                 name = self.fresh("list")
-                if any(isinstance(i, ast.Pack) for i in items):
-                    rest = self.fresh("items")
-                    self.lines.append(f"let {rest}: ValueRange;")
-                    inner = rest
-                else:
-                    inner = ", ".join(self.operand(i) for i in items)
-                self.lines.append(f"let {name} = op<torch.prim.ListConstruct>({inner});")
-                return f"{name}.0"
-            case ast.Pack():
-                return ""
+                self.lines.append(Op(name, LIST, self.operands(items, "items")))
+                return Read(name, 0)
             case _:
                 name = self.fresh("any")
-                self.lines.append(f"let {name}: Value;")
-                return name
+                self.lines.append(Declared(name))
+                return Read(name)
 
 
-def constant(value: object) -> str:
-    """The op that makes a torch constant, as PDLL."""
+#: The op that makes a list of torch.
+LIST = "torch.prim.ListConstruct"
+
+
+def constant(name: str, value: object) -> Op:
+    """The op that makes a torch constant, under a name."""
     if value is None:
-        return "op<torch.constant.none>()"
+        return Op(name, "torch.constant.none", ())
     if isinstance(value, bool):
-        return f'op<torch.constant.bool>() {{value = attr<"{str(value).lower()}">}}'
-    if isinstance(value, int):
-        return f'op<torch.constant.int>() {{value = attr<"{value} : i64">}}'
-    if isinstance(value, float):
-        return f'op<torch.constant.float>() {{value = attr<"{value!r} : f64">}}'
-    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return f'op<torch.constant.str>() {{value = attr<"\\"{text}\\"">}}'
+        made = Constant("bool", str(value).lower())
+    elif isinstance(value, int):
+        made = Constant("int", str(value))
+    elif isinstance(value, float):
+        made = Constant("float", repr(value))
+    else:
+        made = Constant("str", str(value).replace("\\", "\\\\").replace('"', '\\"'))
+    return Op(name, f"torch.constant.{made.kind}", (), made)
 
 
 # ---- mlir-pdll -------------------------------------------------------------------------------

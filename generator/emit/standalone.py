@@ -84,8 +84,8 @@ class _Writer:
         self.rule = rule
         self.form = form
         self.skeleton = pdll.Skeleton(rule, swapped)
-        self.lines: list[str] = []
-        self.made: dict[str, str] = {}
+        self.lines: list[pdll.Op] = []
+        self.made: dict[str, pdll.Read] = {}
         self.count = 0
 
     def write(self, ident: str) -> pdll.Pattern:
@@ -94,9 +94,10 @@ class _Writer:
         if root.pack:
             raise _refusal(self.rule.root.line, "the number of results is not fixed", self.form)
         # Names for the root's result types: the op that takes its place has the same.
-        types = ", ".join(f"t{i}: Type" for i in range(len(root.results)))
-        declared = pattern.lines[-1].removesuffix(";") + (f" -> ({types});" if types else ";")
-        pattern = replace(pattern, lines=[*pattern.lines[:-1], declared])
+        types = tuple(pdll.Result(f"t{i}", "new") for i in range(len(root.results)))
+        *before, last = pattern.lines
+        assert isinstance(last, pdll.Op)
+        lines = (*before, last._replace(results=types or None))
         for line, statement in self.rule.rewrite:
             self.statement(line, statement)
         values = []
@@ -104,9 +105,7 @@ class _Writer:
             if name is None or name not in self.made:
                 raise _refusal(self.rule.root.line, "a result is not defined by an op", self.form)
             values.append(self.made[name])
-        new = values[0] if len(values) == 1 else "(" + ", ".join(values) + ")"
-        pattern.rewrite = [*self.lines, f"replace root with {new};"]
-        return pattern
+        return replace(pattern, lines=lines, rewrite=tuple(self.lines), values=tuple(values))
 
     def statement(self, line: Line, statement: ast.Statement | BodyText) -> None:
         root = self.rule.root.equation.results
@@ -120,34 +119,34 @@ class _Writer:
             raise _refusal(line, "PDL cannot compute a type for a new value", self.form)
         if statement.call.attrs:
             raise _refusal(line, "PDL text for this attribute is not known", self.form)
-        operands = ", ".join(self.value(line, arg) for arg in statement.call.args)
-        types = ", ".join(f"t{root.index(name)}" for name in statement.results)
-        op = self.emit(f"op<{statement.call.fn}>({operands}) -> ({types})")
+        operands = tuple([self.value(line, arg) for arg in statement.call.args])
+        types = tuple(pdll.Result(f"t{root.index(name)}", "known") for name in statement.results)
+        op = self.emit(pdll.Op("", statement.call.fn, operands, results=types))
         for i, name in enumerate(statement.results):
             assert name is not None
-            self.made[name] = f"{op}.{i}"
+            self.made[name] = pdll.Read(op, i)
 
-    def emit(self, text: str) -> str:
+    def emit(self, op: pdll.Op) -> str:
         self.count += 1
         name = f"new_{self.count}"
-        self.lines.append(f"let {name} = {text};")
+        self.lines.append(op._replace(name=name))
         return name
 
-    def value(self, line: Line, arg: ast.Expr) -> str:
+    def value(self, line: Line, arg: ast.Expr) -> pdll.Read:
         match arg:
             case ast.Name(id=name) if name in self.made:
                 return self.made[name]
             case ast.Name(id=name) if name in self.skeleton.results:
-                op, number = self.skeleton.results[name]
-                return f"{op}.{number}"
+                return pdll.Read(*self.skeleton.results[name])
             case ast.Name(id=name) if f"v_{name}" in self.skeleton.declared:
-                return f"v_{name}"
+                return pdll.Read(f"v_{name}")
             case ast.Literal(value=value) if (kind := _constant_type(value)) is not None:
-                return self.emit(f'{pdll.constant(value)} -> (type<"{kind}">)') + ".0"
+                made = pdll.constant("", value)._replace(results=(pdll.Result(kind, "spelt"),))
+                return pdll.Read(self.emit(made), 0)
             case ast.ListExpr(items=items) if items and all(_is_int(i) for i in items):
-                inner = ", ".join(self.value(line, item) for item in items)
-                made = f'op<torch.prim.ListConstruct>({inner}) -> (type<"!torch.list<int>">)'
-                return self.emit(made) + ".0"
+                inner = tuple([self.value(line, item) for item in items])
+                results = (pdll.Result("!torch.list<int>", "spelt"),)
+                return pdll.Read(self.emit(pdll.Op("", pdll.LIST, inner, results=results)), 0)
             case _:
                 raise _refusal(line, "PDL has no such operand", self.form)
 
