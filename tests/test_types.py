@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from mlirules.drivers.apply.placing import signless
 from mlirules.drivers.apply.programs import shared_context
 from mlirules.drivers.iree import irtypes
 from mlirules.drivers.iree.bindings import ir
-from mlirules.drivers.measure import numerics
+from mlirules.drivers.measure import numerics, opcost
 from mlirules.generator.lowering.values import tensor_of_type
 from mlirules.language.typetexts import (
     TensorType,
@@ -21,6 +22,7 @@ from mlirules.language.typetexts import (
     torch_type,
     without_sizes,
 )
+from mlirules.language.values import DType, Tensor
 
 ROOT = Path(__file__).parents[1]
 TENSORS = {
@@ -116,6 +118,13 @@ def test_no_bits_of_what_is_no_number() -> None:
         irtypes.bits(parsed("memref<4xf32>"))
 
 
+@pytest.mark.parametrize(
+    ("element", "bytes_"), [("f8E4M3FN", 4), ("i1", 4), ("bf16", 8), ("complex64", 32)]
+)
+def test_bytes_of_a_tensor_of_torch(element: str, bytes_: int) -> None:
+    assert opcost._bytes(Tensor("x", (4,), DType(element), True)) == bytes_
+
+
 @pytest.mark.parametrize("held", ["tensor<4x?xf32>", "tensor<4xcomplex<f32>>"])
 def test_what_a_dispatch_is_bound_to(held: str) -> None:
     bound = parsed(f"!iree_tensor_ext.dispatch.tensor<readonly:{held}>")
@@ -150,6 +159,25 @@ def test_arguments_of_a_program() -> None:
     arguments = [([2, None], "f32"), ([3], "si64"), ([], "f64")]
     assert numerics.signature(text) == ("main", arguments)
     assert numerics.functions(text) == {"main": arguments}
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("dense<[1, -2]> : tensor<2xsi64>", "dense<[1, -2]> : tensor<2xi64>"),
+        ("dense<7> : tensor<ui8>", "dense<7> : tensor<i8>"),
+        ("dense<1.000000e+00> : tensor<2xf32>", "dense<1.000000e+00> : tensor<2xf32>"),
+        ("3 : si64", "3 : si64"),
+    ],
+)
+def test_constants_without_signs(text: str, plain: str) -> None:
+    assert str(signless(ir.Attribute.parse(text, shared_context()))) == plain
+
+
+def test_bytes_beside_a_program_have_their_signs_there() -> None:
+    attribute = ir.Attribute.parse("dense_resource<a> : tensor<2xsi64>", shared_context())
+    with pytest.raises(ValueError, match="a resource of signed integers"):
+        signless(attribute)
 
 
 #: Modules whose business is the text of programs, and of types that have no bindings.

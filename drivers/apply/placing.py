@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 from mlirules.drivers.apply.uncast import Uncast
+from mlirules.drivers.iree import program
 from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.match.rewrites import Copies, Read, Rewrite, Step
 
@@ -290,13 +290,16 @@ ISOLATED = frozenset(
 
 def signless(attribute: ir.Attribute) -> ir.Attribute:
     """A constant's attribute with signless integers, as arith and linalg want them."""
-    type_ = str(attribute.type)
-    if "xsi" not in type_ and "xui" not in type_ and "<si" not in type_ and "<ui" not in type_:
+    type_ = attribute.type
+    element = type_.element_type if isinstance(type_, ir.RankedTensorType) else None
+    if not isinstance(element, ir.IntegerType) or element.is_signless:
         return attribute
-    text = str(attribute)
-    at = text.rfind(type_)
-    if isinstance(attribute, ir.DenseResourceElementsAttr):
-        # Programs come with such resources inlined: not a fault of the caller's types.
-        raise ValueError("a resource of signed integers")  # noqa: TRY004
-    plain = re.sub(r"([x<])[su]i", r"\1i", type_)
-    return ir.Attribute.parse(text[:at] + plain, attribute.context)
+    if program.is_resource(attribute):
+        # Programs come with such resources inlined.
+        raise ValueError("a resource of signed integers")
+    text, context = str(attribute), attribute.context
+    with ir.Location.unknown(context):
+        plain = ir.RankedTensorType.get(
+            ir.ShapedType(type_).shape, ir.IntegerType.get_signless(element.width, context)
+        )
+    return ir.Attribute.parse(text[: text.rfind(str(type_))] + str(plain), context)

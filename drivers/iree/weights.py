@@ -14,7 +14,6 @@ __all__ = ["Weight", "named"]
 
 # The bindings have no class for this attribute: its names are in its text.
 _NAMED = re.compile(r'#stream\.parameter\.named<(?:"([^"]*)"::)?"([^"]*)">')
-_ELEMENTS = (ir.DenseElementsAttr, ir.DenseResourceElementsAttr)
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ def named(module: ir.Module) -> Iterator[Weight]:
             continue
         value = inner.attributes["initial_value"]
         # Printing the values of a constant would take long.
-        if isinstance(value, _ELEMENTS) or (found := _NAMED.match(str(value))) is None:
+        if isinstance(value, ir.DenseElementsAttr) or (found := _NAMED.match(str(value))) is None:
             continue
         type_ = irtypes.tensor_type(value.type)
         if type_ is not None:

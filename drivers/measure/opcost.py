@@ -84,9 +84,8 @@ def _sizes(tensor: Tensor) -> list[int]:
 
 
 def _bytes(tensor: Tensor) -> float:
-    text = tensor.dtype.name if tensor.dtype is not None else "f32"
-    digits = "".join(c for c in text if c.isdigit())
-    return math.prod(_sizes(tensor)) * max(8, int(digits or 8)) / 8
+    bits = tensor.dtype.width if tensor.dtype is not None else 32
+    return math.prod(_sizes(tensor)) * max(8, bits) / 8
 
 
 def _tensors(values: Iterable[ir.Value]) -> list[Tensor | None]:
