@@ -223,3 +223,11 @@ def test_constants_in_patterns(value: object, text: str) -> None:
     view = pdll.RuleView("r", "r", "A rule.", "r.yaml:1", 1, True, [], [], [], [pattern])
     made = render(pdll.TEMPLATE, rules=[view], origin="a test", driver=True)
     assert f"\n  let k_1 = {text};\n" in made
+
+
+def test_a_linked_spec_begins_with_what_became_of_its_sources() -> None:
+    values = {"overlaps": [], "dropped": [], "empty": ["p.mlir"], "spec": "module {}\n"}
+    head = "// p.mlir changes nothing\n"
+    assert render("linked-spec.mlir.j2", **values, count=0) == head + "module {}\n"
+    by_compiler = head + "// 2 specs, linked by the compiler.\nmodule {}\n"
+    assert render("linked-spec.mlir.j2", **values, count=2) == by_compiler

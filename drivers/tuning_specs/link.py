@@ -154,27 +154,29 @@ def linked_text(linked: Linked, target: str | None, name: str = "linked_configs"
             suggestion=f"for example --target {kinds[0]}",
         )
     kind = target.partition(":")[0] if target else (kinds or ["cpu"])[0]
-    notes = [
-        f"// {o.first.name} wins over {o.second.name} where both match: {o.example}"
-        for o in linked.overlaps
-    ]
-    notes += [
-        f"// {lost.name} is left out: {won.name} takes every op that it is for"
-        for lost, won in linked.dropped
-    ]
-    notes += [f"// {path} changes nothing" for path in linked.empty]
-    head = "".join(note + "\n" for note in notes)
     if any(one.entry is None for one in linked.kept):
-        return head + _by_compiler(linked, kind)
+        return _noted(linked, *_by_compiler(linked, kind))
     entries = [entry for group in linked.groups for entry in group]
-    text = head + tuning.tuning_spec(_written(entries), name=name, kind=kind)
+    text = _noted(linked, tuning.tuning_spec(_written(entries), name=name, kind=kind))
     if linked.kept:
         compiler.parse(text, "the linked spec")
     return text
 
 
-def _by_compiler(linked: Linked, kind: str) -> str:
-    """The sources as modules of one, linked by the compiler."""
+def _noted(linked: Linked, spec: str, count: int = 0) -> str:
+    """A spec with what became of the entries; ``count``: so many specs the compiler linked."""
+    return render(
+        "linked-spec.mlir.j2",
+        overlaps=linked.overlaps,
+        dropped=linked.dropped,
+        empty=linked.empty,
+        count=count,
+        spec=spec,
+    )
+
+
+def _by_compiler(linked: Linked, kind: str) -> tuple[str, int]:
+    """The sources as modules of one, linked by the compiler, and how many these are."""
     modules: list[str] = []
     for group in linked.groups:
         gathered: list[ConfigRule | Kept] = []
@@ -189,9 +191,9 @@ def _by_compiler(linked: Linked, kind: str) -> str:
                 gathered = []
             if one is not None:
                 modules.append(_module(one, f"spec_{len(modules)}"))
-    module = compiler.parse(render("linked-specs.mlir.j2", modules=modules), "the linked spec")
+    module = compiler.parse(render("specs-to-link.mlir.j2", modules=modules), "the linked spec")
     compiler.run_passes(module, "builtin.module(iree-codegen-link-tuning-specs)")
-    return f"// {len(modules)} specs, linked by the compiler.\n{module}"
+    return str(module), len(modules)
 
 
 def _module(kept: Kept, name: str) -> str:

@@ -43,13 +43,14 @@ TEMPLATE = "tuning-spec.mlir.j2"
 
 @dataclass(frozen=True)
 class Bound:
-    """What a dim's size must be; ``fetched``: the operand that must be read for it first."""
+    """What the size of an operand's dim must be; ``fetched``: the operand is read for it first."""
 
-    dim: str
+    operand: int
+    dim: int
     low: int | None
     high: int | None
     multiple: int | None
-    fetched: int | None = None
+    fetched: bool = False
 
 
 @dataclass(frozen=True)
@@ -414,9 +415,9 @@ def _operation(rule: ConfigRule) -> Operation:
     given: set[int] = set(named)
     limits = []
     for limit in rule.match.limits:
-        fetched = None if limit.operand in given else limit.operand
+        fetched = limit.operand not in given
         given.add(limit.operand)
-        limits.append(_bound(f"%operand{limit.operand}[{limit.dim}]", limit, fetched))
+        limits.append(_bound((limit.operand, limit.dim), limit, fetched=fetched))
     program = (rule.match.program or "").rstrip()
     return Operation(rule.match.name, list(named.items()), limits, program)
 
@@ -449,8 +450,10 @@ def position_of(rule: ConfigRule, operand: int) -> int:
     return operand + 1
 
 
-def _bound(dim: str, limits: DimRange | OperandLimit, fetched: int | None = None) -> Bound:
-    return Bound(dim, limits.min, limits.max, limits.multiple_of, fetched)
+def _bound(
+    place: tuple[int, int], limits: DimRange | OperandLimit, *, fetched: bool = False
+) -> Bound:
+    return Bound(*place, limits.min, limits.max, limits.multiple_of, fetched)
 
 
 def _limits(rule: ConfigRule) -> tuple[list[int], list[Bound]]:
@@ -463,5 +466,5 @@ def _limits(rule: ConfigRule) -> tuple[list[int], list[Bound]]:
         if place is None or (exact and rule.exact(loop)):
             continue
         read.setdefault(place[0])
-        bounds.append(_bound(f"%value{place[0]}[{place[1]}]", limits))
+        bounds.append(_bound(place, limits))
     return list(read), bounds
