@@ -175,6 +175,8 @@ BOUNDED = {
     "a pipeline's stages": {
         *("_judge", "_later_stages", "_run_stage", "_transformed", "transform"),
     },
+    "an element type, which a complex one has one of": {"bits"},
+    "a configuration that the compiler offers for an op": {"names", "plain"},
     "tuning_specs.attributes.MAX_DEPTH": {"group", "tagged", "value"},
     "tuning_specs.steps.MAX_INCLUDES": {"include", "run"},
 }

@@ -87,7 +87,9 @@ def test_every_access_of_the_shipped_kernels_is_checked(made: Rule, kind: str) -
     checks = with_checks(module, made)
     assert isinstance(checks, Checked)
     assert not checks.unchecked
-    body = next(v.doc.body for v in made.variants if kind in v.doc.targets)
+    # That CPU has no tile registers, whose loads nothing follows.
+    variants = (v for v in made.variants if kind in v.doc.targets and not v.tiles)
+    body = next(variants).doc.body
     ops = r"\b(?:memref|vector)\.(?:load|store|masked\w+|transfer_\w+|gather)\b"
     accesses = re.findall(ops, body)
     assert len({(row.span.line, row.span.column) for row in checks.rows[0]}) == len(accesses)

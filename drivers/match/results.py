@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.match.liveness import is_dead
 from mlirules.drivers.match.places import Places
 from mlirules.drivers.match.rewrites import Rewrite
-from mlirules.language.config.op import ConfigRule
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.notation import ast
 from mlirules.language.rule import Line, Rule
+
+if TYPE_CHECKING:  # its models are not loaded for a compile
+    from mlirules.language.config.op import ConfigRule
 
 __all__ = ["ANYWHERE", "ONLY_TENSORS", "Around", "Bound", "Diagnosis", "Match", "Refusal", "Spot"]
 
