@@ -52,9 +52,8 @@ def problem(architecture: str) -> str | None:
 
 def lacking(architecture: str) -> list[str]:
     """The arithmetic features of ``architecture`` that this machine does not have, sorted."""
-    _, here = _described("host")
     _, wanted = _described(architecture)
-    has = {feature[1:] for feature in here if feature.startswith("+")}
+    has = _features("")
     out = {feature[1:] for feature in LEFT_OUT}
     needed = {feature[1:] for feature in wanted if feature[1:].startswith(_ARITHMETIC)}
     return sorted(needed - has - out)
@@ -72,8 +71,7 @@ def vector_bytes(architecture: str) -> int:
 
     64 with AVX-512, 32 with AVX2 and FMA, 16 with NEON. ``architecture`` is empty for this machine.
     """
-    _, features = _described(architecture or "host")
-    has = {feature[1:] for feature in features if feature.startswith("+")}
+    has = _features(architecture)
     if "avx512f" in has:
         return 64
     if {"avx2", "fma"} <= has:
@@ -87,8 +85,7 @@ def dot_bytes(architecture: str) -> int:
 
     An unsigned byte by a signed one, without saturation: 64 with AVX512-VNNI, else 0.
     """
-    _, features = _described(architecture or "host")
-    has = {feature[1:] for feature in features if feature.startswith("+")}
+    has = _features(architecture)
     return 64 if {"avx512f", "avx512vnni"} <= has else 0
 
 
@@ -98,8 +95,7 @@ def bf16_bytes(architecture: str) -> int:
 
     To sums of f32: 64 with AVX512-BF16, else 0.
     """
-    _, features = _described(architecture or "host")
-    has = {feature[1:] for feature in features if feature.startswith("+")}
+    has = _features(architecture)
     return 64 if {"avx512f", "avx512bf16"} <= has else 0
 
 
@@ -115,10 +111,15 @@ def byte_tile_rows(architecture: str) -> int:
     return _tile_rows(architecture, "amx-int8")
 
 
+def _features(architecture: str) -> set[str]:
+    """What a CPU has; ``architecture`` is empty for this machine."""
+    _, features = _described(architecture or "host")
+    return {feature[1:] for feature in features if feature.startswith("+")}
+
+
 def _tile_rows(architecture: str, operation: str) -> int:
     """AMX beside AVX-512, whose vectors kernels need for what surrounds the products."""
-    _, features = _described(architecture or "host")
-    has = {feature[1:] for feature in features if feature.startswith("+")}
+    has = _features(architecture)
     return 16 if {"amx-tile", "avx512f", "avx512bf16", operation} <= has else 0
 
 
