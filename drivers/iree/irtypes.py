@@ -48,6 +48,11 @@ def is_value_tensor(type_: ir.Type) -> bool:
     return torch_kinds(type_)[:1] == ("vtensor",)
 
 
+def is_tensor(type_: ir.Type) -> bool:
+    """Whether values of a type are tensors of whatever rank, also those that ops may change."""
+    return is_value_tensor(type_) or torch_kinds(type_)[:1] == ("tensor",)
+
+
 def is_torch_variable(type_: ir.Type) -> bool:
     """Whether a value is a tensor of torch that ops may change, or a list of them."""
     kinds = torch_kinds(type_)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
+from mlirules.drivers.iree import irtypes
 from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.generator.lowering.values import tensor_of_type
 from mlirules.language.values import Dyn, Opaque, Scalar, Tensor
@@ -60,9 +61,7 @@ class Tensors:
         for type_ in types:
             found = known.get(type_)
             if found is None:
-                named = str(type_)
-                found = named.startswith(("!torch.vtensor", "!torch.tensor", "tensor<"))
-                known[type_] = found
+                found = known[type_] = irtypes.is_tensor(type_)
             if not found:
                 return False
         return True
