@@ -2,14 +2,17 @@
 
 import contextlib
 import os
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pool_work
 from mlirules.language import outputs
 from mlirules.language.faults import MlirulesError
 from mlirules.support import children, files
@@ -120,6 +123,27 @@ def test_what_a_dead_child_left_running_ends() -> None:
 
 
 # ---------------------------------------------------------------- files
+
+
+class _Interrupted(subprocess.Popen[Any]):
+    """A process whose parent is interrupted when it has begun, before anybody knows of it."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("start", [children.run, children.Child])
+def test_an_interrupt_amid_a_start_leaves_nothing_running(
+    start: Callable[[list[str]], object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", _Interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        start([sys.executable, "-c", f"import time; {str(tmp_path)!r}; time.sleep(600)"])
+    monkeypatch.undo()
+    assert signal.getsignal(signal.SIGINT) is before
+    assert not pool_work.running(str(tmp_path))
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -16,10 +16,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 __all__ = ["Child", "Died", "Done", "TimedOut", "answering", "how", "python", "run", "serve"]
@@ -65,16 +67,23 @@ def run(
     timeout: float | None = None,
 ) -> Done:
     """Run ``command`` with ``stdin`` to its end. Raises TimedOut after ``timeout`` seconds."""
-    with subprocess.Popen(
-        [str(word) for word in command],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
+    signals = _Signals()
+    try:
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except BaseException:
+        signals.release()
+        raise
+    with process:
         try:
+            signals.release()
             stdout, stderr = process.communicate(stdin, timeout=timeout)
         except subprocess.TimeoutExpired:
             _kill(process)
@@ -92,6 +101,32 @@ def python(function: str, *arguments: str) -> list[str]:
     module, _, name = function.partition(":")
     code = f"import sys; sys.path[:] = {sys.path!r}; import {module} as m; m.{name}()"
     return [sys.executable, "-c", code, *arguments]
+
+
+class _Signals:
+    """Signals that end things, kept until :meth:`release` hands them on.
+
+    What a signal raises while a process starts would leave that one running, known to nobody.
+    Signals raise in the main thread alone.
+    """
+
+    def __init__(self) -> None:
+        self._came: list[tuple[int, FrameType | None]] = []
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                signal.signal(number, lambda *came: self._came.append(came))
+                self._handlers[number] = handler
+
+    def release(self) -> None:
+        """Let signals through again, first those that came."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        for number, frame in self._came:
+            self._handlers[number](number, frame)
 
 
 def _kill(process: subprocess.Popen[Any]) -> None:
@@ -121,15 +156,25 @@ class Child:
         self, command: Sequence[str | Path], *, environment: Mapping[str, str] | None = None
     ) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the child lives
-        self._process = subprocess.Popen(
-            [str(word) for word in command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,
-        )
         self._pending = b""
+        signals = _Signals()
+        try:
+            self._process = subprocess.Popen(
+                [str(word) for word in command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
+            )
+        except BaseException:
+            signals.release()
+            raise
+        try:
+            signals.release()
+        except BaseException:  # nobody gets the child
+            self.stop()
+            raise
 
     @property
     def pid(self) -> int:
