@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mlirules.commands import check, verdicts
+from mlirules.language.faults import Fault
 from mlirules.support import package
 
 RULE = package.RULES / "torch" / "to-linalg"
@@ -28,9 +29,9 @@ def test_found_once_and_again_when_the_file_changes(
     called: list[list[str]] = []
     real = check._check
 
-    def counted(paths: list[str], alone: bool) -> tuple[list[object], int]:
+    def counted(paths: list[str], alone: bool) -> tuple[list[Fault], int]:
         called.append(paths)
-        return real(paths, alone)  # type: ignore[return-value]
+        return real(paths, alone)
 
     monkeypatch.setattr(check, "_check", counted)
 

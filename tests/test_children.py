@@ -138,11 +138,14 @@ def test_an_interrupt_amid_a_start_leaves_nothing_running(
     start: Callable[[list[str]], object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", _Interrupted)
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        start([sys.executable, "-c", f"import time; {str(tmp_path)!r}; time.sleep(600)"])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored here
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start([sys.executable, "-c", f"import time; {str(tmp_path)!r}; time.sleep(600)"])
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
     monkeypatch.undo()
-    assert signal.getsignal(signal.SIGINT) is before
     assert not pool_work.running(str(tmp_path))
 
 

@@ -17,6 +17,7 @@ from mlirules.drivers.pipelines import cost
 from mlirules.drivers.pipelines import transform as pipeline
 from mlirules.language.faults import MlirulesError
 from mlirules.language.pipeline import Pipeline
+from mlirules.language.rule import Rule
 from mlirules.language.stage import Stage
 from mlirules.support import cache
 
@@ -336,9 +337,9 @@ def test_what_was_weighed_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> 
     made: list[str] = []
     rewritten = cost.Judge._rewritten
 
-    def counted(judge: cost.Judge, before: str, rule: object) -> str:
+    def counted(judge: cost.Judge, before: str, rule: Rule) -> str:
         made.append(before)
-        return rewritten(judge, before, rule)  # type: ignore[arg-type]
+        return rewritten(judge, before, rule)
 
     monkeypatch.setattr(cost.Judge, "_rewritten", counted)
     again = pipeline.transform(attention(4, 256), stages(), costs=cost.Settings(CPU))

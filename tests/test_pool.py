@@ -134,6 +134,7 @@ import os, signal, sys
 from pathlib import Path
 from mlirules.language.workers import workers
 from mlirules.support.pool import Job, Said, Work
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs behind others ignores it
 said = []
 try:
     with workers("2") as pool:
