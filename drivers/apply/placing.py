@@ -9,9 +9,9 @@ from typing import Any, Protocol, TypeAlias
 from mlirules.drivers.apply.uncast import Uncast
 from mlirules.drivers.iree import program
 from mlirules.drivers.iree.compiler import Op, ir
-from mlirules.drivers.match.rewrites import Copies, Read, Rewrite, Step
+from mlirules.drivers.match.rewrites import Copies, Read, Rest, Rewrite, Step
 
-Block = ir.Block
+Argument, Block = ir.BlockArgument, ir.Block
 #: The values of a rewrite: what it reads, and what its ops gave so far.
 Slots: TypeAlias = list[ir.Value]
 #: The results of a function's shared ops, by what they are and what they read.
@@ -82,8 +82,8 @@ class Scope:
     head: ir.Block  # the function's block around it, at the start of which shared ops stand
     shared: Shared  # the function's shared ops, by what they are
     stocks: dict[Rewrite, _Stock]  # the function's copies of rewrites
-    # torch value -> its builtin value: here, and in blocks around it
-    casts: list[dict[ir.Value, ir.Value]]
+    # torch value -> its builtin value and that one's type: here, and in blocks around it
+    casts: list[dict[ir.Value, tuple[ir.Value, ir.Type]]]
 
 
 class Instantiator:
@@ -102,8 +102,8 @@ class Instantiator:
         self.uncast: Uncast | None = None
         #: Where constants, fills and casts are shared; None: they are not.
         self.scope: Scope | None = None
-        # Casts back to torch that the last application read past, with their results.
-        self._passed: list[tuple[ir.Value, ir.OpView]] = []
+        #: Casts back to torch that the last application read past, with their results.
+        self.passed: list[tuple[ir.Value, ir.OpView]] = []
         self._functions: dict[ir.Operation, tuple[Shared, dict[Rewrite, _Stock]]] = {}
         self._stocks: dict[Rewrite, _Stock] = {}
 
@@ -142,20 +142,20 @@ class Instantiator:
         if stock is None:
             stock = self._stock(rewrite)
         slots = stock.slots.copy()
+        became = self.became
         for slot, (key, cast, back, type_) in enumerate(reads):
             value = values[key]
             if cast:
                 value = self.cast(value, cast, back, type_, root)
-            elif self.became:
+            elif became:
                 value = self.now(value)
             slots[slot] = value
-        mark = self.mark
-        keep = self.keep or mark is not None
-        created = []
         if not stock.left:
             stock.refill()
         stock.left -= 1
         following = stock.following
+        created = self.last_created = []
+        marks = self.keep or self.mark is not None
         for operands, result, rest in stock.fills:
             op = following().operation
             if operands:
@@ -163,39 +163,45 @@ class Instantiator:
                 for n, slot in operands:
                     own[n] = slots[slot]
             if rest is not None:
-                for path, n, slot in rest.captures:
-                    _at(op, path).operands[n] = slots[slot]
-                if rest.attribute is not None:
-                    op.attributes["value"] = signless(values[rest.attribute])
-                for n, slot in rest.results:
-                    slots[slot] = op.results[n]
+                self._fill_rest(op, rest, slots, values)
             op.move_before(root)
             if result is not None:
                 slots[result] = op.result
-            if keep:
+            if marks:
                 created.append(op)
-                if mark is not None:
-                    op.location = mark
-        self.last_created = created
+                if self.mark is not None:
+                    op.location = self.mark
         return slots
+
+    @staticmethod
+    def _fill_rest(op: ir.Operation, rest: Rest, slots: Slots, values: Given) -> None:
+        """What few ops of a rewrite need beside operands."""
+        for path, n, slot in rest.captures:
+            _at(op, path).operands[n] = slots[slot]
+        if rest.attribute is not None:
+            op.attributes["value"] = signless(values[rest.attribute])
+        for n, slot in rest.results:
+            slots[slot] = op.results[n]
 
     def cast(self, value: ir.Value, name: str, back: str, type_: ir.Type, root: Op) -> ir.Value:
         """``value`` in its builtin type, past a cast back to torch where one made it."""
         scope = self.scope
         if self.became:
             value = self.now(value)
-        owner = value.owner
-        if not isinstance(owner, Block) and owner.name == back:
-            source = owner.operands[0]
-            if source.type == type_:
-                if scope is not None:
-                    self._passed.append((value, owner))
-                return source
+        # Making an object for a block costs more than all that follows.
+        if not isinstance(value, Argument):
+            owner = value.owner
+            if not isinstance(owner, Block) and owner.name == back:
+                source = owner.operands[0]
+                if source.type == type_:
+                    if scope is not None:
+                        self.passed.append((value, owner))
+                    return source
         if scope is not None:
             for casts in scope.casts:
                 known = casts.get(value)
-                if known is not None and known.type == type_:
-                    return known
+                if known is not None and (known[1] is type_ or known[1] == type_):
+                    return known[0]
         made = ir.Operation.create(
             name,
             results=[type_],
@@ -204,7 +210,7 @@ class Instantiator:
             loc=self.mark or self.unknown,
         )
         if scope is not None:
-            scope.casts[0][value] = made.result
+            scope.casts[0][value] = made.result, type_
         return made.result
 
     def now(self, value: ir.Value) -> ir.Value:
@@ -221,7 +227,7 @@ class Instantiator:
 
     def erase_passed(self) -> None:
         """Erase the casts that the last application read past and that nobody else uses."""
-        passed = self._passed
+        passed = self.passed
         if passed:
             # One cast may have been read twice.
             for value, cast in passed if len(passed) == 1 else dict(passed).items():

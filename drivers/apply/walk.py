@@ -271,7 +271,8 @@ class Walk:
             self.run.marks.goes(op, [slots[plan.result]])
         result.replace_all_uses_with(slots[plan.result])
         op.erase()
-        instantiator.erase_passed()
+        if instantiator.passed:
+            instantiator.erase_passed()
         plan.count += 1
         plan.seconds += time.perf_counter() - started
 

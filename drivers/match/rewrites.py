@@ -71,7 +71,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class _Rest:
+class Rest:
     """What few ops of a rewrite need."""
 
     captures: list[tuple[tuple[int, ...], int, int]]
@@ -81,7 +81,7 @@ class _Rest:
 
 # What a copy of one op still needs: operands that are arguments of the rewrite (operand number,
 # slot), the slot of its result where it is the only one and the rewrite returns it, and the rest.
-_Fill = tuple[list[tuple[int, int]], int | None, _Rest | None]
+_Fill = tuple[list[tuple[int, int]], int | None, Rest | None]
 
 
 class Copies:
@@ -156,7 +156,7 @@ def _fill(step: Step, arguments: range, returned: list[int]) -> _Fill:
     results = [(n, slot) for n, slot in enumerate(step.slots) if slot in returned]
     only = results.pop()[1] if results and step.results == 1 else None
     captures = [(path, n, slot) for path, n, slot in step.captures if slot in arguments]
-    rest = _Rest(captures, step.attribute, results)
+    rest = Rest(captures, step.attribute, results)
     plain = not captures and step.attribute is None and not results
     operands = [(n, slot) for n, slot in step.operands if slot in arguments]
     return operands, only, None if plain else rest
