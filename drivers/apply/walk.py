@@ -7,10 +7,10 @@ the border several times more for every op than looking at the op does.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from mlirules.drivers.apply.placing import ISOLATED, Scope
@@ -232,14 +232,16 @@ class Walk:
 
     def _look_up(self, site: Site, op: Any) -> None:
         """Like :meth:`_match`, for rules that types alone decide: one look into a table."""
-        # A comprehension would be one more call.
         operands = op.operands
-        values = []
-        key = []
-        for n in range(len(operands)):
-            value = operands[n]
-            values.append(value)
-            key.append(value.type)
+        if len(operands) == 1:  # most ops; a loop costs more, and a comprehension is one more call
+            value = operands[0]
+            values, key = [value], [value.type]
+        else:
+            values, key = [], []
+            for n in range(len(operands)):
+                value = operands[n]
+                values.append(value)
+                key.append(value.type)
         uncast = self.uncast
         try:
             result = op.result
@@ -261,7 +263,7 @@ class Walk:
             if uncast.torch:
                 uncast.settle(op)
             return
-        started = time.perf_counter()
+        started = perf_counter()
         if plan.settles:
             uncast.settle(op)
             values = list(op.operands)
@@ -274,7 +276,7 @@ class Walk:
         if instantiator.passed:
             instantiator.erase_passed()
         plan.count += 1
-        plan.seconds += time.perf_counter() - started
+        plan.seconds += perf_counter() - started
 
     def _learn(self, site: Site, op: Any, types: tuple[Any, ...]) -> bool:
         """Find the plan for an op of these types; False when all is done for this op."""
