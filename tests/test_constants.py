@@ -97,6 +97,13 @@ EXPRESSIONS = {
         "%n",
         "tensor<9x10xi64>",
     ),
+    "a logarithm of nothing that is not read": _each(
+        "%k = arith.constant 0.0 : f32\n%p = arith.cmpf ogt, %a, %k : f32\n"
+        "%m = arith.maximumf %a, %k : f32\n%l = math.log %m : f32\n"
+        "%h = arith.fptosi %l : f32 to i64\n%w0 = arith.constant 7 : i64\n"
+        "%n0 = arith.minsi %h, %w0 : i64\n%s = arith.select %p, %n0, %w0 : i64\n"
+        "%f = arith.sitofp %s : i64 to f32\nlinalg.yield %f : f32"
+    ),
     "summed": _sum("arith.addf", "1.0"),
     "greatest": _sum("arith.maximumf", "-1.0"),
     "by place": """
@@ -256,6 +263,23 @@ util.initializer {
     assert evaluate(module, {"w": memoryview(halves.tobytes())})
     # Of 2 + 1/256 and 4 + 1/256 bf16 keeps what has eight bits.
     assert "dense<[2.000000e+00, 4.000000e+00, -2.000000e+00]>" in str(module)
+
+
+@pytest.mark.parametrize(("bits", "known"), [(64, True), (32, True), (16, False), (8, False)])
+def test_numbers_that_do_not_fit_are_the_least_ones(bits: int, known: bool) -> None:
+    text = f"""
+util.global private @whole : tensor<4xi{bits}>
+util.initializer {{
+  %w = arith.constant dense<[2.9, 0x7F800000, 1.0e+30, -3.5]> : tensor<4xf32>
+  %h = arith.fptosi %w : tensor<4xf32> to tensor<4xi{bits}>
+  util.global.store %h, @whole : tensor<4xi{bits}>
+  util.return
+}}
+"""
+    module = compiler.parse(text)
+    assert evaluate(module, {}) == known
+    least = -(1 << bits - 1)
+    assert (f"@whole = dense<[2, {least}, {least}, -3]>" in str(module)) == known
 
 
 UNKNOWN = """

@@ -218,10 +218,21 @@ def _scalar(op: Op, operands: Sequence[Array]) -> Array:
 
 
 def _whole(of: Array, type_: np.dtype[Any]) -> Array:
+    """Numbers without their fractions.
+
+    One that does not fit may become anything, and often nobody reads it (T5 takes the logarithm of
+    0 where it then selects another value). x86, and PyTorch there, gives the least number of 32 or
+    64 bits.
+    """
     info = np.iinfo(type_) if type_.kind == "i" else None
-    if info is None or not (np.isfinite(of) & (of > info.min) & (of < info.max)).all():
+    if info is None:
+        raise Unknown(f"whole numbers of {type_}")
+    fits = np.isfinite(of) & (of > info.min) & (of < info.max)
+    if fits.all():
+        return of.astype(type_)
+    if type_ not in (np.int32, np.int64):
         raise Unknown("a number that does not fit")
-    return of.astype(type_)
+    return np.where(fits, np.where(fits, of, 0).astype(type_), info.min)
 
 
 # Tensor ops
