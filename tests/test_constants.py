@@ -265,6 +265,31 @@ util.initializer {
     assert "dense<[2.000000e+00, 4.000000e+00, -2.000000e+00]>" in str(module)
 
 
+@pytest.mark.parametrize("count", [3, 300])
+def test_narrow_floats_are_read_where_they_stand(count: int) -> None:
+    """Few are written as decimals, many by their bits."""
+    given = [0x3F80 + n % 7 for n in range(count - 1)] + [0xFFC0]  # near 1, and a NaN
+    digits = "".join(f"{bits & 255:02X}{bits >> 8:02X}" for bits in given)
+    text = f"""
+util.global private @wide : tensor<{count}xf32>
+util.initializer {{
+  %w = arith.constant dense<"0x{digits}"> : tensor<{count}xbf16>
+  %f = arith.extf %w : tensor<{count}xbf16> to tensor<{count}xf32>
+  util.global.store %f, @wide : tensor<{count}xf32>
+  util.return
+}}
+"""
+    module = compiler.parse(text)
+    assert evaluate(module, {})
+    found = str(module).rpartition('"0x')[2].partition('"')[0]
+    if count == 3:
+        assert "@wide = dense<[1.000000e+00, 1.0078125, 0xFFC00000]>" in str(module)
+    else:
+        values = np.frombuffer(bytes.fromhex(found)[4:], np.uint32)
+        assert list(values >> 16) == given
+        assert not (values & 0xFFFF).any()
+
+
 @pytest.mark.parametrize(("bits", "known"), [(64, True), (32, True), (16, False), (8, False)])
 def test_numbers_that_do_not_fit_are_the_least_ones(bits: int, known: bool) -> None:
     text = f"""

@@ -11,9 +11,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from mlirules.drivers.iree import bytecode, program
+from mlirules.drivers.iree import bytecode, compiler, program
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.evaluation import Array, Unknown, dtype_of, results_of
 from mlirules.drivers.iree.traversal import children
@@ -152,6 +153,9 @@ def _elements(attribute: ir.Attribute, blobs: Mapping[str, memoryview]) -> Array
             value: Any = attribute.get_splat_value()
             return np.broadcast_to(np.asarray(value.value).astype(dtype), shape)
         try:
+            if dtype == ml_dtypes.bfloat16:
+                attribute = _bits(attribute, type_)
+                return np.array(attribute).view(dtype).reshape(shape)
             return np.array(attribute).astype(dtype, copy=False).reshape(shape)
         except (ValueError, TypeError, BufferError) as error:
             raise Unknown(str(type_)) from error
@@ -159,6 +163,23 @@ def _elements(attribute: ir.Attribute, blobs: Mapping[str, memoryview]) -> Array
     if blob is None or len(blob) != math.prod(shape) * dtype.itemsize or dtype == np.bool_:
         raise Unknown(str(type_))
     return np.frombuffer(blob, dtype=dtype).reshape(shape)
+
+
+def _bits(attribute: ir.DenseElementsAttr, type_: ir.ShapedType) -> ir.DenseElementsAttr:
+    """The elements' bits as whole numbers: the bindings read no bf16, and MLIR folds a bitcast."""
+    floats = str(attribute.type)
+    whole = str(ir.RankedTensorType.get(type_.shape, ir.IntegerType.get_signless(16)))
+    text = f"""func.func @f() -> {whole} {{
+  %0 = arith.constant dense<0.0> : {floats}
+  %1 = arith.bitcast %0 : {floats} to {whole}
+  return %1 : {whole}
+}}"""
+    module = compiler.parse(text, "<bits>", attribute.context)
+    body = module.body.operations[0].regions[0].blocks[0]
+    body.operations[0].attributes["value"] = attribute
+    compiler.run_passes(module, "builtin.module(func.func(canonicalize))")
+    folded = ir.OpResult(list(body.operations)[-1].operands[0]).owner
+    return ir.DenseElementsAttr(folded.attributes["value"])
 
 
 def _attribute_of(array: Array, type_: ir.Type, name: str) -> ir.Attribute:
