@@ -402,11 +402,14 @@ def renewed(path: Path, said: dict[str, Any], kind: str) -> dict[str, Any]:
     for part in ("kinds", "held_out"):
         new = {which: held for which, held in said[part].items() if which.startswith(kind)}
         both[part] = before[part] | new
-    of = ", ".join(which for which in both["kinds"] if which.startswith(kind))
+    # Of each kind the last commit, behind the one of those that were never measured again.
+    first, *later = before["commit"].split("; ")
+    of = dict(part.rsplit(": ", 1) for part in later)
+    of |= {which: said["commit"] for which in both["kinds"] if which.startswith(kind)}
     return {
         **before,
         **both,
-        "commit": f"{before['commit'].partition(';')[0]}; {of}: {said['commit']}",
+        "commit": "; ".join([first, *(f"{which}: {commit}" for which, commit in of.items())]),
         "samples": sum(held["shapes"] for held in both["held_out"].values()),
     }
 

@@ -207,3 +207,17 @@ def test_every_engine_that_is_here_runs(ops: Any, tmp_path: Path) -> None:
     assert max(of["error"] for of in row["engines"].values()) < 1e-4
     # Scores and their product with the values, of 12 heads of 128 keys.
     assert row["flops"] == 4 * 12 * 128 * 64
+
+
+def test_a_model_says_of_each_kind_that_was_measured_again_at_which_commit(tmp_path: Path) -> None:
+    renewed = _module("cost_model").renewed
+    path = tmp_path / "model.json"
+    same = {"machine": "m", "target": "cpu", "features": [], "flags": 1}
+    held = {"shapes": 2}
+    kinds = {"1x1 convolution": 1, "product": 2}
+    said = {**same, "kinds": kinds, "held_out": dict.fromkeys(kinds, held), "commit": "one"}
+    for kind, commit in (("product", "two"), ("1x1", "three"), ("product", "four")):
+        path.write_text(json.dumps(said))
+        said = renewed(path, {**said, "commit": commit}, kind)
+    assert said["commit"] == "one; product: four; 1x1 convolution: three"
+    assert said["samples"] == 4
