@@ -265,3 +265,10 @@ def test_products_are_packed_where_the_model_says_so(
     line, _ = makeway.for_products(Pipeline.load("cpu-fast"), module, AVX512)
     assert ("--iree-global-opt-data-tiling" in line.flags) == packed
     assert sizes != (7, 128, 193) or makeway.multiplied(module) < makeway.SMALL
+
+
+def test_the_errors_of_a_model_are_by_the_margins_of_the_default_pipeline() -> None:
+    stages = Pipeline.load("cpu-fast").stages
+    assert {stage.yields for stage in stages} - {None} == {learned.MARGINS["kernel"]}
+    (forms_,) = (stage for stage in stages if stage.name == "linalg-forms")
+    assert forms_.margin == learned.MARGINS["plain"]
