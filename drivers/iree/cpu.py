@@ -10,9 +10,11 @@ feature is left out of the description: f16 is extended, computed and truncated 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 
@@ -23,6 +25,11 @@ from mlirules.support import cache
 #: What no description of a CPU holds. SSE4A is AMD's alone, gives a compiler nothing beside what
 #: came after it, and would keep programs for ``znver4`` from running anywhere else.
 LEFT_OUT = ("-avx512fp16", "-sse4a")
+
+_CPUS = Path("/sys/devices/system/cpu")
+_GROUP = Path("/sys/fs/cgroup/cpu.max")
+#: A core with nothing left in its own part looks through the others, one after another.
+_MOST_PARTS = 8
 
 _LOCAL = (
     "--iree-hal-target-device=local",
@@ -42,6 +49,37 @@ def flags(architecture: str) -> tuple[str, ...]:
     # "host" cannot be combined with features: the machine is spelled out as the compiler sees it.
     name, features = _described("host")
     return _named(name, ",".join([*features, *LEFT_OUT]))
+
+
+def cores(cpus: Path = _CPUS, group: Path = _GROUP) -> int:
+    """The physical cores that this process may use, as its affinity and its group's quota say."""
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if not allowed:
+        return os.cpu_count() or 1
+    threads = {_read(cpus / f"cpu{cpu}" / "topology" / "core_cpus_list") or cpu for cpu in allowed}
+    limit, _, period = _read(group).partition(" ")
+    if limit.isdigit() and period.isdigit() and int(period):
+        return max(1, min(len(threads), -(-int(limit) // int(period))))
+    return len(threads)
+
+
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text(encoding="ascii").strip()
+    return ""
+
+
+def parts(architecture: str) -> int:
+    """Into how many parts the workgroups of a kernel are divided; 1: as the runtime takes them.
+
+    As many as this process may use cores, at most eight; two for a named CPU, whose cores nobody
+    knows. ``architecture`` is empty for this machine, which may lack what tells cores apart.
+    """
+    if vector_bytes(architecture) < 32:
+        return 1  # no x86-64 with AVX2
+    if architecture:
+        return 2
+    return min(cores(), _MOST_PARTS) if "rdtscp" in _cpuinfo() else 1
 
 
 def problem(architecture: str) -> str | None:

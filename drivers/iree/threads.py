@@ -14,7 +14,6 @@ batches goes after whom it finds at work: callers have it while they wait.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 from collections.abc import Callable
@@ -23,33 +22,15 @@ from typing import ParamSpec
 
 from iree.runtime import flags
 
-__all__ = ["arguments", "cores", "giving_way", "prepare"]
+from mlirules.drivers.iree import cpu
+
+__all__ = ["arguments", "giving_way", "prepare"]
 
 _Given = ParamSpec("_Given")
 
-_CPUS = Path("/sys/devices/system/cpu")
 _NODES = Path("/sys/devices/system/node")
-_GROUP = Path("/sys/fs/cgroup/cpu.max")
 #: What the user says of the workers is not to be said again.
 _TOLD = "task_topology"
-
-
-def cores(cpus: Path = _CPUS, group: Path = _GROUP) -> int:
-    """The physical cores that this process may use, as its affinity and its group's quota say."""
-    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    if not allowed:
-        return os.cpu_count() or 1
-    threads = {_read(cpus / f"cpu{cpu}" / "topology" / "core_cpus_list") or cpu for cpu in allowed}
-    limit, _, period = _read(group).partition(" ")
-    if limit.isdigit() and period.isdigit() and int(period):
-        return max(1, min(len(threads), -(-int(limit) // int(period))))
-    return len(threads)
-
-
-def _read(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        return path.read_text(encoding="ascii").strip()
-    return ""
 
 
 def arguments(nodes: Path = _NODES) -> list[str]:
@@ -57,7 +38,7 @@ def arguments(nodes: Path = _NODES) -> list[str]:
     told = _TOLD in os.environ.get("IREE_PY_RUNTIME_FLAGS", "")
     if told or len([*nodes.glob("node[0-9]*")]) > 1:
         return []
-    return [f"--task_topology_group_count={cores()}"]
+    return [f"--task_topology_group_count={cpu.cores()}"]
 
 
 @functools.cache

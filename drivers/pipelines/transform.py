@@ -28,8 +28,9 @@ from mlirules.drivers.apply.programs import as_program, located
 from mlirules.drivers.apply.rereading import guard_reductions
 from mlirules.drivers.apply.run import Options, Outcome
 from mlirules.drivers.apply.session import Session, current
+from mlirules.drivers.apply.sharing import share
 from mlirules.drivers.apply.slices import guard_slices
-from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree import compiler, cpu
 from mlirules.drivers.iree.compiler import Job, Program, ir
 from mlirules.drivers.iree.constants import evaluated, lowered
 from mlirules.drivers.iree.targets import Target
@@ -538,6 +539,8 @@ def _compiled(
     if target.kind == "cpu":
         guard_sums(done.program.module)
     guard_copies(done.program.module)
+    if pipeline.affinity and (parts := cpu.parts(target.architecture)) > 1:
+        share(done.program.module, parts)
     job = Job(target, flags.all, recipe.timeout, recipe.path, output=recipe.output)
     current, resume = _later_stages(done, way, job)
     job = replace(job, compile_from=resume)

@@ -179,5 +179,6 @@ def _extended(base: Pipeline, extension: Extension, path: Path) -> Pipeline:
         targets=extension.targets or base.targets,
         stages=stages,
         flags=flags,
+        affinity=base.affinity if extension.affinity is None else extension.affinity,
         **of_flags,
     )

@@ -151,6 +151,7 @@ class Extension:
     large_products: list[str] = _said(
         "Those of them that are left out where all products are small.", []
     )
+    affinity: bool | None = _said("As in the extended pipeline when left out.", None)
     without_flags: list[str] = _said("Flags that are left out.", [])
 
     @classmethod
@@ -193,6 +194,11 @@ class Stages:
         "left out where packing does not pay by the learned model, or, where it does not know all "
         "products of a program, where these together multiply fewer than 262,144 pairs.",
         [],
+    )
+    affinity: bool = _said(
+        "Whether the workgroups of kernels are divided among the cores, so that a core goes on "
+        "with what it has in its caches (x86-64 with AVX2 or more).",
+        False,
     )
 
     @classmethod
