@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from mlirules.drivers.iree import threads
+from mlirules.drivers.iree import cpu, threads
 
 
 def _machine(folder: Path, siblings: dict[int, str]) -> Path:
-    for cpu, group in siblings.items():
-        place = folder / f"cpu{cpu}" / "topology"
+    for number, group in siblings.items():
+        place = folder / f"cpu{number}" / "topology"
         place.mkdir(parents=True)
         (place / "core_cpus_list").write_text(f"{group}\n", encoding="ascii")
     return folder
@@ -42,19 +42,19 @@ def test_cores_are_counted_that_the_process_may_use(
     if quota is not None:
         group.write_text(f"{quota}\n", encoding="ascii")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: allowed, raising=False)
-    assert threads.cores(cpus, group) == expected
+    assert cpu.cores(cpus, group) == expected
 
 
 def test_a_machine_that_tells_nothing_has_a_core_for_each_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 5}, raising=False)
-    assert threads.cores(tmp_path, tmp_path / "none") == 3
+    assert cpu.cores(tmp_path, tmp_path / "none") == 3
 
 
 def test_what_the_user_says_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("IREE_PY_RUNTIME_FLAGS", raising=False)
-    assert threads.arguments(tmp_path) == [f"--task_topology_group_count={threads.cores()}"]
+    assert threads.arguments(tmp_path) == [f"--task_topology_group_count={cpu.cores()}"]
     monkeypatch.setenv("IREE_PY_RUNTIME_FLAGS", "--task_topology_mode=physical_cores")
     assert threads.arguments(tmp_path) == []
 

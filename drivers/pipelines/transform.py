@@ -536,11 +536,7 @@ def _compiled(
 ) -> tuple[bytes, Transformed]:
     """What the compiler makes of a program after its torch stages."""
     target = recipe.target
-    if target.kind == "cpu":
-        guard_sums(done.program.module)
-    guard_copies(done.program.module)
-    if pipeline.affinity and (parts := cpu.parts(target.architecture)) > 1:
-        share(done.program.module, parts)
+    _prepare(done.program.module, pipeline, target)
     job = Job(target, flags.all, recipe.timeout, recipe.path, output=recipe.output)
     current, resume = _later_stages(done, way, job)
     job = replace(job, compile_from=resume)
@@ -585,6 +581,16 @@ def _compiled(
     for stage in stages if part == WHOLE else ():
         _check_config_expectations(stage, report)
     return binary, replace(done, configs=report)
+
+
+def _prepare(module: ir.Module, pipeline: Pipeline, target: Target) -> None:
+    """What a program gets last before the compiler."""
+    on_cpu = target.kind == "cpu"
+    if on_cpu:
+        guard_sums(module)
+    guard_copies(module)
+    if on_cpu and pipeline.affinity and (parts := cpu.parts(target.architecture)) > 1:
+        share(module, parts)
 
 
 def _check_config_expectations(stage: Stage, report: ConfigReport) -> None:
@@ -643,9 +649,10 @@ def _later_stages(
 
 
 def suited(recipe: Recipe) -> tuple[str, Pipeline]:
-    """The program after the torch stages, and the pipeline with the flags that suit it."""
+    """The program after the torch stages, as it is compiled, and the pipeline that suits it."""
     done, pipeline, _, _ = _begun(recipe, recipe.run())
     pipeline, _ = makeway.for_products(pipeline, done.program.module, target=recipe.target)
+    _prepare(done.program.module, pipeline, recipe.target)
     return done.text, pipeline
 
 

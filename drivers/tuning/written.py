@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -45,7 +45,7 @@ def write_found(
     text = pipeline_of(
         name,
         done.target,
-        flags=flags,
+        settings={"flags": flags, "affinity": before is not None and before.affinity},
         stages=stages,
         rules=[(folder / f"{r.name}.yaml").relative_to(output) for r, _ in choice.rules],
         reason=f"{choice.name}, {choice.whole.ratio:.2f} times as fast as the default.",
@@ -59,12 +59,14 @@ def pipeline_of(
     name: str,
     target: Target,
     *,
-    flags: Sequence[str],
+    settings: Mapping[str, object],
     stages: Sequence[Stage],
     rules: Sequence[Path],
     reason: str,
 ) -> str:
     """A pipeline that compiles a program with what won; ``rules`` are files beside it.
+
+    ``settings`` are what it says beside its stages, as its file has them.
 
     Compiling with it fails when one of the rules finds no op.
     """
@@ -83,7 +85,6 @@ def pipeline_of(
         "summary": reason,
         "targets": [target.kind],
     }
-    if flags:
-        data["flags"] = list(flags)
+    data |= {key: value for key, value in settings.items() if value}
     data["stages"] = chosen
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
