@@ -5,7 +5,8 @@
     python benchmarks/cost_model.py report --count 64 --seed 7
 
 `measure` draws sizes as `ops.py --random` does, compiles every form of an op, many ops in a
-program, and times the forms in turns on one thread (least processor time). Each op is a line of a
+program, and times the forms in turns on one thread (least processor time), each call as one of a
+layer in a network: weights in no cache, its image in them. Each op is a line of a
 file in the cache folder: ended at any time, it goes on there. `--target cpu:x86-64-v3` measures
 what CPUs with AVX2 run, on one that has more.
 
@@ -28,7 +29,7 @@ import subprocess
 import sys
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mlirules.drivers.iree import cpu, runtime
+from mlirules.drivers.iree import cpu
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import forms, learned, machine
 from mlirules.drivers.pipelines import makeway
@@ -140,7 +141,7 @@ def prefixes(rules: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def measured(
-    ops: Sequence[Op], base: Pipeline, target: Target, seconds: float
+    ops: Sequence[Op], base: Pipeline, target: Target, network: single.Network, seconds: float
 ) -> Iterator[dict[str, Any]]:
     """What the forms of ops take, an op at a time."""
     held = {f"op{n}": (op, op.arrays()) for n, op in enumerate(ops)}
@@ -152,18 +153,19 @@ def measured(
         form: compiled(which, line, rules, target) for form, (line, rules, which) in wanted.items()
     }
     for name, (op, arrays) in held.items():
-        contenders: dict[str, Callable[[], object]] = {
-            form: runtime.Program(found[name], arrays[:1], single.DEVICE, name)
+        contenders = {
+            form: single.Layer(found[name], arrays[:1], single.DEVICE, name)
             for form, found in binaries.items()
             if name in found
         }
         if not contenders:
             continue
-        times = single.race(contenders, seconds, hopeless=4)
+        times = single.cold_race(contenders, network, seconds, hopeless=4)
         yield {
             "op": op.name,
             "kind": single.kind_of(op),
             "sizes": asdict(op),
+            "cold": True,
             "ms": {form: float(f"{1e3 * took:.4g}") for form, took in times.items()},
         }
 
@@ -173,12 +175,13 @@ def measure(options: argparse.Namespace, console: Console) -> int:
     target, base = Target.parse(options.target), Pipeline.load("cpu-fast")
     path: Path = options.samples
     path.parent.mkdir(parents=True, exist_ok=True)
-    known = {sample["op"] for sample in read_samples(path)}
+    known = {sample["op"] for sample in cold(read_samples(path), path, console)}
     ops = [op for op in asked_for(options) if op.name not in known]
+    network = single.Network(target)
     with Progress(*COLUMNS, console=console) as progress, path.open("a", encoding="utf-8") as file:
         task = progress.add_task("measuring", total=len(ops))
         for batch in batches(ops):
-            for sample in measured(batch, base, target, options.seconds):
+            for sample in measured(batch, base, target, network, options.seconds):
                 file.write(json.dumps(sample) + "\n")
                 file.flush()
                 progress.advance(task)
@@ -207,6 +210,20 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
     text = path.read_text(encoding="utf-8")
     read = map(json.loads, text[: text.rfind("\n") + 1].splitlines())
     return list({sample["op"]: sample for sample in read}.values())
+
+
+def cold(samples: list[dict[str, Any]], path: Path, console: Console) -> list[dict[str, Any]]:
+    """Those that were measured as layers of a network, and what is said of the others.
+
+    What was timed again and again, its weights in the caches, is no time of the same thing.
+    """
+    found = [sample for sample in samples if sample.get("cold")]
+    if len(found) < len(samples):
+        console.print(
+            f"{path}: {len(samples) - len(found)} samples were measured with their weights in the "
+            "caches and are left out: measure them again"
+        )
+    return found
 
 
 # ---------------------------------------------------------------- fitting
@@ -361,15 +378,14 @@ def judged(said: dict[str, float], ms: dict[str, float]) -> tuple[float, list[fl
 
 def fit(options: argparse.Namespace, console: Console) -> int:
     """Write the model of the samples."""
-    samples = read_samples(options.samples)
+    samples = cold(read_samples(options.samples), options.samples, console)
     target = Target.parse(options.target)
     if len(samples) < LEAST_SAMPLES:
         console.print(f"{options.samples}: {len(samples)} samples are too few: measure more")
         return 1
     lanes = cpu.vector_bytes(target.architecture) // 4
-    name = learned.name_of(target)
-    path = (learned.SHIPPED if options.ship else learned.own()) / str(name)
-    said = {
+    path = shipped(target) if options.ship else learned.own() / str(learned.name_of(target))
+    said: dict[str, Any] = {
         "processor": options.processor or machine.processor(),
         "machine": machine.machine(),
         "target": target.name,
@@ -379,6 +395,8 @@ def fit(options: argparse.Namespace, console: Console) -> int:
         "flags": [f for f in Pipeline.load("cpu-fast").large_products if "data-tiling" in f],
         "held_out": held_out(samples, lanes),
         "features": list(forms.FEATURES),
+        # Which kinds were measured so: those of older files were not.
+        "cold": sorted({sample["kind"] for sample in samples}),
         "kinds": fitted(samples, lanes),
     }
     if options.kind:
@@ -393,6 +411,21 @@ def fit(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def shipped(target: Target, folder: Path = learned.SHIPPED) -> Path:
+    """The file that ships for a CPU: its own, or the one of its family that was measured here.
+
+    The compiler may call the machine that such a file was measured on otherwise than the file: a
+    virtual one hides what its name hangs on.
+    """
+    exact = folder / str(learned.name_of(target))
+    if not exact.exists():
+        for path in sorted(folder.glob(str(learned.name_of(target, like=True)))):
+            said = json.loads(path.read_text(encoding="utf-8"))
+            if (said["machine"], said["target"]) == (machine.machine(), target.name):
+                return path
+    return exact
+
+
 def renewed(path: Path, said: dict[str, Any], kind: str) -> dict[str, Any]:
     """The model of a file with the kinds that begin so as they were measured now."""
     before = json.loads(path.read_text(encoding="utf-8"))
@@ -402,6 +435,7 @@ def renewed(path: Path, said: dict[str, Any], kind: str) -> dict[str, Any]:
     for part in ("kinds", "held_out"):
         new = {which: held for which, held in said[part].items() if which.startswith(kind)}
         both[part] = before[part] | new
+    cold_ones = {which for which in said["cold"] if which.startswith(kind)}
     # Of each kind the last commit, behind the one of those that were never measured again.
     first, *later = before["commit"].split("; ")
     of = dict(part.rsplit(": ", 1) for part in later)
@@ -411,6 +445,7 @@ def renewed(path: Path, said: dict[str, Any], kind: str) -> dict[str, Any]:
         **both,
         "commit": "; ".join([first, *(f"{which}: {commit}" for which, commit in of.items())]),
         "samples": sum(held["shapes"] for held in both["held_out"].values()),
+        "cold": sorted(cold_ones | set(before.get("cold", ()))),
     }
 
 
@@ -451,6 +486,7 @@ def report(options: argparse.Namespace, console: Console) -> int:
     known = {sample["op"] for sample in read_samples(options.samples)}
     ops = [op for op in single.drawn(options.count, options.seed) if op.name not in known]
     asked = argparse.Namespace(torch=False, seconds=options.seconds)
+    network = single.Network(target)
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     held: dict[str, Any] = {}
     if options.json and options.json.exists():
@@ -458,7 +494,7 @@ def report(options: argparse.Namespace, console: Console) -> int:
     with Progress(*COLUMNS, console=console) as progress:
         for op in progress.track(ops, description="choosing"):
             if op.name not in held:
-                held[op.name] = single.measure(op, base, asked, target)
+                held[op.name] = single.measure(op, base, asked, target, network)
             row = held[op.name]
             rows[single.kind_of(op)].append(row)
             if row["lost"] > 1.05:

@@ -1,16 +1,20 @@
 """The benchmark of single ops, without other runtimes and without PyTorch: a program is the op."""
 
+import argparse
 import importlib
 import importlib.util
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
-from mlirules.drivers.pipelines.transform import Pipeline
+from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.pipelines.transform import Pipeline, Recipe
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 NAME = "gelu-tanh-1x3072"
@@ -212,12 +216,113 @@ def test_every_engine_that_is_here_runs(ops: Any, tmp_path: Path) -> None:
 def test_a_model_says_of_each_kind_that_was_measured_again_at_which_commit(tmp_path: Path) -> None:
     renewed = _module("cost_model").renewed
     path = tmp_path / "model.json"
-    same = {"machine": "m", "target": "cpu", "features": [], "flags": 1}
+    same = {"machine": "m", "target": "cpu", "features": [], "flags": 1, "cold": ["product"]}
     held = {"shapes": 2}
     kinds = {"1x1 convolution": 1, "product": 2}
     said = {**same, "kinds": kinds, "held_out": dict.fromkeys(kinds, held), "commit": "one"}
     for kind, commit in (("product", "two"), ("1x1", "three"), ("product", "four")):
         path.write_text(json.dumps(said))
-        said = renewed(path, {**said, "commit": commit}, kind)
+        said = renewed(path, {**said, "commit": commit, "cold": list(kinds)}, kind)
     assert said["commit"] == "one; product: four; 1x1 convolution: three"
     assert said["samples"] == 4
+    assert said["cold"] == sorted(kinds)
+
+
+class Layer:
+    """A program that says when it is called."""
+
+    def __init__(self, name: str, said: list[str], seconds: float = 0) -> None:
+        self.name, self._said, self._seconds = name, said, seconds
+
+    def __call__(self) -> None:
+        self._said.append(self.name)
+        end = time.thread_time() + self._seconds
+        while time.thread_time() < end:
+            pass
+
+
+def test_each_call_is_one_of_a_layer_in_a_network() -> None:
+    forms = _module("ops_forms")
+    said: list[str] = []
+    layers = {name: Layer(name, said, 0.002 * n) for n, name in enumerate("ab")}
+
+    def network(layer: Layer) -> None:
+        said.append(f"before {layer.name}")
+        # None of this is timed.
+        end = time.thread_time() + 0.001
+        while time.thread_time() < end:
+            pass
+
+    times = forms.cold_race(layers, network, 0)
+    assert said[:2] == ["a", "b"]
+    assert said[2::2] == [f"before {name}" for name in said[3::2]]
+    assert said[3::2] == ["a", "b"] * 9
+    assert times["a"] < 0.001
+    assert 0.002 <= times["b"] < 0.003
+    said.clear()
+    layers = {"b": layers["b"], "c": Layer("c", said, 0.02)}
+    forms.cold_race(layers, network, 0, hopeless=4)
+    assert (said.count("b"), said.count("c")) == (10, 2)
+
+
+def test_before_a_layer_other_memory_is_read_and_its_image() -> None:
+    forms, shapes, caches = _module("ops_forms"), _module("ops_shapes"), _module("caches")
+    target = Target.parse("cpu")
+    op = shapes.Product(2, 5, 3)
+    rows, weights, bias = arrays = op.arrays()
+    text = forms.program({"main": (op, arrays)})
+    binary, _ = Recipe(text, target, Pipeline.load("cpu-fast")).compile()
+    layer = forms.Layer(binary, [rows], forms.DEVICE)
+    network = forms.Network(target)
+    network(layer)
+    assert np.allclose(layer.results()[0], rows @ weights.T + bias, atol=1e-5)
+    memory = network._away._memory
+    assert memory.nbytes >= max(caches.AWAY, 4 * (caches.second_cache() or 0))
+    # Pages that nobody wrote would all be one.
+    assert memory.min() == 1
+
+
+def test_the_second_cache_is_as_linux_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    caches = _module("caches")
+    monkeypatch.setattr(caches, "_SECOND", tmp_path / "size")
+    assert caches.second_cache() is None
+    (tmp_path / "size").write_text("2048K\n")
+    assert caches.second_cache() == 2 << 20
+
+
+def test_samples_with_weights_in_the_caches_are_left_out_and_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = _module("cost_model")
+    path = tmp_path / "samples.jsonl"
+    old, new = {"op": "a", "ms": {}}, {"op": "b", "ms": {}, "cold": True}
+    path.write_text("".join(json.dumps(sample) + "\n" for sample in (old, new)))
+    console = Console(width=300)
+    assert model.cold(model.read_samples(path), path, console) == [new]
+    assert "1 samples were measured with their weights in the caches" in capsys.readouterr().out
+    # Measured again: the last line of an op counts.
+    with path.open("a") as file:
+        file.write(json.dumps({**old, "cold": True}) + "\n")
+    assert len(model.cold(model.read_samples(path), path, console)) == 2
+    assert not capsys.readouterr().out
+    # Of warm ones alone nothing is made.
+    rows = [{**old, "op": str(n)} for n in range(2 * model.LEAST_SAMPLES)]
+    path.write_text("".join(json.dumps(sample) + "\n" for sample in rows))
+    options = argparse.Namespace(samples=path, target="cpu")
+    assert model.fit(options, console) == 1
+    said = capsys.readouterr().out
+    assert "200 samples were measured with their weights in the caches" in said
+    assert "0 samples are too few" in said
+
+
+def test_what_ships_is_written_to_the_file_of_this_machine(tmp_path: Path) -> None:
+    model = _module("cost_model")
+    here, target = model.machine.machine(), Target.parse("cpu:x86-64-v4")
+    own = tmp_path / "avx512-x86-64-v4.json"
+    family, other = tmp_path / "avx512-sapphirerapids.json", tmp_path / "avx512-znver5.json"
+    other.write_text(json.dumps({"machine": "another", "target": target.name}))
+    assert model.shipped(target, tmp_path) == own
+    family.write_text(json.dumps({"machine": here, "target": target.name}))
+    assert model.shipped(target, tmp_path) == family
+    own.write_text("{}")
+    assert model.shipped(target, tmp_path) == own
