@@ -7,7 +7,8 @@ it is then put into the program and given to the matcher, which checks everythin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from mlirules.drivers.apply.egraph import EGraph
 from mlirules.language.notation import ast
@@ -18,6 +19,8 @@ __all__ = ["Skeleton", "unsaid", "unsuitable"]
 
 #: By class: the value that stands for it.
 Way = dict[int, int]
+
+_LIST = "torch.prim.ListConstruct"
 
 
 def unsuitable(rule: Rule) -> str | None:
@@ -63,6 +66,31 @@ def unsaid(rule: Rule) -> frozenset[str]:
     )
 
 
+#: Places of an op's operands in which the pattern wants an op, with what it wants there.
+_Order = tuple[tuple[int, "_Sought"], ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Sought:
+    """An op of the pattern or a list in it, read once: many nodes are compared with it."""
+
+    #: The names that the op may have; None: any.
+    names: frozenset[str] | None
+    #: Which of its results it must be, where that matters.
+    at: int | None
+    args: tuple[ast.Expr, ...]
+    commutative: bool
+    #: How many operands it has, and whether it may have more.
+    count: int = 0
+    open: bool = False
+    #: The orders that its operands may have; None: not asked for yet.
+    orders: list[_Order] | None = None
+
+    def fits(self, count: int) -> bool:
+        """Whether it may be an op of so many operands."""
+        return count >= self.count if self.open else count == self.count
+
+
 class Skeleton:
     """The ops of one rule's pattern and how they feed each other."""
 
@@ -75,8 +103,13 @@ class Skeleton:
             for at, name in enumerate(pattern.equation.results)
             if name
         }
+        #: Each op and list of the pattern once, however often it is named, by its identity.
+        self._known: dict[tuple[int, int | None], _Sought] = {}
+        root = rule.root.equation.call
         #: How many ops and lists of the pattern lie above one another, at most.
-        self.depth = self._depth(rule.root.equation.call)
+        self.depth = self._depth(root)
+        self._root = self._sought(root)
+        assert self._root is not None  # a call always seeks an op
 
     def _depth(self, call: ast.Call) -> int:
         deepest = 1
@@ -91,15 +124,17 @@ class Skeleton:
         return deepest
 
     def ways(
-        self, graph: EGraph, number: int, name_of: Callable[[int], str]
+        self, graph: EGraph, number: int, names: Sequence[str]
     ) -> Iterator[tuple[Way, tuple[int, ...]]]:
         """Each choice of ops with which the pattern may hold at a node, and the nodes of it.
 
-        One op stands for a class throughout a choice.
+        One op stands for a class throughout a choice. ``names`` are those of the nodes.
         """
-        todo = self._operands(self.rule.root.equation.call, graph.nodes[number].operands)
-        stack: list[tuple[list[tuple[ast.Expr, int]], Way, tuple[int, ...]]] = [
-            (each, {}, (number,)) for each in todo
+        assert self._root is not None
+        nodes_of, find, members = graph.nodes, graph.find, graph.members
+        operands = nodes_of[number].operands
+        stack: list[tuple[list[tuple[_Sought, int]], Way, tuple[int, ...]]] = [
+            (each, {}, (number,)) for each in self._below(self._root, operands)
         ]
         seen: set[frozenset[tuple[int, int]]] = set()
         while stack:
@@ -110,31 +145,71 @@ class Skeleton:
                     seen.add(key)
                     yield way, nodes
                 continue
-            (arg, value), rest = left[-1], left[:-1]
-            call, at = self._wanted(arg)
-            if call is None and not isinstance(arg, ast.ListExpr):
-                stack.append((rest, way, nodes))
-                continue
-            name = call.fn if call is not None else "torch.prim.ListConstruct"
-            root = graph.find(value)
-            for member, result in graph.members(value):
-                given = graph.nodes[member].results[result]
-                if (
-                    not self.rule.may_be(name, name_of(member))
-                    or (at is not None and at != result)
-                    or way.get(root, given) != given
+            sought, value = left[-1]
+            allowed, at = sought.names, sought.at
+            rest: list[tuple[_Sought, int]] | None = None
+            root = find(value)
+            for member, result in members(root):
+                if (allowed is not None and names[member] not in allowed) or (
+                    at is not None and at != result
                 ):
                     continue
-                operands = graph.nodes[member].operands
-                below = (
-                    self._operands(call, operands)
-                    if call is not None
-                    else _items(arg.items, operands)
-                    if isinstance(arg, ast.ListExpr)
-                    else []
-                )
+                node = nodes_of[member]
+                given = node.results[result]
+                if way.get(root, given) != given:
+                    continue
+                if rest is None:
+                    rest = left[:-1]
                 taken = nodes if member in nodes else (*nodes, member)
+                below = self._below(sought, node.operands)
                 stack += [(rest + more, {**way, root: given}, taken) for more in below]
+
+    def _below(self, sought: _Sought, operands: tuple[int, ...]) -> list[list[tuple[_Sought, int]]]:
+        """What is sought among the operands of an op, in each order that they may have."""
+        orders = sought.orders
+        if orders is None:
+            orders = self._read(sought)
+        if not sought.fits(len(operands)):
+            return []
+        return [[(each, operands[at]) for at, each in order] for order in orders]
+
+    def _read(self, sought: _Sought) -> list[_Order]:
+        """Read what an op of the pattern wants of its operands."""
+        args = sought.args
+        sought.open = bool(args) and isinstance(args[-1], ast.Pack)
+        fixed = args[:-1] if sought.open else args
+        sought.count = len(fixed)
+        places = list(range(len(fixed)))
+        turns = [places]
+        if sought.commutative and len(fixed) >= 2:
+            turns.append([1, 0, *places[2:]])
+        wanted = [self._sought(arg) for arg in fixed]
+        sought.orders = [
+            tuple((at, each) for at, each in zip(turn, wanted, strict=True) if each is not None)
+            for turn in turns
+        ]
+        return sought.orders
+
+    def _sought(self, arg: ast.Expr) -> _Sought | None:
+        """The op or list that an operand must be; None where it may be anything."""
+        call, at = self._wanted(arg)
+        if call is None and not isinstance(arg, ast.ListExpr):
+            return None
+        key = id(call if call is not None else arg), at
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._new(call, at, arg)
+        return found
+
+    def _new(self, call: ast.Call | None, at: int | None, arg: ast.Expr) -> _Sought:
+        if call is not None:
+            one_of = self.rule.one_of.get(call.fn)
+            names = None if one_of is None else frozenset(one_of.ops)
+            if "." in call.fn:
+                names = frozenset([call.fn])
+            return _Sought(names, at, call.args, call.fn in self._commutative)
+        assert isinstance(arg, ast.ListExpr)
+        return _Sought(frozenset([_LIST]), None, arg.items, commutative=False)
 
     def _wanted(self, arg: ast.Expr) -> tuple[ast.Call | None, int | None]:
         """The op that an operand must be made by, and which of its results it must be."""
@@ -145,25 +220,6 @@ class Skeleton:
             return pattern.equation.call, at
         return None, None
 
-    def _operands(
-        self, call: ast.Call, operands: tuple[int, ...]
-    ) -> list[list[tuple[ast.Expr, int]]]:
-        """The operands' patterns with their values, in each order that they may have."""
-        found = _items(call.args, operands)
-        if call.fn in self._commutative and found and len(found[0]) >= 2:
-            (first, one), (second, two), *rest = found[0]
-            found.append([(first, two), (second, one), *rest])
-        return found
-
 
 def _has_op(arg: ast.Expr) -> bool:
     return isinstance(arg, (ast.Call, ast.ListExpr, ast.Name))
-
-
-def _items(
-    args: tuple[ast.Expr, ...], operands: tuple[int, ...]
-) -> list[list[tuple[ast.Expr, int]]]:
-    if args and isinstance(args[-1], ast.Pack):
-        fixed = args[:-1]
-        return [list(zip(fixed, operands, strict=False))] if len(operands) >= len(fixed) else []
-    return [list(zip(args, operands, strict=True))] if len(operands) == len(args) else []

@@ -190,8 +190,11 @@ class EGraph:
     def members(self, value: int) -> list[tuple[int, int]]:
         """The nodes that give a value equal to this one, and which of their results it is."""
         found = self._classes[self.find(value)]
-        if any(self.nodes[n].merged for n, _ in found.members):
-            found.members = [m for m in found.members if not self.nodes[m[0]].merged]
+        nodes = self.nodes
+        for number, _ in found.members:
+            if nodes[number].merged:
+                found.members = [m for m in found.members if not nodes[m[0]].merged]
+                break
         return found.members
 
     def users(self, value: int) -> list[int]:

@@ -241,8 +241,12 @@ class Engine:
 
     # -- running
 
-    def run(self, module: ir.Module, options: Options) -> Outcome:
+    def run(
+        self, module: ir.Module, options: Options, present: Counter[str] | None = None
+    ) -> Outcome:
         """Apply the rules to ``module`` in place.
+
+        ``present`` are its :func:`op_names`, where the caller has counted them.
 
         Raises :class:`MlirulesError` when a rule is at fault (its rewrite does not verify) or the
         rule set does not terminate.
@@ -255,9 +259,11 @@ class Engine:
             rules = self.rules
             run = self._new_run(options, outcome, options.bound or sys.maxsize)
         else:
-            present = op_names(module)
+            if present is None:
+                present = op_names(module)
             rules = self.relevant(present)
             if not rules:
+                outcome.untouched = True
                 return outcome
             size = sum(present.values())
             run = self._new_run(options, outcome, options.bound or max(2000, 40 * size))

@@ -106,6 +106,8 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
     #: A limit was hit: another run may do more.
     early: bool = False
+    #: No rule could apply: the driver did not even start, and the program is as it was.
+    untouched: bool = False
 
     @property
     def total(self) -> int:

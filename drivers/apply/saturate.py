@@ -83,7 +83,13 @@ class Step:
     equal: list[tuple[int, int]]
     #: The nodes it made, or found made.
     made: list[int]
-    bindings: dict[str, str]
+    #: What the names of the match stand for.
+    env: dict[str, object]
+
+    @property
+    def bindings(self) -> dict[str, str]:
+        """That in words. Few steps are told of: it is not written for the others."""
+        return {name: describe(value) for name, value in self.env.items()}
 
 
 @dataclass
@@ -346,7 +352,7 @@ class Saturation:
         """A rule's matches at a node, in every way that holds and was not taken yet."""
         rule = skeleton.rule
         found = []
-        for count, (way, nodes) in enumerate(skeleton.ways(self.graph, number, self._name)):
+        for count, (way, nodes) in enumerate(skeleton.ways(self.graph, number, self.names)):
             if count == WAYS:
                 self.told[f"{rule.name}: more than {WAYS} choices of ops at one place"] += 1
                 break
@@ -368,15 +374,11 @@ class Saturation:
 
     def _step(self, match: Match, number: int) -> Step:
         """What a match rests on, taken down while the program reads as it was matched."""
-        step = Step(match.rule, number, {}, [], self.graph.clock, [], [], {})
+        step = Step(match.rule, number, {}, [], self.graph.clock, [], [], match.env)
         for op in dict.fromkeys((self.ops[number], *(o.operation for o in match.inner))):
             if len(op.results) and (given := self._ids.get(op.results[0])) is not None:
                 self._note(step, given)
-        step.bindings = {name: describe(value) for name, value in match.env.items()}
         return step
-
-    def _name(self, number: int) -> str:
-        return self.names[number]
 
     def _read(
         self, nodes: Iterable[int], chosen: dict[int, int]

@@ -224,17 +224,27 @@ class _Way:
     costs: cost.Settings | None = None
 
 
-def _stage_engine(stage: Stage, module: ir.Module, session: Session) -> Engine:
+def _stage_engine(stage: Stage, present: Counter[str], session: Session) -> Engine:
     """The engine of a stage, with the rules that a program can come to need."""
     entries = stage_entries(stage, session)
     key = tuple(f"{e.digest}:{e.path}:{e.name}" for e in entries)
     engine = session.engine(key)
-    engine.include([e.rule for e in reachable(entries, op_names(module))])
+    engine.include([e.rule for e in reachable(entries, present)])
     return engine
 
 
-def _run_stage(way: _Way, number: int, module: ir.Module, outcome: Outcome) -> None:
-    """Run the stage of this number, from 1, over a module, and add what it did to ``outcome``."""
+def _run_stage(
+    way: _Way,
+    number: int,
+    module: ir.Module,
+    outcome: Outcome,
+    present: Counter[str] | None = None,
+) -> Counter[str] | None:
+    """Run the stage of this number, from 1, over a module, and add what it did to ``outcome``.
+
+    ``present`` are the module's ops where they are known. Returns them where they still are: most
+    stages find nothing for their rules, and to count the ops is most of what these take.
+    """
     stage, run, costs = way.stages[number - 1], way.run, way.costs
     options = Options(
         driver=stage.driver,
@@ -266,15 +276,17 @@ def _run_stage(way: _Way, number: int, module: ir.Module, outcome: Outcome) -> N
         if told is not None:
             outcome.merge(Outcome(notes=told))
             _check_expectations(stage, number, Outcome(), run.session)
-            return
-    engine = _stage_engine(stage, module, run.session)
+            return present
+    if present is None:
+        present = op_names(module)
+    engine = _stage_engine(stage, present, run.session)
     judge: cost.Judge | Yielding | None = None
     if stage.driver == "cost":
         options.accept = judge = _judge(way, number, engine)
     elif stage.yields is not None and costs is not None:
         chooser = Chooser(costs.target, costs.flags)
         options.accept = judge = Yielding(chooser, stage.yields)
-    done = engine.run(module, options)
+    done = engine.run(module, options, present)
     if judge is not None:
         done.decisions = judge.decisions
     if verdict is not None:
@@ -283,6 +295,7 @@ def _run_stage(way: _Way, number: int, module: ir.Module, outcome: Outcome) -> N
     outcome.merge(done)
     if run.max_rewrites is None:
         _check_expectations(stage, number, done, run.session)
+    return present if done.untouched else None
 
 
 def _not_installed(engine: Engine, module: ir.Module) -> list[str]:
@@ -431,10 +444,11 @@ def _transformed(source: str | ir.Module | Program, way: _Way) -> Transformed:
     outcome = Outcome()
     if run.record:
         tracking.number(module)
+    present: Counter[str] | None = None
     with run.session.steady():
         for number, stage in enumerate(way.stages, 1):
             if stage.phase == "torch":
-                _run_stage(way, number, module, outcome)
+                present = _run_stage(way, number, module, outcome, present)
     _locate(outcome, path)
     if run.max_rewrites is None:
         convert_returned_constants(module, run.session.context)

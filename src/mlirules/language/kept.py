@@ -108,6 +108,15 @@ class _KeptSource(SourceFile):
         return self._read.key_marks
 
 
+def _starts(value: str) -> list[int]:
+    """Where the rows of a text begin, each at its first character that is no space."""
+    found, offset = [], 0
+    for row in value.splitlines(keepends=True):
+        found.append(offset + len(row) - len(row.lstrip()))
+        offset += len(row)
+    return found
+
+
 class _KeptText(Text):
     """A scalar of such a file. Its whole place is known, that of a part is found when asked for."""
 
@@ -149,6 +158,36 @@ class _KeptText(Text):
         return (
             isinstance(other, _KeptText) and self.source is other.source and self._at == other._at
         )
+
+
+class _KeptBody(_KeptText):
+    """A kernel's body: each row's place is known, since every use of the kernel asks for all.
+
+    To read the file again for them takes longer than all else that is done with the kernel.
+    """
+
+    def __init__(
+        self,
+        value: str,
+        source: SourceFile,
+        at: Path_,
+        whole: tuple[int, int, int],
+        rows: list[list[int]],
+    ) -> None:
+        super().__init__(value, source, at, whole)
+        self._rows = rows
+
+    @functools.cached_property
+    def _row_of(self) -> dict[int, list[int]]:
+        return dict(zip(_starts(self.value), self._rows, strict=True))
+
+    def span(self, offset: int = 0, length: int | None = None) -> Span:
+        """As of :class:`Text`."""
+        row = self._row_of.get(offset) if length is None else None
+        if row is None:
+            return super().span(offset, length)
+        line, column, size = row
+        return self.source.span(line, column, size)
 
 
 @dataclass(frozen=True)
@@ -234,6 +273,19 @@ def _line(found: list[Any], source: SourceFile) -> Line:
     return Line(path[0], path[1], text)
 
 
+def _body_place(line: Line, *more: str | int) -> list[Any]:
+    """What is kept of a kernel's body: also where each of its rows stands."""
+    spans = [line.text.span(start) for start in _starts(line.text.value)]
+    return [*_place(line, *more), [[span.line, span.column, span.length] for span in spans]]
+
+
+def _body(found: list[Any], source: SourceFile) -> Line:
+    *place, rows = found
+    *path, (line, column, length), value = place
+    text = _KeptBody(value, source, tuple(path), (line, column, length), rows)
+    return Line(path[0], path[1], text)
+
+
 def can_be_kept(rule: Rule) -> bool:
     """Whether a rule's file says all of it: a kernel in C names further files."""
     return all(variant.doc.object is None for variant in rule.variants)
@@ -286,7 +338,7 @@ def _encoded_variant(number: int, variant: Variant) -> dict[str, object]:
             ]
             for n, tile in enumerate(variant.tiles)
         ],
-        "body": _place(variant.body, *at, "body"),
+        "body": _body_place(variant.body, *at, "body"),
     }
 
 
@@ -325,6 +377,6 @@ def _decoded_variant(kept: dict[str, Any], doc: Any, source: SourceFile) -> Vari
         return [line(found) for found in kept[section]]
 
     let = [(name, _line(at, source), _made(e), value) for name, at, e, value in kept["let"]]
-    body = _line(kept["body"], source)
+    body = _body(kept["body"], source)
     tiles = [(line(rows), line(bytes_)) for rows, bytes_ in kept["tiles"]]
     return Variant(doc, let, lines("where"), lines("grid"), lines("workgroup"), body, tiles)

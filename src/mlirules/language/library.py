@@ -250,7 +250,7 @@ class Contents:
         return made
 
 
-_FORMAT = 4
+_FORMAT = 5
 #: So many sets are kept; of more, those that were read longest ago go.
 _PACKS = 200
 

@@ -35,7 +35,8 @@ class Text:
     def span(self, offset: int = 0, length: int | None = None) -> Span:
         """The place of ``length`` characters from ``offset`` on (default: to the line's end)."""
         offset = max(0, min(offset, len(self.value)))
-        rest = len(self.value[offset:].split("\n", 1)[0])
+        stop = self.value.find("\n", offset)
+        rest = (stop if stop >= 0 else len(self.value)) - offset
         length = max(1, rest if length is None else min(length, rest))
         if self.places is None:
             return self.source.span(self.line, self.column + offset, length)
