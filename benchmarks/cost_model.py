@@ -42,7 +42,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mlirules.drivers.iree import cpu
+from mlirules.drivers.iree import cpu, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import forms, learned, machine
 from mlirules.drivers.pipelines import makeway
@@ -154,7 +154,7 @@ def measured(
     }
     for name, (op, arrays) in held.items():
         contenders = {
-            form: single.Layer(found[name], arrays[:1], single.DEVICE, name)
+            form: runtime.Program(found[name], arrays[:1], single.DEVICE, name)
             for form, found in binaries.items()
             if name in found
         }

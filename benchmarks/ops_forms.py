@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 from caches import Away
-from iree.runtime._binding import HalBufferView
 from ops_shapes import OPS, Convolution, Product
 
 from mlirules.drivers.iree import runtime
@@ -167,15 +166,6 @@ def regret(rows: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
         )
 
 
-class Layer(runtime.Program):
-    """A program of one op, called as a layer of a network."""
-
-    def touch(self) -> None:
-        """Read its image or its rows, which the layer before has just written."""
-        view = self._arguments.get_as_object(0, HalBufferView)
-        view.map().asarray([int(view.byte_length)], np.dtype(np.uint8)).max()
-
-
 class Network:
     """What goes before a layer in a network.
 
@@ -192,7 +182,7 @@ class Network:
         self._idle = runtime.Program(binary, [np.ones(16, np.float32)], DEVICE)
         self._away = Away()
 
-    def __call__(self, layer: Layer) -> None:
+    def __call__(self, layer: runtime.Program) -> None:
         """Leave the caches so."""
         self._away()
         layer.touch()
@@ -200,7 +190,7 @@ class Network:
 
 
 def cold_race(
-    contenders: Mapping[str, Layer],
+    contenders: Mapping[str, runtime.Program],
     network: Network,
     seconds: float,
     hopeless: float = float("inf"),
@@ -284,7 +274,7 @@ def measure(
         lines |= packing(base)
     else:
         lines |= {name: pipeline_with(base, FORMS[name]) for name in fitting(op)}
-    layers: dict[str, Layer] = {}
+    layers: dict[str, runtime.Program] = {}
     others: dict[str, Callable[[], object]] = {}
     results: dict[str, Any] = {}
     failed: dict[str, str] = {}
@@ -305,7 +295,7 @@ def measure(
             if same[name] == "default":
                 chosen = [*chosen, name]
             continue
-        layers[name] = Layer(binary, arrays[:1], DEVICE)
+        layers[name] = runtime.Program(binary, arrays[:1], DEVICE)
         results[name] = layers[name].results()[0]
     if options.torch:
         call = op.torch(arrays)

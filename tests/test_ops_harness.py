@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from mlirules.drivers.iree import runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import Pipeline, Recipe
 
@@ -272,7 +273,7 @@ def test_before_a_layer_other_memory_is_read_and_its_image() -> None:
     rows, weights, bias = arrays = op.arrays()
     text = forms.program({"main": (op, arrays)})
     binary, _ = Recipe(text, target, Pipeline.load("cpu-fast")).compile()
-    layer = forms.Layer(binary, [rows], forms.DEVICE)
+    layer = runtime.Program(binary, [rows], forms.DEVICE)
     network = forms.Network(target)
     network(layer)
     assert np.allclose(layer.results()[0], rows @ weights.T + bias, atol=1e-5)

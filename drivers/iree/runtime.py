@@ -148,7 +148,7 @@ def run(
         return result
     if timeout is not None:
         raise ValueError("a timeout needs isolated=True")
-    return _run_here(vmfb, arrays, uri, function, parameters)
+    return Program(vmfb, arrays, uri, function, parameters).results()
 
 
 def run_each(
@@ -243,16 +243,6 @@ def _entry(name: str, function: _binding.VmFunction | None) -> Entry:
     return Entry(name, arguments, results)
 
 
-def _run_here(
-    vmfb: bytes,
-    inputs: Sequence[Array],
-    uri: str,
-    function: str,
-    parameters: Sequence[str] = (),
-) -> list[Array]:
-    return Program(vmfb, inputs, uri, function, parameters).results()
-
-
 def scoped(archive: str) -> str:
     """``[SCOPE=]FILE`` with its scope."""
     return archive if "=" in archive else f"{SCOPE}={archive}"
@@ -341,6 +331,13 @@ class Program:
         with run_errors():
             self._invoke(self._callee, self._arguments, results)
         return results
+
+    def touch(self) -> None:
+        """Read the tensors that it was given, where they lie: a CPU has them close then."""
+        for index, kind in enumerate(self._entry.arguments):
+            if kind == "r":
+                view = self._arguments.get_as_object(index, _binding.HalBufferView)
+                view.map().asarray([int(view.byte_length)], np.dtype(np.uint8)).max(initial=0)
 
     def results(self) -> list[Array]:
         """Run the function and read all its results, in order. Raises RunError."""
@@ -540,9 +537,8 @@ def _child() -> None:
     for index, function in list(enumerate(sys.argv[4:]))[first:]:
         refused = folder / f"refused{index}.json"
         try:
-            results = _run_here(
-                vmfb, load_arrays(folder / f"inputs{index}"), uri, function, parameters
-            )
+            inputs = load_arrays(folder / f"inputs{index}")
+            results = Program(vmfb, inputs, uri, function, parameters).results()
             store_arrays(folder / f"outputs{index}", results)
         except RunError as error:
             refused.write_text(json.dumps({"kind": error.kind, "message": error.message}))
