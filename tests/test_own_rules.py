@@ -92,6 +92,7 @@ def stages(name: str, own: Path, kind: str) -> list[tuple[str | None, list[str]]
                     "bf16-kernels",
                     "narrow-turns",
                     "bf16-widened",
+                    "patches",
                 ),
                 *("attention", "algebra", "flash", "forms", "norms"),
             ],

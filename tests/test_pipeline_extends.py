@@ -49,6 +49,7 @@ without_flags: [--iree-global-opt-data-tiling]
         "bf16-kernels",
         "narrow-turns",
         "bf16-widened",
+        "patches",
         "attention",
         "algebra",
         "flash",

@@ -52,7 +52,7 @@ DIALECTS = (
 
 #: Dialects whose module takes long to load and says nothing that is asked for here: ops of theirs
 #: are plain ones unless somebody imports the module.
-SLOW = ("linalg",)
+SLOW = ("linalg", "llvm")
 
 
 def _stand_in(namespace: str) -> types.ModuleType:
