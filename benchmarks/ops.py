@@ -14,7 +14,9 @@ is many calls after one that is not timed, so that what stays in the caches stay
 
 The limit is the longer of FLOP over the machine's speed in a large product and the time in which
 numpy reads and writes as many bytes as the op does, again and again: where an op's operands stay
-in the caches, so do these. What a call costs is no part of it, and most of what the smallest take.
+in the caches, so do these. Memory's speed is that of its bytes in a copy that no cache holds, which
+is what they take in a network, behind other layers. What a call costs is no part of either, and
+most of what the smallest take.
 An engine that is not installed is told and left out.
 
 With ``--forms`` convolutions and products alone run in this process, as each form that the default
@@ -93,20 +95,25 @@ def _kinds(rows: Sequence[Row]) -> Iterator[str]:
         beside = {row.model: row.best_peer / took for row, took in known if row.best_peer}
         worst = min(beside, key=lambda name: beside[name], default="")
         share = statistics.geometric_mean(row.limit_ms / took for row, took in known)
+        # Bytes at the speed of a large copy: an op whose operands lie in the caches is faster.
+        memory = {row.model: at / took for row, took in known if (at := row.memory_ms) is not None}
+        slowest = min(memory, key=lambda name: memory[name], default="")
         yield line(
             [
                 *(kind, str(len(here))),
                 f"{statistics.geometric_mean(beside.values()):.2f}" if beside else "",
                 f"{beside[worst]:.2f} ({worst})" if beside else "",
                 f"{share:.2f}",
-                f"{share:.2f}" if kind in BY_BYTES else "",
+                f"{statistics.geometric_mean(memory.values()):.2f}, at least {memory[slowest]:.2f}"
+                if kind in BY_BYTES and memory
+                else "",
             ]
         )
 
 
 def _times(rows: Sequence[Row], engines: Sequence[str]) -> Iterator[str]:
     heads = ["op", *(f"{name}, ms" for name in engines), "limit, ms"]
-    heads += ["times the best peer", "of the limit", "error"]
+    heads += ["times the best peer", "of the limit", "of memory's speed", "error"]
     yield line(heads)
     yield line(["---"] * len(heads))
     for row in rows:
@@ -120,6 +127,7 @@ def _times(rows: Sequence[Row], engines: Sequence[str]) -> Iterator[str]:
             f"{row.limit_ms:.4f}",
             ratio(row.best_peer, ours),
             ratio(row.limit_ms, ours),
+            ratio(row.memory_ms, ours),
             f"{max(errors):.0e}" if errors else "",
         ]
         yield line(cells)

@@ -316,15 +316,21 @@ def limits(job: Job, read: int | None = None, written: int = 0) -> dict[str, flo
 
     With ``read`` and ``written`` the bytes a second are those at which so many of them are read and
     written, again and again: as many as are both are copied, of the others each is summed or set.
+    Those of a large copy are ``memory`` then.
     """
     a, b = (np.random.default_rng(n).random((1024, 1024), dtype=np.float32) for n in (0, 1))
     c = np.empty_like(a)
     # One thread's processor time is its own, whatever else runs.
     clock = time.process_time if job.threads == 1 else time.perf_counter
     product = _least(lambda: np.matmul(a, b, out=c), clock)
-    if read is None:
-        # numpy copies on one thread alone: the bound of more threads is no lower.
-        read = written = 1 << 26
+    # numpy copies on one thread alone: the bound of more threads is no lower.
+    large = _bytes_a_second(1 << 26, 1 << 26, clock)
+    found = large if read is None else _bytes_a_second(read, written, clock)
+    return {"flops": 2 * 1024**3 / product, "bytes": found, "memory": large}
+
+
+def _bytes_a_second(read: int, written: int, clock: Callable[[], float]) -> float:
+    """The speed at which so many bytes are read and written, again and again."""
     both = np.ones(min(read, written) // 4, dtype=np.float32)
     copy = np.empty_like(both)
     more = np.ones(abs(read - written) // 4, dtype=np.float32)
@@ -336,7 +342,7 @@ def limits(job: Job, read: int | None = None, written: int = 0) -> dict[str, flo
         taken += min(_least(way, clock) for way in ways)
     elif more.size:
         taken += _least(lambda: more.fill(0), clock)
-    return {"flops": 2 * 1024**3 / product, "bytes": (read + written) / taken}
+    return (read + written) / taken
 
 
 def _least(call: Callable[[], object], clock: Callable[[], float]) -> float:

@@ -73,11 +73,18 @@ class Row:
     bandwidth: float
     rounds: int
     engines: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: Bytes a second of a copy that no cache holds; 0 where it was not measured.
+    memory: float = 0.0
 
     @property
     def limit_ms(self) -> float:
         """No engine can be faster, but for algorithms that need fewer operations."""
         return 1e3 * max(self.flops / self.peak, self.bytes / self.bandwidth)
+
+    @property
+    def memory_ms(self) -> float | None:
+        """What its bytes take from memory and to it, as where other layers ran in between."""
+        return 1e3 * self.bytes / self.memory if self.memory else None
 
     def ms(self, engine: str) -> float | None:
         """What a call takes."""
@@ -194,6 +201,7 @@ def measure(model: str, plan: Plan) -> Row:
         bounds["bytes"],
         rounds,
         {name: {k: v for k, v in row.items() if k != "call_s"} for name, row in rows.items()},
+        bounds["memory"],
     )
 
 
