@@ -9,7 +9,8 @@ by the clock and of the seconds of processor time (children included, which a bu
 less), and their ratios to `iree-compile`, which gets the target's flags and torch input and no
 rule; it is the compiler's own binary, and beside it what pip puts on the path, a script that starts
 it. The caches (rule sets, costs) are warmed by a run that is not counted; with `--first` every run
-finds them empty, as the first compile after an installation does.
+finds them empty, as the first compile after an installation does, and with `--new` it finds what
+another program left there, as the first compile of a program does.
 """
 
 from __future__ import annotations
@@ -54,9 +55,12 @@ def medians(samples: list[Seconds]) -> Seconds:
 
 
 def compiling(
-    model: Path, pipelines: Sequence[str], rounds: int, table: Table, *, first: bool = False
+    model: Path, pipelines: Sequence[str], rounds: int, table: Table, before: Path | None = None
 ) -> None:
-    """Rows for one program: iree-compile, and each pipeline."""
+    """Rows for one program: iree-compile, and each pipeline.
+
+    ``before`` holds what every run finds in the caches (default: what the last one left).
+    """
     ours = [sys.executable, "-m", "mlirules"]
     with tempfile.TemporaryDirectory() as folder:
         out = ["-o", str(Path(folder) / "model.vmfb")]
@@ -71,8 +75,9 @@ def compiling(
         samples: dict[str, list[Seconds]] = {name: [] for name in ways}
         for turn in range(rounds + 1):
             for name, command in ways.items():
-                if first:
+                if before is not None:
                     shutil.rmtree(cache.directory(), ignore_errors=True)
+                    shutil.copytree(before, cache.directory())
                 found = run(command)
                 if turn:
                     samples[name].append(found)
@@ -106,6 +111,18 @@ def shipped(folder: Path) -> list[Path]:
     return found
 
 
+def others(pipelines: Sequence[str], folder: Path) -> None:
+    """Compile programs that have nothing to do with those that are measured."""
+    root = Path(__file__).resolve().parent.parent
+    for model in (
+        package.SPECS / "demo" / "bert.mlirbc",
+        root / "examples" / "hello_nn_world.mlir",
+    ):
+        for name in pipelines:
+            out = ["--pipeline", name, "-o", str(folder / "other.vmfb")]
+            run([sys.executable, "-m", "mlirules", "compile", str(model), *out])
+
+
 def commands(rounds: int, table: Table) -> None:
     """Rows for what costs nothing but starting."""
     rules = package.RULES / "torch" / "to-linalg"
@@ -122,18 +139,25 @@ def main() -> None:
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--pipelines", default="cpu,cpu-fast")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--first", action="store_true", help="with nothing kept from earlier runs")
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--first", action="store_true", help="with nothing kept from earlier runs")
+    kept.add_argument("--new", action="store_true", help="with nothing kept of the program itself")
     given = parser.parse_args()
     table = Table(box=None)
     for column in ("program", "by", "s", "CPU s", "ratio", "CPU ratio", "CPU s more"):
         table.add_column(column, justify="left" if column in ("program", "by") else "right")
     commands(given.rounds, table)
     with tempfile.TemporaryDirectory() as folder:
-        if given.first:
+        pipelines, before = given.pipelines.split(","), None
+        if given.first or given.new:
             os.environ["MLIRULES_CACHE_DIR"] = str(Path(folder) / "cache")
+            before = Path(folder) / "before"
+            before.mkdir()
+        if before is not None and given.new:
+            others(pipelines, Path(folder))
+            shutil.copytree(cache.directory(), before, dirs_exist_ok=True)
         for model in given.models or shipped(Path(folder)):
-            pipelines = given.pipelines.split(",")
-            compiling(model, pipelines, given.rounds, table, first=given.first)
+            compiling(model, pipelines, given.rounds, table, before)
     Console(width=100).print(table)
 
 

@@ -147,7 +147,7 @@ def search(
                 CPU, budget=budget, seconds=left, seed=seed, order=order, rounds=3
             )
             made = tuner.tune(
-                programs()[name],
+                ways.Given(programs()[name]),
                 options,
                 tuner.Means(store, pool, runners=runners),
                 path=name,

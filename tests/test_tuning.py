@@ -25,6 +25,7 @@ from mlirules.drivers.iree.compiler import Job, compile_module, ir
 from mlirules.drivers.iree.runtime import Executable
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics, profile
+from mlirules.drivers.pipelines import transform
 from mlirules.drivers.pipelines.transform import compile_program
 from mlirules.drivers.tuning import (
     constraints,
@@ -44,12 +45,12 @@ from mlirules.drivers.tuning.measure import Result, Runner, RunnerDied, Task
 from mlirules.drivers.tuning.results import Winner
 from mlirules.drivers.tuning.space import Candidate
 from mlirules.drivers.tuning.store import Measured, Store
-from mlirules.drivers.tuning.ways import Tried, Way
+from mlirules.drivers.tuning.ways import Change, Given, Tried, Way
 from mlirules.drivers.tuning_specs import compile as configs
 from mlirules.language.config.model import Settings
 from mlirules.language.config_loader import load_config
 from mlirules.language.evaluate import Evaluator
-from mlirules.language.faults import MlirulesError
+from mlirules.language.faults import CheckFailed, MlirulesError
 from mlirules.language.notation.parser import parse_expression
 from mlirules.language.operands import truth
 from mlirules.language.pipeline import Pipeline
@@ -308,6 +309,9 @@ FAULTY_WAYS = {
     "rules: [linalg/no-such-set]": (7, "no-such-set"),
     "knobs: {N: [1]}\n    flags: [--iree-opt-level=O3]": (7, "no flag uses {N}"),
     "knobs: {}": (5, "changes nothing"),
+    "pipeline: {}": (5, "changes nothing"),
+    "pipeline: {without: [kernel]}": (7, "no pipeline that cpu gets has a stage 'kernel'"),
+    "pipeline: {affinities: true}": (7, "affinities"),
     "flag: [--iree-opt-level=O3]": (7, "flag"),
 }
 
@@ -341,7 +345,7 @@ def test_ways_must_take_effect_and_are_remembered(tmp_path: Path) -> None:
     try:
         found = ways.search(
             [PACKED, IM2COL, idle, broken],
-            text,
+            Given(text),
             runner,
             Job(CPU, timeout=600, path="mm"),
             ways.Course(known, 3, keep, lambda: True),
@@ -360,6 +364,74 @@ def test_ways_must_take_effect_and_are_remembered(tmp_path: Path) -> None:
     assert [ways.tried_of(d) for d in store.ways("mm", "here")] == found[:3]
     assert store.ways("mm", "elsewhere") == []
     store.close()
+
+
+TORCH_CONVOLUTION = """
+func.func @main(%x: !torch.vtensor<[1,8,12,12],f32>, %w: !torch.vtensor<[16,8,3,3],f32>) -> !torch.vtensor<[1,16,10,10],f32> {
+  %none = torch.constant.none
+  %false = torch.constant.bool false
+  %n0 = torch.constant.int 0
+  %n1 = torch.constant.int 1
+  %ones = torch.prim.ListConstruct %n1, %n1 : (!torch.int, !torch.int) -> !torch.list<int>
+  %zeros = torch.prim.ListConstruct %n0, %n0 : (!torch.int, !torch.int) -> !torch.list<int>
+  %e = torch.prim.ListConstruct : () -> !torch.list<int>
+  %y = torch.aten.convolution %x, %w, %none, %ones, %zeros, %ones, %false, %e, %n1 : !torch.vtensor<[1,8,12,12],f32>, !torch.vtensor<[16,8,3,3],f32>, !torch.none, !torch.list<int>, !torch.list<int>, !torch.list<int>, !torch.bool, !torch.list<int>, !torch.int -> !torch.vtensor<[1,16,10,10],f32>
+  return %y : !torch.vtensor<[1,16,10,10],f32>
+}
+"""  # noqa: E501
+
+
+def test_a_way_may_be_another_pipeline(tmp_path: Path) -> None:
+    recipe = transform.Recipe(TORCH_CONVOLUTION, CPU, path="conv")
+    kernels = ("limited-kernels", "added-kernels", "shifted-kernels", "kernels")
+    without = Way("without", change=Change(without=kernels))
+    as_it_is = Way("as-it-is", change=Change(yields=0.07))
+    given = ways.given(recipe)
+    assert given.pipeline is not None
+    flags = tuple(given.pipeline.flags)
+    values = [Value((1, 8, 12, 12), "f32"), Value((16, 8, 3, 3), "f32")]
+    binary = compile_module(given.text, CPU, flags=flags)
+    runner = Runner("conv", Executable(binary), values, CPU)
+    store = Store(tmp_path / "state.sqlite")
+    course = ways.Course(
+        [], 3, lambda tried: store.add_way("conv", "here", tried.as_json()), lambda: True
+    )
+    try:
+        found = ways.search(
+            [without, as_it_is], given, runner, Job(CPU, flags, timeout=600, path="conv"), course
+        )
+    finally:
+        runner.close()
+    assert found[0].state in ("ok", "slow"), found[0]
+    assert "mlirules_kernel_convolution" in given.text
+    assert "mlirules_kernel_convolution" not in without.program(given, CPU, "conv")
+    assert (found[1].state, found[1].note) == ("idle", "the pipeline is like that")
+    assert [ways.tried_of(d) for d in store.ways("conv", "here")] == found
+    store.close()
+    with pytest.raises(CheckFailed, match="did not come by a pipeline"):
+        without.program(Given(given.text), CPU, "conv")
+
+
+def test_a_change_leaves_out_stages_and_sets_what_they_say() -> None:
+    line = Pipeline.load("cpu-fast")
+    changed = Change(("kernels",), affinity=False, yields=0.5).of(line)
+    assert line.affinity
+    assert not changed.affinity
+    assert {s.name for s in line.stages} - {s.name for s in changed.stages} == {"kernels"}
+    assert {s.yields for s in changed.stages} == {None, 0.5}
+    assert Change(affinity=True).of(line) is line
+
+
+def test_a_changed_pipeline_that_won_is_written(tmp_path: Path) -> None:
+    whole = outcome.Whole(2.0, 1.0, 2.0, 0.01)
+    found = outcome.Outcome("conv.mlir", CPU, (), None)
+    way = Way("other", change=Change(("kernels",), affinity=False))
+    found.choice = outcome.Choice("other", way, (), whole, 0.01)
+    line = Pipeline.load("cpu-fast")
+    (path,) = written.write_found(found, tmp_path, "conv", line)
+    chosen = Pipeline.load(path)
+    assert not chosen.affinity
+    assert [s.name for s in chosen.stages] == [s.name for s in line.stages if s.name != "kernels"]
 
 
 def test_what_won_is_written_as_a_pipeline_that_compiles(tmp_path: Path) -> None:
@@ -642,7 +714,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[outcome.Outcome,
     options = outcome.Options(CPU, budget=4, seed=3, order="random", rounds=3)
     with measure.Runners() as runners, workers("2") as pool:
         means = tuner.Means(store, pool, runners=runners)
-        found = tuner.tune(product(64, 64, 64), options, means, path="mm.mlir")
+        found = tuner.tune(Given(product(64, 64, 64)), options, means, path="mm.mlir")
     store.close()
     return found, state
 
@@ -680,7 +752,7 @@ def test_what_is_known_is_not_measured_again(
     options = outcome.Options(CPU, budget=5, seed=3, order="random", rounds=3, check=False)
     with measure.Runners() as runners, workers("1") as pool:
         means = tuner.Means(store, pool, runners=runners)
-        found = tuner.tune(product(64, 64, 64), options, means)
+        found = tuner.tune(Given(product(64, 64, 64)), options, means)
     assert found.tuned[0].resumed == 4
     assert len(asked) == 1
     store.close()
@@ -906,7 +978,7 @@ def test_a_cluster_of_two_workers_loses_one(tmp_path: Path) -> None:
 
         options = outcome.Options(CPU, budget=10, order="random", rounds=3, check=False)
         with workers(f"dask://127.0.0.1:{port}") as pool:
-            found = tuner.tune(product(64, 64, 64), options, tuner.Means(store, pool, watch))
+            found = tuner.tune(Given(product(64, 64, 64)), options, tuner.Means(store, pool, watch))
         two[0].wait(timeout=10)
         assert two[1].poll() is None
         states = [m.result.state for m in found.tuned[0].measured]
@@ -998,7 +1070,9 @@ def test_a_target_without_a_device_is_refused_before_any_work(tmp_path: Path) ->
         pytest.skip("there is a hip device")
     with pytest.raises(MlirulesError, match="compile-only"), workers("1") as pool:
         tuner.tune(
-            product(8, 8, 8), outcome.Options(target), tuner.Means(Store(tmp_path / "s"), pool)
+            Given(product(8, 8, 8)),
+            outcome.Options(target),
+            tuner.Means(Store(tmp_path / "s"), pool),
         )
 
 

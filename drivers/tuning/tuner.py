@@ -31,7 +31,7 @@ from mlirules.drivers.tuning.outcome import Choice, Event, Options, Outcome, Tun
 from mlirules.drivers.tuning.results import Winner
 from mlirules.drivers.tuning.space import Candidate, Space
 from mlirules.drivers.tuning.store import Measured, Store
-from mlirules.drivers.tuning.ways import Tried, Way
+from mlirules.drivers.tuning.ways import Given, Tried, Way
 from mlirules.drivers.tuning.workers import evaluate
 from mlirules.drivers.tuning_specs import compile as configs
 from mlirules.language.config.op import ConfigRule
@@ -74,7 +74,7 @@ class Means:
 
 
 def tune(
-    program: str,
+    given: Given,
     options: Options,
     means: Means,
     *,
@@ -84,12 +84,13 @@ def tune(
 ) -> Outcome:
     """Search configurations for the dispatches that dominate ``program``.
 
-    ``program`` is at IREE's input (linalg, or what it converts itself). ``alternatives`` are ways
-    to compile all of it; under the best one, where it gains, dispatches are searched again, and
-    what wins in the end is the fastest of rules, way, and both. An interrupt ends the search and
-    keeps what was found. Raises MlirulesError where the program cannot be run at all.
+    The program is at IREE's input (linalg, or what it converts itself). ``alternatives`` are ways
+    to compile all of it, some of them by another pipeline; under the best one, where it gains,
+    dispatches are searched again, and what wins in the end is the fastest of rules, way, and both.
+    An interrupt ends the search and keeps what was found. Raises MlirulesError where the program
+    cannot be run at all.
     """
-    watch = means.watch
+    watch, program = means.watch, given.text
     target = options.target
     problem = target.available()
     if problem is not None:
@@ -109,7 +110,7 @@ def tune(
     outcome = Outcome(path, target, options.flags, profile, skipped=dict(cut.skipped))
     chosen = list(_chosen(cut.found, profile, options, outcome))
     deadline = time.monotonic() + options.seconds if options.seconds else None
-    whole = _Program(program, default, inputs, options, path)
+    whole = _Program(given, default, inputs, options, path)
     hunt = _Hunt(options, means, known, outcome, deadline)
     try:
         if alternatives:
@@ -127,7 +128,7 @@ def tune(
         watch(Event("note", f"searching once more under {best.name}"))
         left = max(1.0, deadline - time.monotonic()) if deadline else 0.0
         outcome.under = tune(
-            best.program(program, target, path, means.session),
+            Given(best.program(given, target, path, means.session)),
             replace(options, flags=(*options.flags, *best.flags), seconds=left),
             means,
             path=path,
@@ -160,7 +161,7 @@ def _gaining(outcome: Outcome) -> list[Way]:
 class _Program:
     """The whole program, to be compiled in other ways and timed against its default."""
 
-    text: str
+    given: Given
     #: As it is compiled without any of what is searched for.
     program: Executable
     inputs: Sequence[Array]
@@ -181,7 +182,7 @@ class _Program:
     ) -> list[Tried]:
         """Try each way once; what is in the store is not tried again."""
         options, store = self.options, means.store
-        named = f"{self.text} {options.target} {' '.join(options.flags)} {compiler.version()}"
+        named = f"{self.given.text} {options.target} {' '.join(options.flags)} {compiler.version()}"
         key = hashlib.sha256(named.encode()).hexdigest()[:16]
         device = device_name(options.target.name)
         known = [ways.tried_of(d) for d in store.ways(key, device)]
@@ -194,7 +195,7 @@ class _Program:
                 more=lambda: deadline is None or time.monotonic() < deadline,
                 session=means.session,
             )
-            return ways.search(alternatives, self.text, runner, self._job, course)
+            return ways.search(alternatives, self.given, runner, self._job, course)
         finally:
             runner.close()
 
@@ -204,10 +205,10 @@ class _Program:
         made: dict[str, tuple[Way | None, list[tuple[ConfigRule, str]], bytes]] = {}
         if outcome.rules:
             job = compiler.Job(target, tuple(flags), path=path)
-            binary, _ = configs.compile_with(self.text, job, [r for r, _ in outcome.rules])
+            binary, _ = configs.compile_with(self.given.text, job, [r for r, _ in outcome.rules])
             made["rules"] = (None, outcome.rules, binary)
         for number, way in enumerate(_gaining(outcome)):
-            text, binary = ways.compiled(way, self.text, self._job, session)
+            text, binary = ways.compiled(way, self.given, self._job, session)
             made[way.name] = (way, [], binary)
             rules = outcome.rules
             if number == 0 and outcome.under is not None and outcome.under.rules:
@@ -504,7 +505,7 @@ def _check(whole: _Program, outcome: Outcome) -> None:
     options = whole.options
     target = options.target
     job = compiler.Job(target, tuple(options.flags), path=whole.path)
-    sources = compiler.lower_to(whole.text, job, measure.SOURCES)
+    sources = compiler.lower_to(whole.given.text, job, measure.SOURCES)
     names = {t.winner.root.key: t.task.dispatch.name for t in outcome.tuned if t.winner}
 
     def built(winners: Sequence[Winner]) -> bytes:

@@ -1,4 +1,4 @@
-"""Ways to compile a whole program: flags of the compiler and rewrites, beside configurations.
+"""Ways to compile a whole program: flags, rewrites and other pipelines, beside configurations.
 
 They are declared in the spaces' folder (``specs/spaces/*.yaml``, files with ``ways:``). Each is
 compiled, must take effect (a binary of its own; each of its rule sets must have applied), must
@@ -26,6 +26,7 @@ from mlirules.drivers.tuning.measure import Runner, RunnerDied
 from mlirules.drivers.tuning.space import SPACES
 from mlirules.language.config.model import PIPELINES
 from mlirules.language.faults import CheckFailed, Fault, MlirulesError, did_you_mean
+from mlirules.language.pipeline import DEFAULTS, Pipeline, default_for
 from mlirules.language.reading import load_yaml
 from mlirules.language.source import SourceFile
 from mlirules.language.stage import Stage
@@ -39,6 +40,18 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+class ChangeDoc(_Strict):
+    """What a way changes in the pipeline that the program goes through."""
+
+    without: list[Name] = Field(default=[], description="Stages that are left out.")
+    affinity: bool | None = Field(
+        default=None, description="Whether each core has its part of a kernel's workgroups."
+    )
+    yields: float | None = Field(
+        default=None, description="What kernels make way for, where a stage says that they do."
+    )
+
+
 class WayDoc(_Strict):
     """One way, or one for each value of its knobs."""
 
@@ -46,6 +59,7 @@ class WayDoc(_Strict):
     reason: str = Field(min_length=3, description="What may be gained.")
     flags: list[Flag] = Field(default=[], description="For the compiler; `{KNOB}` is a value.")
     rules: list[str] = Field(default=[], description="Rule sets that rewrite the program first.")
+    pipeline: ChangeDoc | None = Field(default=None, description="The pipeline, changed.")
     knobs: dict[Knob, list[int | str]] = Field(default={}, description="Values to try.")
 
 
@@ -59,24 +73,70 @@ class WaysDoc(_Strict):
 
 
 @dataclass(frozen=True)
+class Change:
+    """A pipeline with some of its stages left out, or set otherwise."""
+
+    without: tuple[str, ...] = ()
+    affinity: bool | None = None
+    yields: float | None = None
+
+    def of(self, pipeline: Pipeline) -> Pipeline:
+        """The pipeline changed: itself where that is no difference."""
+        stages = [stage for stage in pipeline.stages if stage.name not in self.without]
+        if self.yields is not None:
+            stages = [s if s.yields is None else replace(s, yields=self.yields) for s in stages]
+        affinity = pipeline.affinity if self.affinity is None else self.affinity
+        changed = replace(pipeline, stages=stages, affinity=affinity)
+        return pipeline if changed == pipeline else changed
+
+
+@dataclass(frozen=True)
+class Given:
+    """A program as its pipeline gives it to the compiler, and what makes it anew by another."""
+
+    text: str
+    #: The pipeline that suits the program.
+    pipeline: Pipeline | None = None
+    #: The text by a pipeline.
+    by: Callable[[Pipeline], str] | None = None
+
+
+def given(recipe: pipeline.Recipe) -> Given:
+    """The program of a recipe as it is compiled; its source must be text, or give it anew."""
+    text, suiting = pipeline.suited(recipe)
+    return Given(text, suiting, lambda line: pipeline.suited(replace(recipe, pipeline=line))[0])
+
+
+@dataclass(frozen=True)
 class Way:
-    """Flags and rule sets that a program is compiled with."""
+    """Flags, rule sets, or another pipeline that a program is compiled with."""
 
     name: str
     flags: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+    change: Change | None = None
 
     @property
     def stages(self) -> list[Stage]:
         """The rewriting as stages of a pipeline; each must apply."""
         return [Stage(phase="torch", rules=[r]) for r in self.rules]
 
-    def program(self, text: str, target: Target, path: str, session: Session | None = None) -> str:
+    def program(
+        self, given: Given, target: Target, path: str, session: Session | None = None
+    ) -> str:
         """A program rewritten, in ``session`` (default: that of this thread).
 
-        Raises CheckFailed for a rule set that does not apply.
+        Raises CheckFailed for a rule set that does not apply, and for a change that is none.
         """
+        text = given.text
+        if self.change is not None:
+            if given.pipeline is None or given.by is None:
+                raise CheckFailed("the program did not come by a pipeline")
+            changed = self.change.of(given.pipeline)
+            if changed is given.pipeline:
+                raise CheckFailed("the pipeline is like that")
+            text = given.by(changed)
         run = pipeline.Run(session or current())
         for stage in self.stages:
             done = pipeline.transform(text, [stage], path=path, kind=target.kind, run=run)
@@ -108,7 +168,11 @@ class Tried:
 def tried_of(data: dict[str, Any]) -> Tried:
     """A result from what :meth:`Tried.as_json` wrote."""
     way = data["way"]
-    known = Way(way["name"], *(tuple(way[k]) for k in ("flags", "rules", "targets")))
+    change = way.get("change")
+    if change is not None:
+        change = Change(tuple(change["without"]), change["affinity"], change["yields"])
+    flags, rules, targets = (tuple(way[key]) for key in ("flags", "rules", "targets"))
+    known = Way(way["name"], flags, rules, targets, change)
     return Tried(**{**data, "way": known})
 
 
@@ -147,7 +211,7 @@ def _ways(source: SourceFile) -> Iterator[Way]:
     try:
         doc = WaysDoc.model_validate(source.data)
     except pydantic.ValidationError as error:
-        known = [*WaysDoc.model_fields, *WayDoc.model_fields]
+        known = [*WaysDoc.model_fields, *WayDoc.model_fields, *ChangeDoc.model_fields]
         raise MlirulesError(
             [
                 Fault(
@@ -173,15 +237,27 @@ def _ways(source: SourceFile) -> Iterator[Way]:
     ]
     for index, way in enumerate(doc.ways):
         place = ("ways", index, "way")
-        if not way.flags and not way.rules:
+        if not way.flags and not way.rules and way.pipeline in (None, ChangeDoc()):
             faults.append(
                 Fault(
                     source.span_at(place),
                     "space",
                     f"{way.way} changes nothing",
-                    "give `flags:` or `rules:`",
+                    "give `flags:`, `rules:` or `pipeline:`",
                 )
             )
+        if way.pipeline is not None:
+            stages = {s.name for kind in doc.targets for s in _stages_for(kind) if s.name}
+            faults += [
+                Fault(
+                    source.span_at(("ways", index, "pipeline", "without", i)),
+                    "space",
+                    f"no pipeline that {' or '.join(doc.targets)} gets has a stage {name!r}",
+                    did_you_mean(name, sorted(stages)),
+                )
+                for i, name in enumerate(way.pipeline.without)
+                if name not in stages
+            ]
         for i, rules in enumerate(way.rules):
             try:
                 pipeline.rule_set((rules,))
@@ -217,17 +293,30 @@ def _ways(source: SourceFile) -> Iterator[Way]:
             for knob, value in chosen.items():
                 flags = [f.replace(f"{{{knob}}}", str(value)) for f in flags]
             name = "-".join([way.way, *map(str, values)])
-            yield Way(name, tuple(flags), tuple(way.rules), tuple(doc.targets))
+            yield Way(
+                name, tuple(flags), tuple(way.rules), tuple(doc.targets), _change(way.pipeline)
+            )
 
 
-def compiled(way: Way, program: str, job: Job, session: Session | None = None) -> tuple[str, bytes]:
+def _change(doc: ChangeDoc | None) -> Change | None:
+    return None if doc is None else Change(tuple(doc.without), doc.affinity, doc.yields)
+
+
+def _stages_for(kind: str) -> Sequence[Stage]:
+    """The stages of the pipeline that a kind of target gets."""
+    return default_for(kind).stages if kind in DEFAULTS else ()
+
+
+def compiled(
+    way: Way, program: Given, job: Job, session: Session | None = None
+) -> tuple[str, bytes]:
     """A program as a way has it, and its binary. Raises CheckFailed, MlirulesError."""
     text = way.program(program, job.target, job.path, session)
     return text, compiler.compile_job(text, replace(job, flags=(*job.flags, *way.flags)))
 
 
 def evaluate(
-    way: Way, program: str, runner: Runner, job: Job, known: dict[str, str], course: Course
+    way: Way, program: Given, runner: Runner, job: Job, known: dict[str, str], course: Course
 ) -> Tried:
     """Compile a way, compare its numbers with the default's, and time it.
 
@@ -284,7 +373,7 @@ class Course:
 
 
 def search(
-    ways: Sequence[Way], program: str, runner: Runner, job: Job, course: Course
+    ways: Sequence[Way], program: Given, runner: Runner, job: Job, course: Course
 ) -> list[Tried]:
     """Try each way to compile a program that is not known yet, while there is time."""
     known = course.known

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mlirules.drivers.apply.session import current
 from mlirules.drivers.iree.compiler import Program
-from mlirules.drivers.pipelines.transform import Recipe, suited
+from mlirules.drivers.pipelines.transform import Recipe
 from mlirules.drivers.tuning import measure, tuner, ways, written
 from mlirules.drivers.tuning.outcome import Options
 from mlirules.drivers.tuning.store import Store
@@ -32,7 +32,10 @@ def tuned(
     measurements, rules and the pipeline: what it holds from an interrupted search is not measured
     again. Raises MlirulesError where the program cannot be run, and KeyboardInterrupt.
     """
-    text, before = suited(replace(recipe, source=source))
+    recipe = replace(recipe, source=source)
+    given = ways.given(recipe)
+    before = given.pipeline
+    assert before is not None
     options = Options(
         recipe.target,
         budget=1 << 30,
@@ -47,7 +50,7 @@ def tuned(
         workers("2") as pool,
     ):
         done = tuner.tune(
-            text,
+            given,
             options,
             tuner.Means(store, pool, session=recipe.session or current(), runners=runners),
             path=recipe.path,

@@ -37,6 +37,8 @@ def write_found(
     ):
         folder = output / choice.way.name
         paths += results.write_rules(done.under.rules, folder)
+    if before is not None and choice.way is not None and choice.way.change is not None:
+        before = choice.way.change.of(before)
     stages = [s for s in before.stages if s.phase != "configuration"] if before else []
     flags = [*done.flags]
     if choice.way is not None:

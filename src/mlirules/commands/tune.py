@@ -86,7 +86,7 @@ def command(
     """Find faster configurations for what dominates a program; write rules and a report."""
     from mlirules.drivers.apply.programs import load_program
     from mlirules.drivers.iree.targets import Target
-    from mlirules.drivers.pipelines.transform import Pipeline, Recipe, suited
+    from mlirules.drivers.pipelines.transform import Pipeline, Recipe
     from mlirules.drivers.tuning import measure, outcome, report, tuner, ways, written
     from mlirules.drivers.tuning import space as spaces
     from mlirules.drivers.tuning.store import Store
@@ -98,7 +98,9 @@ def command(
     others = [] if no_ways or compile_only else ways.load_ways(space or (), chosen.kind)
     named = Pipeline.load(pipeline) if pipeline else None
     recipe = Recipe(lambda: load_program(model), chosen, named, str(model), tuple(extra or ()))
-    text, before = suited(recipe)
+    given = ways.given(recipe)
+    before = given.pipeline
+    assert before is not None
     extra = [*before.flags, *(extra or ())]
     options = outcome.Options(
         chosen,
@@ -116,7 +118,7 @@ def command(
 
     ordering.check(order)  # before any work
     if compile_only:
-        _compile_only(text, options, model, known, as_json)
+        _compile_only(given.text, options, model, known, as_json)
         return
     kept = state or output / f"{model.stem}.{chosen.name.replace(':', '-')}.tune.sqlite"
     store = Store(kept)
@@ -124,7 +126,7 @@ def command(
     try:
         with measure.Runners() as runners, workers_of(workers) as pool, view:
             done = tuner.tune(
-                text,
+                given,
                 options,
                 tuner.Means(store, pool, view.watch, runners=runners),
                 path=str(model),
