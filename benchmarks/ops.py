@@ -40,7 +40,7 @@ from pathlib import Path
 
 import ops_forms
 from ops_shapes import by_name
-from sections import renew
+from sections import parts, renew
 from turns import Plan, Row, Store, cell, line, measure, ratio
 
 from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
@@ -232,6 +232,8 @@ def installed(engines: Sequence[str]) -> tuple[str, ...]:
 
 def run(options: argparse.Namespace) -> bool:
     """Measure ops by engines; whether mlirules ran all of them and gave their numbers."""
+    if options.report is not None and not options.finished:
+        parts(options.report, BEGIN, END)
     store, good = Store(options.state), True
     options.folder.mkdir(parents=True, exist_ok=True)
     engines = () if options.finished else installed(options.engine)

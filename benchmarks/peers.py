@@ -33,8 +33,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from peers_models import BF16, INT8, MODELS, UNLISTED
-from sections import renew
-from turns import OURS, SLOW, Plan, Row, Store, cell, line, measure, ratio
+from sections import parts, renew
+from turns import NOTHING, OURS, SLOW, Plan, Row, Store, cell, line, measure, ratio
 
 from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
 
@@ -86,6 +86,7 @@ def section(rows: Sequence[Row]) -> str:
             "",
             *_means(here),
             "",
+            *_found(here),
             *_costs(here, engines),
             "",
         ]
@@ -127,6 +128,27 @@ def _means(rows: Sequence[Row]) -> list[str]:
         if said
         else []
     )
+
+
+def _found(rows: Sequence[Row]) -> list[str]:
+    """What ``mlirules tune`` comes to beside the best peer, and where it found something."""
+    known = [row for row in rows if row.ms("tuned") is not None]
+    if not known:
+        return []
+    beside = [
+        (row, best / took)
+        for row in known
+        if (best := row.best_peer) is not None and (took := row.ms("tuned")) is not None
+    ]
+    ahead = sum(times >= 1 for _, times in beside)
+    gained = {
+        row.model: note
+        for row in known
+        if (note := row.engines["tuned"].get("note", "")) and not note.startswith(NOTHING)
+    }
+    said = f"After `mlirules tune`: at least as fast as the best peer on {ahead} of {len(beside)}. "
+    said += f"It left the default, whose program is then the same, on {len(known) - len(gained)}."
+    return [said, *(f"- {model}: {cell(note)}" for model, note in gained.items()), ""]
 
 
 def _costs(rows: Sequence[Row], engines: Sequence[str]) -> list[str]:
@@ -208,6 +230,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_DONE
     good = True
     try:
+        if options.report is not None:
+            parts(options.report, BEGIN, END)
         store = Store(options.state)
         options.folder.mkdir(parents=True, exist_ok=True)
         plan = Plan(

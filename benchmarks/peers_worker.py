@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from peers_models import BF16, INT8
+from turns import NOTHING
 
 from mlirules.support import children, files
 
@@ -183,6 +184,8 @@ def mlirules(job: Job) -> Ready:
 
 def tuned(job: Job) -> Ready:
     """What ``mlirules tune`` finds, which its seconds of compiling include."""
+    from mlirules.language.pipeline import Pipeline
+
     out = job.scratch / "tuned"
     words = ["tune", str(job.program), "--target", "cpu", "--budget", job.tune]
     done = children.run(
@@ -193,8 +196,8 @@ def tuned(job: Job) -> Ready:
         raise RuntimeError(f"mlirules tune: {done.ending}")
     found = sorted(out.glob("*.cpu.yaml"))
     if not found:
-        return _by_pipeline(job, None, "nothing gained by tuning")
-    return _by_pipeline(job, str(found[0]))
+        return _by_pipeline(job, None, NOTHING)
+    return _by_pipeline(job, str(found[0]), Pipeline.load(found[0]).summary)
 
 
 def _by_pipeline(job: Job, pipeline: str | None, note: str = "") -> Ready:

@@ -32,6 +32,8 @@ OURS = ("mlirules", "tuned")
 NO_PEERS = ("stock", *OURS)
 #: Engines that take ten times as long to compile as others may.
 SLOW = ("max-autotune", "tuned")
+#: What is said of a model whose default nothing was found to be faster than.
+NOTHING = "nothing gained by tuning"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 

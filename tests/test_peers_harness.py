@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,34 @@ def test_what_is_wrong_is_said(
         peers.parse_arguments(words)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_report_is_looked_for_before_anything_runs(
+    peers: Any, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "peers.md"
+    arguments = _arguments(folder, "--engine", "mlirules", "--report", str(report))
+    assert peers.main(arguments) == 2
+    report.write_text("# Peers\n", encoding="utf-8")
+    assert peers.main(arguments) == 2
+    told = capsys.readouterr()
+    assert "there is no such file" in told.err
+    assert "has no section" in told.err
+    assert told.out == ""
+
+
+def test_what_tuning_found_stands_beside_the_best_peer(peers: Any) -> None:
+    def row(name: str, tuned: float, note: str) -> Any:
+        took = {"onnxruntime": 2.0, "openvino": 3.0, "mlirules": 2.5, "tuned": tuned}
+        engines = {engine: {"ms": ms, "error": 0.0} for engine, ms in took.items()}
+        engines["tuned"]["note"] = note
+        return peers.Row(name, 2, "a CPU", 6, 48, 1e11, 1e10, 3, engines)
+
+    rows = [row("one", 2.0, "all-at-once, 1.25 times"), row("two", 2.5, peers.NOTHING)]
+    text = peers.section(rows)
+    assert "at least as fast as the best peer on 1 of 2. It left the default" in text
+    assert "same, on 1.\n- one: all-at-once, 1.25 times\n\n" in text
+    assert "After `mlirules tune`" not in peers.section([replace(rows[0], engines={})])
 
 
 def test_there_are_models_of_every_kind(peers: Any) -> None:
