@@ -273,10 +273,21 @@ def test_places_that_are_left_over(
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
-def test_rows_of_attention_whose_keys_are_masked() -> None:
+@pytest.mark.parametrize(
+    ("rule", "queries", "length", "width"),
+    [
+        ("kernel-flash-attention-masked", 16, 48, 4),
+        ("kernel-attention-rows", 4, 48, 16),
+        # Several blocks of keys, and a width that IREE's own fused attention is wrong for.
+        ("kernel-attention-rows", 5, 700, 256),
+    ],
+)
+def test_rows_of_attention_whose_keys_are_masked(
+    rule: str, queries: int, length: int, width: int
+) -> None:
     """The first block of keys, all keys, and by the least number that there is."""
-    q, m = "!torch.vtensor<[1,1,16,4],f32>", "!torch.vtensor<[1,1,16,48],f32>"
-    k = "!torch.vtensor<[1,1,48,4],f32>"
+    q, k = (f"!torch.vtensor<[1,1,{n},{width}],f32>" for n in (queries, length))
+    m = f"!torch.vtensor<[1,1,{queries},{length}],f32>"
     program = f"""
       func.func @f(%q: {q}, %k: {k}, %v: {k}, %m: {m}) -> {q} {{
         %none = torch.constant.none
@@ -286,20 +297,19 @@ def test_rows_of_attention_whose_keys_are_masked() -> None:
           {q}, {k}, {k}, {m}, !torch.float, !torch.bool, !torch.none, !torch.bool -> {q}
         return %o : {q}
       }}"""
-    stages = [Stage(phase="torch", rules=["kernels/kernel-flash-attention-masked"])]
-    done = transform(program, stages)
+    done = transform(program, [Stage(phase="torch", rules=[f"kernels/{rule}"])])
     assert done.outcome.total == 1
     _, arguments = numerics.signature(program)
     ((_, inputs),) = numerics.inputs_of(RunDoc(devices=["cpu"]), arguments)
-    queries, keys, values, mask = (np.asarray(x, dtype=np.float32) for x in inputs)
+    rows, keys, values, mask = (np.asarray(x, dtype=np.float32) for x in inputs)
     mask = np.zeros_like(mask)
-    mask[..., 0, :40] = -np.inf
+    mask[..., 0, : length - 8] = -np.inf
     mask[..., 1, :] = -np.inf
     mask[..., 2, :] = np.finfo(np.float32).min
     mask[..., 3, 7:] = -np.inf
     vmfb = compiler.compile_module(done.text, Target("cpu"))
-    (got,) = runtime.run(vmfb, [queries, keys, values, mask], Target("cpu"), "f")
-    scores = (queries[0, 0] @ keys[0, 0].T) / 2 + mask[0, 0]
+    (got,) = runtime.run(vmfb, [rows, keys, values, mask], Target("cpu"), "f")
+    scores = (rows[0, 0] @ keys[0, 0].T) / np.sqrt(np.float32(width)) + mask[0, 0]
     scores[1] = 0  # of a row without keys the result is 0
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     expected = weights / weights.sum(axis=1, keepdims=True) @ values[0, 0]
