@@ -193,7 +193,7 @@ def tuned(job: Job) -> Ready:
         timeout=None,
     )
     if done.status:
-        raise RuntimeError(f"mlirules tune: {done.ending}")
+        raise RuntimeError(f"mlirules tune: {done.ending}: {done.stderr.strip()[-2000:]}")
     found = sorted(out.glob("*.cpu.yaml"))
     if not found:
         return _by_pipeline(job, None, NOTHING)

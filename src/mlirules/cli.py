@@ -138,8 +138,11 @@ def process() -> None:
     except OSError as error:
         os.write(2, f"<output>: error[file]: {error.strerror}\n".encode())
         os._exit(EXIT_INPUT_WRONG)
-    if threading.active_count() > 1 or not isinstance(code, int):
-        sys.exit(code)  # type: ignore[arg-type]  # a text is said, a thread is waited for
+    if not isinstance(code, int):
+        sys.exit(code)  # type: ignore[arg-type]  # a text is said
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
