@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from iree.compiler.passmanager import PassManager
 
+from mlirules.drivers.apply import uncast
 from mlirules.drivers.apply.engine import Engine, op_names
 from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree.compiler import ir
 from mlirules.language.loader import load_rules
 
 RULES = [
@@ -156,3 +160,28 @@ def test_nothing_is_cast_back_between_what_is_converted() -> None:
     assert sum(counts.values()) == 4
     assert quick.count("torch_c.from_builtin_tensor") == 1
     assert quick.count("torch_c.to_builtin_tensor") == 2
+
+
+TWO_SUMS = """
+func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = arith.addf %x, %x : tensor<4xf32>
+  %1 = arith.addf %0, %x : tensor<4xf32>
+  return %1 : tensor<4xf32>
+}
+"""
+
+
+def test_what_waits_to_be_put_into_the_program_stands_nowhere() -> None:
+    """What has no parent has no block: the bindings would let go of what is not theirs."""
+    context = compiler.context()
+    module, waiting = (ir.Module.parse(TWO_SUMS, context) for _ in range(2))
+    block = module.body.operations[0].regions[0].blocks[0]
+    first, second, _ = (view.operation for view in block.operations)
+    inside = waiting.body.operations[0].regions[0].blocks[0].operations[0].operation
+    known = sys.getrefcount(ir.Operation)
+    for _ in range(1000):
+        assert not uncast._stays(inside, block, first)
+        assert not uncast._stays(waiting.operation, block, first)
+    assert sys.getrefcount(ir.Operation) >= known
+    assert uncast._stays(second, block, first)
+    assert not uncast._stays(first, block, second)

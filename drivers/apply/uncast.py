@@ -97,10 +97,14 @@ class Uncast:
 
 
 def _stays(op: ir.Operation, block: ir.Block, current: ir.Operation) -> bool:
-    """Whether an op, or what it stands in, is at ``current`` or behind it in the block."""
-    while op.block != block:
-        around = op.parent
-        if around is None:  # a copy that waits to be put into the program
-            return False
+    """Whether an op, or what it stands in, is at ``current`` or behind it in the block.
+
+    A copy that waits to be put into the program stands nowhere. What has no parent must not be
+    asked for its block: the bindings of IREE 3.13 give one that was never made, and what that lets
+    go of is anything.
+    """
+    while (around := op.parent) is not None:
+        if op.block == block:
+            return bool(op == current or current.is_before_in_block(op))
         op = around.operation
-    return bool(op == current or current.is_before_in_block(op))
+    return False
