@@ -314,3 +314,31 @@ def test_a_closed_output_is_no_fault() -> None:
     words = shlex.join([sys.executable, "-m", "mlirules", "version"])
     done = subprocess.run(f"{words} >&-", shell=True, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_command_waits_for_its_threads_and_takes_nothing_apart() -> None:
+    """The end of Python would: a thread that lives must not bring it about."""
+    program = """
+import atexit, sys, threading, time
+from mlirules import cli
+
+class Kept:
+    def __del__(self):
+        print("taken apart", flush=True)
+
+kept = Kept()
+atexit.register(print, "told at the end", flush=True)
+
+def work():
+    time.sleep(0.3)
+    print("worked", flush=True)
+
+threading.Thread(target=work).start()
+sys.argv = ["mlirules", "--no-such-option"]
+cli.process()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stdout.splitlines() == ["worked", "told at the end"]

@@ -386,9 +386,8 @@ def test_a_way_may_be_another_pipeline(tmp_path: Path) -> None:
     kernels = ("limited-kernels", "added-kernels", "shifted-kernels", "kernels")
     without = Way("without", change=Change(without=kernels))
     as_it_is = Way("as-it-is", change=Change(yields=0.07))
-    given = ways.given(recipe)
-    assert given.pipeline is not None
-    flags = tuple(given.pipeline.flags)
+    given, line = ways.given(recipe)
+    flags = tuple(line.flags)
     values = [Value((1, 8, 12, 12), "f32"), Value((16, 8, 3, 3), "f32")]
     binary = compile_module(given.text, CPU, flags=flags)
     runner = Runner("conv", Executable(binary), values, CPU)

@@ -101,10 +101,17 @@ class Given:
     by: Callable[[Pipeline], str] | None = None
 
 
-def given(recipe: pipeline.Recipe) -> Given:
-    """The program of a recipe as it is compiled; its source must be text, or give it anew."""
+def given(recipe: pipeline.Recipe) -> tuple[Given, Pipeline]:
+    """The program of a recipe as it is compiled, and the pipeline that suits it.
+
+    The recipe's source must be text, or give the program anew.
+    """
     text, suiting = pipeline.suited(recipe)
-    return Given(text, suiting, lambda line: pipeline.suited(replace(recipe, pipeline=line))[0])
+
+    def by(line: Pipeline) -> str:
+        return pipeline.suited(replace(recipe, pipeline=line))[0]
+
+    return Given(text, suiting, by), suiting
 
 
 @dataclass(frozen=True)

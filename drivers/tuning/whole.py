@@ -33,9 +33,7 @@ def tuned(
     again. Raises MlirulesError where the program cannot be run, and KeyboardInterrupt.
     """
     recipe = replace(recipe, source=source)
-    given = ways.given(recipe)
-    before = given.pipeline
-    assert before is not None
+    given, before = ways.given(recipe)
     options = Options(
         recipe.target,
         budget=1 << 30,

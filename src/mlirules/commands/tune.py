@@ -98,9 +98,7 @@ def command(
     others = [] if no_ways or compile_only else ways.load_ways(space or (), chosen.kind)
     named = Pipeline.load(pipeline) if pipeline else None
     recipe = Recipe(lambda: load_program(model), chosen, named, str(model), tuple(extra or ()))
-    given = ways.given(recipe)
-    before = given.pipeline
-    assert before is not None
+    given, before = ways.given(recipe)
     extra = [*before.flags, *(extra or ())]
     options = outcome.Options(
         chosen,
