@@ -20,7 +20,7 @@ import numpy as np
 from iree.runtime import _binding, get_device
 from iree.runtime.array_interop import map_dtype_to_element_type
 
-from mlirules.drivers.iree import runtime, threads
+from mlirules.drivers.iree import pages, runtime, threads
 from mlirules.drivers.iree.runtime import Array
 from mlirules.language.faults import MlirulesError
 
@@ -64,13 +64,17 @@ class Loaded:
         parameters: Mapping[str, Array] | None = None,
         archives: Sequence[str] = (),
     ) -> None:
-        self._module, self._callee, self.entry = runtime.loaded_function(vmfb, function)
-        modules = runtime.parameter_modules(archives, parameters or {})
         # Whoever keeps a program until Python ends is told of a leak by the bindings, at length.
         _binding.disable_leak_checker()
         with runtime.run_errors():
             threads.prepare()
             self._device = device = get_device(uri)
+        weights = [(a.ctypes.data, a.ctypes.data + a.nbytes) for a in (parameters or {}).values()]
+        self._kept = pages.Kept(uri, weights)
+        self._fresh = True
+        self._module, self._callee, self.entry = runtime.loaded_function(vmfb, function)
+        modules = runtime.parameter_modules(archives, parameters or {})
+        with runtime.run_errors():
             # Said once: each costs a look-up in every call.
             self.of_capsule: Callable[[object], Value] = device.from_dlpack_capsule
             self.to_capsule: Callable[[Value, int, int], object] = device.create_dlpack_capsule
@@ -84,11 +88,8 @@ class Loaded:
         self.shares_memory = uri.partition("://")[0] in ("local-task", "local-sync")
         self._lock = threading.Lock()
         #: Where the mapped weights lie: a result there is the program's, not the caller's.
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        for start, size in sorted((a.ctypes.data, a.nbytes) for a in (parameters or {}).values()):
-            self._starts.append(start)
-            self._ends.append(start + size)
+        self._starts = [start for start, _ in sorted(weights)]
+        self._ends = [end for _, end in sorted(weights)]
 
     # ------------------------------------------------------------ values
 
@@ -156,6 +157,8 @@ class Loaded:
             try:
                 with self._lock:
                     self._invoke(self._callee, packed, results)
+                    if self._fresh:
+                        self._settle()
             except (RuntimeError, ValueError, IndexError) as error:
                 raise runtime.run_error(error) from error
             if self._gives == 1:
@@ -172,9 +175,15 @@ class Loaded:
         try:
             with self._lock:
                 self._invoke(self._callee, packed, results)
+                if self._fresh:
+                    self._settle()
         except (RuntimeError, ValueError, IndexError) as error:
             raise runtime.run_error(error) from error
         return [
             results.get_as_object(index, _VIEW) if kind == "r" else results.get_variant(index)
             for index, kind in enumerate(self.entry.results)
         ]
+
+    def _settle(self) -> None:
+        self._fresh = False
+        self._kept.settle()

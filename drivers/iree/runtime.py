@@ -29,7 +29,7 @@ import numpy.typing as npt
 from iree.runtime import _binding, get_device
 from iree.runtime.array_interop import map_dtype_to_element_type
 
-from mlirules.drivers.iree import threads
+from mlirules.drivers.iree import pages, threads
 from mlirules.drivers.iree.devices import Device, device_problem, devices, tool_path
 from mlirules.drivers.iree.executable import Entry, Executable, Place
 from mlirules.drivers.iree.targets import Target
@@ -309,6 +309,10 @@ class Program:
         function: str = "main",
         parameters: Sequence[str] = (),
     ) -> None:
+        with run_errors():
+            threads.prepare()
+            self._device = get_device(uri)
+        self._kept = pages.Kept(uri)
         module, self._callee, self._entry = loaded_function(vmfb, function)
         takes = len(self._entry.arguments)
         if len(inputs) != takes:
@@ -316,8 +320,6 @@ class Program:
             raise MlirulesError.at("--input", why, code="inputs")
         archives = parameter_modules(parameters)
         with run_errors():
-            threads.prepare()
-            self._device = get_device(uri)
             hal = _binding.create_hal_module(instance(), self._device)
             context = _binding.VmContext(instance(), [hal, *archives, module])
             self._invoke = threads.giving_way(context.invoke, uri)
@@ -330,6 +332,7 @@ class Program:
         results = _binding.VmVariantList(len(self._entry.results))
         with run_errors():
             self._invoke(self._callee, self._arguments, results)
+        self._kept.settle()
         return results
 
     def touch(self) -> None:
