@@ -80,7 +80,8 @@ def test_large_pages_are_asked_for_under_weights_that_were_there_before() -> Non
     parameter = '#flow.parameter.named<"model"::"w">'
     binary = compiler.compile_module(FUNCTION.format(weights=parameter), "cpu")
     program = calls.Loaded(binary, "local-sync", parameters={"w": weights})
-    x = program.of_array(np.ones((1, 1024), np.float32))
+    ones = np.ones((1, 1024), np.float32)
+    x = program.of_array(ones)
     assert not _asked(weights.ctypes.data)
     for _ in range(2):
         (y,) = program([x])
