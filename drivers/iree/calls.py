@@ -156,9 +156,9 @@ class Loaded:
             results = _binding.VmVariantList(self._gives)
             try:
                 with self._lock:
-                    self._invoke(self._callee, packed, results)
                     if self._fresh:
-                        self._settle()
+                        self._fresh = self._kept.settle()
+                    self._invoke(self._callee, packed, results)
             except (RuntimeError, ValueError, IndexError) as error:
                 raise runtime.run_error(error) from error
             if self._gives == 1:
@@ -174,16 +174,12 @@ class Loaded:
         results = _binding.VmVariantList(self._gives)
         try:
             with self._lock:
-                self._invoke(self._callee, packed, results)
                 if self._fresh:
-                    self._settle()
+                    self._fresh = self._kept.settle()
+                self._invoke(self._callee, packed, results)
         except (RuntimeError, ValueError, IndexError) as error:
             raise runtime.run_error(error) from error
         return [
             results.get_as_object(index, _VIEW) if kind == "r" else results.get_variant(index)
             for index, kind in enumerate(self.entry.results)
         ]
-
-    def _settle(self) -> None:
-        self._fresh = False
-        self._kept.settle()

@@ -93,11 +93,18 @@ class Kept:
         # What is new may lie where the heap had room.
         self._before = _pieces(heap=False) if of_host else None
         self._also = also
+        self._called = False
 
-    def settle(self) -> None:
-        """Ask for large pages, once: after a call, when what calls share is there."""
+    def settle(self) -> bool:
+        """Before each call: at the second one ask for large pages; whether one is still to come.
+
+        What calls share is there when the first has ended. A program that is called once is done.
+        """
         if self._before is None:
-            return
+            return False
+        if not self._called:
+            self._called = True
+            return True
         now = _pieces()
         advise = ctypes.CDLL(None).madvise
         advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -108,3 +115,4 @@ class Kept:
                 advise(start, end - start, mmap.MADV_HUGEPAGE)
                 advise(start, end - start, _COLLAPSE)
         self._before = None
+        return False

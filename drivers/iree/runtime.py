@@ -330,9 +330,9 @@ class Program:
     def __call__(self) -> _binding.VmVariantList:
         """Run the function to its end; the results stay on the device. Raises RunError."""
         results = _binding.VmVariantList(len(self._entry.results))
+        self._kept.settle()
         with run_errors():
             self._invoke(self._callee, self._arguments, results)
-        self._kept.settle()
         return results
 
     def touch(self) -> None:
