@@ -85,7 +85,7 @@ class Loaded:
             self._context = _binding.VmContext(runtime.instance(), [hal, *modules, self._module])
             self._invoke = threads.giving_way(self._context.invoke, uri)
         #: Whether host memory is the device's: nothing needs to be copied.
-        self.shares_memory = uri.partition("://")[0] in ("local-task", "local-sync")
+        self.shares_memory = pages.of_host(uri)
         self._lock = threading.Lock()
         #: Where the mapped weights lie: a result there is the program's, not the caller's.
         self._starts = [start for start, _ in sorted(weights)]

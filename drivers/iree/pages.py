@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-__all__ = ["LARGE", "Kept", "Piece", "anonymous", "around", "without"]
+__all__ = ["LARGE", "Kept", "Piece", "anonymous", "around", "of_host", "without"]
 
 #: A large page, in bytes: what lies in a smaller piece is left as it is.
 LARGE = 2 << 20
@@ -29,6 +29,11 @@ _MAPS = Path("/proc/self/maps")
 
 #: The address where a piece of memory begins, and the one behind its end.
 Piece: TypeAlias = tuple[int, int]
+
+
+def of_host(uri: str) -> bool:
+    """Whether a device's memory is the host's; ``uri`` is a runtime's device URI."""
+    return uri.partition("://")[0] in ("local-task", "local-sync")
 
 
 def anonymous(maps: str, *, heap: bool = True) -> list[Piece]:
@@ -89,9 +94,9 @@ class Kept:
     """
 
     def __init__(self, uri: str, also: Sequence[Piece] = ()) -> None:
-        of_host = sys.platform == "linux" and uri.startswith(("local-task", "local-sync"))
         # What is new may lie where the heap had room.
-        self._before = _pieces(heap=False) if of_host else None
+        asks = sys.platform == "linux" and of_host(uri)
+        self._before = _pieces(heap=False) if asks else None
         self._also = also
         self._called = False
 
