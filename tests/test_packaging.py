@@ -124,6 +124,10 @@ class Compiled:
     PROGRAM = """
 import json, sys
 from mlirules import cli
+if "--no-pdll" in sys.argv:
+    sys.argv.remove("--no-pdll")
+    import sysconfig
+    sysconfig.get_paths = lambda: {"purelib": "/none"}
 code = None
 try:
     cli.main()  # not `process`, which ends Python at once
@@ -148,6 +152,7 @@ print(json.dumps({"code": code, "read": read, "pdll": pdll.runs()}))
                 "PYTHONPATH": str(installed),
                 "MLIRULES_CACHE_DIR": str(self.cache),
                 "PYTHONDONTWRITEBYTECODE": "1",
+                **({"PATH": ""} if "--no-pdll" in options else {}),
             },
             cwd=installed.parent,
             capture_output=True,
@@ -201,6 +206,16 @@ def test_the_first_compile_reads_what_was_built_in(
     # A saturating stage keeps what it says of the program; of rules nothing is.
     settled = {"settled": 1} if "cpu-fast" in options else {}
     assert (first.read, first.pdll, first.kept) == ([], 0, settled)
+    assert first.binary.stat().st_size > 0
+
+
+@pytest.mark.parametrize("pipeline", ["cpu", "cpu-fast", "cuda"])
+def test_where_no_mlir_pdll_can_be_installed_what_was_built_in_serves(
+    installed: Path, pipeline: str
+) -> None:
+    target = ["--target", "cuda:sm_80"] if pipeline == "cuda" else ["--pipeline", pipeline]
+    first = Compiled(installed, *target, "--no-pdll")
+    assert first.pdll == 0
     assert first.binary.stat().st_size > 0
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from mlirules.drivers.apply import leftovers as leftovers_of
 from mlirules.drivers.apply import tracking
-from mlirules.drivers.apply.complexes import guard_complex
 from mlirules.drivers.apply.copies import guard_copies
 from mlirules.drivers.apply.engine import (
     Engine,
@@ -21,15 +20,12 @@ from mlirules.drivers.apply.engine import (
     op_names,
     select,
 )
-from mlirules.drivers.apply.gathers import configure_gathers
+from mlirules.drivers.apply.guards import guard_program, needs_guards
 from mlirules.drivers.apply.invariant import guard_sums
-from mlirules.drivers.apply.looporder import order_loops
 from mlirules.drivers.apply.programs import as_program, located
-from mlirules.drivers.apply.rereading import guard_reductions
 from mlirules.drivers.apply.run import Options, Outcome
 from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.apply.sharing import share
-from mlirules.drivers.apply.slices import guard_slices
 from mlirules.drivers.iree import compiler, cpu
 from mlirules.drivers.iree.compiler import Job, Program, ir
 from mlirules.drivers.iree.constants import evaluated, lowered
@@ -635,12 +631,12 @@ def _later_stages(
     resume: str | None = None
     for phase in LATER:
         stages = [(n, s) for n, s in enumerate(way.stages, 1) if s.phase == phase]
-        guards = way.kind == "vulkan" and phase == "global-optimization"
+        early = phase == "global-optimization"
+        guards = early and needs_guards(current.module, way.kind, bool(done.leftovers))
         wanted = stages or guards
         if not wanted or compiler.PHASES.index(phase) > compiler.PHASES.index(last):
             continue
         going = replace(job, compile_from=resume)
-        early = phase == "global-optimization"
         current = lowered(current, going) if early else compiler.lower(current, going, phase)
         resume = phase
         module = current.module
@@ -653,11 +649,7 @@ def _later_stages(
             if phase in DISPATCHED and done.outcome.total > applied:
                 check_dispatched(module, phase)
         if guards:
-            order_loops(module)
-            guard_reductions(module)
-            guard_slices(module)
-            guard_complex(module)
-            configure_gathers(module)
+            guard_program(module, way.kind)
         _locate(done.outcome, f"{way.path} after {phase}")
     return current, resume
 

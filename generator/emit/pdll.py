@@ -136,12 +136,13 @@ def pdl(rules: Sequence[Rule]) -> str:
     """
     made_by = _made_by()
     views = [repr(view(rule)) for rule in rules]
-    shipped = _shipped(_hash(made_by))
-    if shipped:
+    shipped, by = _shipped(_hash(made_by))
+    # Where no mlir-pdll can be installed, what another machine's made is what there is.
+    if release() in ("", by):
         parts = [shipped.get(_hash(shown)) for shown in views]
         if None not in parts:
             return _module(part for part in parts if part is not None)
-    key = _hash("\0".join([made_by, *views]))
+    key = _hash("\0".join([made_by, release(), *views]))
     kept = cache.kept("pdl-of-rules", key)
     if kept is not None:
         return kept.decode()
@@ -162,15 +163,22 @@ def ship(rules: Sequence[Rule], folder: Path, split: Callable[[str], Mapping[str
     for rule in rules:
         shown = view(rule)
         made[_hash(repr(shown))] = _joined(patterns[pattern.ident] for pattern in shown.patterns)
-    data = json.dumps(made, separators=(",", ":"), sort_keys=True).encode()
+    held = {"patterns": made, "release": release()}
+    data = json.dumps(held, separators=(",", ":"), sort_keys=True).encode()
     files.write(folder / _SHIPPED / _hash(_made_by()), cache.checked(data))
 
 
 @functools.lru_cache(maxsize=4)
-def _shipped(key: str) -> dict[str, str]:
-    """The PDL of rules that ship, by a hash of what the template shows; empty in a checkout."""
+def _shipped(key: str) -> tuple[dict[str, str], str]:
+    """The PDL of rules that ship, by a hash of what the template shows, and who made it.
+
+    Empty in a checkout.
+    """
     data = cache.shipped(_SHIPPED, key)
-    return {} if data is None else dict(json.loads(data))
+    if data is None:
+        return {}, ""
+    held = json.loads(data)
+    return dict(held["patterns"]), str(held["release"])
 
 
 def _joined(patterns: Iterable[str]) -> str:
@@ -186,8 +194,8 @@ def _hash(text: str) -> str:
 
 
 def _made_by() -> str:
-    """What PDL depends on beside the rules: the generator and the release of mlir-pdll."""
-    return "\0".join(["pdl-2", package.content("generator", ".py", ".j2"), release()])
+    """What PDL depends on beside the rules and the release of mlir-pdll: the generator."""
+    return "\0".join(["pdl-2", package.content("generator", ".py", ".j2")])
 
 
 def view(rule: Rule) -> RuleView:

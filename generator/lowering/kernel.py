@@ -527,7 +527,7 @@ class _Kernel:
             sizes = f"{{{', '.join(values)}}}" if values else ""
             self.heads[name] = (
                 f"%{name} = stream.binding.subspan %bind_{name}[%zero_offset] : !stream.binding "
-                f"-> {_memref(tensor)}{sizes}"
+                f"-> {self.buffer(tensor)}{sizes}"
             )
         own = set(re.findall(r"%([A-Za-z_]\w*)(?=(?::\d+)?\s*(?:,\s*%\w+(?::\d+)?\s*)*=|:)", text))
         for name in dict.fromkeys(re.findall(r"%([A-Za-z_]\w*)", text)):
@@ -556,11 +556,29 @@ class _Kernel:
             raise NoMatch(line, f"%{name} is {describe(value)}, which no kernel can read")
         return "\n".join("  " + row if row else row for row in text.splitlines())
 
+    def buffer(self, tensor: Tensor) -> str:
+        """The type of a tensor's buffer, ``$x``.
+
+        Several buffers may become parts of one, each with where it begins. IREE's conversion for
+        NVIDIA and AMD asks for that only where the type says that a buffer begins anywhere: without
+        it all would be read from the start of the first.
+        """
+        plain = _memref(tensor)
+        if self.target not in ("cuda", "hip"):
+            return plain
+        sizes = [d if isinstance(d, int) else None for d in tensor.dims or ()]
+        steps: list[str] = []
+        step: int | None = 1
+        for size in reversed(sizes):
+            steps.insert(0, "?" if step is None else str(step))
+            step = None if step is None or size is None else step * size
+        return f"{plain[:-1]}, strided<[{', '.join(steps)}], offset: ?>>"
+
     def spelled(self, line: Line, expr: ast.Expr, source: str, sizes: dict[str, Any]) -> str:
         value = _value(line, expr, sizes)
         match value:
             case Tensor(name=name) if name in self.tensors:
-                return _memref(self.tensors[name])
+                return self.buffer(self.tensors[name])
             case DType():
                 return value.mlir
             case bool():
