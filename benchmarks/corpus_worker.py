@@ -22,6 +22,7 @@ from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.runtime import Array
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import CheckFailed, MlirulesError
+from mlirules.support import package
 from mlirules.support.pool import Tell
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def signature_flags(target: Target, text: str) -> tuple[str, ...]:
 def judge(
     program: Program,
     variant: str,
-    text: str,
+    text: str | Callable[[], bytes],
     job: compiler.Job,
     *,
     isolated: bool,
@@ -150,13 +151,16 @@ def judge(
 ) -> Judged:
     """Compile `text`, run it on the program's inputs and compare with the golden results.
 
-    `isolated`: in processes of their own, stopped after the job's timeout.
+    `text` may be what compiles it. `isolated`: in processes of their own, stopped after the job's
+    timeout.
     """
     target = job.target
     job = replace(job, path=str(program.path(variant)))
     try:
         stage("compile")
-        if isolated:
+        if not isinstance(text, str):
+            vmfb = text()
+        elif isolated:
             vmfb = compiler.compile_job(text, job)
         else:
             vmfb = compiler.compile_here(text, target, flags=job.flags, path=job.path)
@@ -225,15 +229,21 @@ class Worker:
         flags = (*self.setup.flags, *signature_flags(self.target, text))
 
         def judged(
-            mode: str, text: str, leftovers: tuple[str, ...], start: float, flags: Sequence[str]
+            mode: str,
+            text: str,
+            leftovers: tuple[str, ...],
+            start: float,
+            flags: Sequence[str],
+            made: Callable[[], bytes] | None = None,
         ) -> Row:
-            artefact = self._artefact(program, variant, text, flags)
+            behind = package.content("drivers/apply", ".py") if made else ""
+            artefact = self._artefact(program, variant, text + behind, flags)
             seen = self.known.get(artefact)
             if seen is None:
                 verdict = judge(
                     program,
                     variant,
-                    text,
+                    text if made is None or isolated else made,
                     compiler.Job(self.target, tuple(flags), timeout),
                     isolated=isolated,
                     stage=lambda stage: tell(stage=stage, mode=mode, artefact=artefact),
@@ -274,12 +284,20 @@ class Worker:
                     yield Row(mode, "leftover", why, done.leftovers, _since(start))
             ours = [mode for mode in ours if mode == "fallback"]
         plain = (*(f for f in done.flags if f not in line.dispensable), *flags)
-        flags = (*done.flags, *flags)
+        given, flags = flags, (*done.flags, *flags)
+
+        def whole() -> bytes:
+            """As `mlirules compile` does it, with what stands between rules and the compiler."""
+            from mlirules.drivers.pipelines.transform import compile_program
+
+            path = str(program.path(variant))
+            return compile_program(text, self.target, line, path=path, flags=given)[0]
+
         for mode in ours:
             if mode == "convert":
                 yield Row(mode, "converted", seconds=_since(start))
             else:
-                row = judged(mode, done.text, done.leftovers, start, flags)
+                row = judged(mode, done.text, done.leftovers, start, flags, whole)
                 if row.outcome == "compile" and plain != flags:
                     row = judged(mode, done.text, done.leftovers, start, plain)
                 yield row

@@ -240,7 +240,9 @@ class Doer:
     def __init__(self, given: tuple[str, str, float, int]) -> None:
         folder, target, self._timeout, memory = given
         self._folder, self._target = Path(folder), Target.parse(target)
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        # CUDA reserves addresses for all memory that there is, its own too.
+        if self._target.kind not in ("cuda", "hip"):
+            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
     def __call__(self, job: tuple[str, list[str]], say: Tell) -> None:
         """Tell the stage before whatever may not come back, and a row after each mode."""

@@ -118,6 +118,22 @@ def test_vulkan_computes(vulkan: str) -> None:
     np.testing.assert_array_equal(result, 2 * a)
 
 
+@pytest.mark.vulkan
+def test_after_a_failure_an_accelerator_is_opened_anew(vulkan: str) -> None:
+    # CUDA's device fails in every later program, once one has failed on it.
+    target = Target.parse(vulkan)
+    binary = compile_module(ADD, target)
+    a = np.ones((2, 3), np.float32)
+    before = runtime.device(target.device)
+    assert runtime.device(target.device) is before
+    kept = runtime.Program(binary, [a, a], target.device)
+    with pytest.raises(RunError):
+        runtime.Program(binary, [a, np.ones((3, 4), np.float32)], target.device)()
+    assert runtime.device(target.device) is not before
+    for program in (kept, runtime.Program(binary, [a, a], target.device)):
+        np.testing.assert_array_equal(program.results()[0], 2 * a)
+
+
 @pytest.mark.parametrize("isolated", [False, True])
 def test_a_program_for_another_device_says_for_which(isolated: bool) -> None:
     binary = compile_module(ADD, Target.parse("vulkan:baseline"))

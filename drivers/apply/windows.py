@@ -1,11 +1,12 @@
 """Reductions over windows that IREE 3.13 gets wrong for NVIDIA and AMD.
 
-Its code generator shares a reduction among the threads of a subgroup. Where the op reads windows
-(a dim is the sum of two loops) its vectors are not made, and what the op reads once for a window,
-as the largest number whose place is looked for, goes through memory that threads share: all read it
-before the first has written it. ``max_pool2d_with_indices`` found no places on an H100. A reduction
-along several loops whose body reads by a computed index is not compiled at all ("failed to
-distribute"). Both get a configuration: a thread an element, which reads its window by itself.
+Its code generator shares a reduction among the threads of a subgroup. Where the op reads windows or
+in steps (a dim is more than a loop) and is no convolution to it, vectors are not made of it, and
+threads add up memory of their own that nobody has written. So a convolution of 1x1 in steps of two
+comes out wrong: plain IREE's ResNet-50 is off by 0.3 of the largest number on an H200. What such an
+op reads once for a window goes through memory that threads share, which all read before the first
+has written it: ``max_pool2d_with_indices`` found no places. These ops get a configuration: a thread
+an element, which reads its window by itself.
 """
 
 from __future__ import annotations
@@ -55,20 +56,13 @@ def _found(module: ir.Module) -> list[tuple[ir.Operation, int, list[int]]]:
         loops, made = maps[0].n_dims, positions(maps[inputs])
         if not made or len(made) == loops or any(one != maps[inputs] for one in maps[inputs:]):
             continue
-        if _shares(maps[:inputs], made):
+        steps = any(positions(one) is None for one in maps[:inputs])
+        if steps and not compiler.is_convolution(op):
             found.append((op, loops, made))
     return found
 
 
-def _shares(read: Sequence[ir.AffineMap], made: Sequence[int]) -> bool:
-    """Whether windows are read, and beside them something once for a whole window."""
-    places = [positions(one) for one in read]
-    return None in places and any(one is not None and set(one) <= set(made) for one in places)
-
-
-def _one_each(
-    loops: int, made: Sequence[int], together: int, context: ir.Context
-) -> ir.Attribute:
+def _one_each(loops: int, made: Sequence[int], together: int, context: ir.Context) -> ir.Attribute:
     """The configuration of a thread an element, along the innermost loop that makes some."""
     last = max(made)
     tiles = [0 if n not in made else together if n == last else 1 for n in range(loops)]

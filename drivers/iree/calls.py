@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from iree.runtime import _binding, get_device
+from iree.runtime import _binding
 from iree.runtime.array_interop import map_dtype_to_element_type
 
 from mlirules.drivers.iree import pages, runtime, threads
@@ -68,7 +68,7 @@ class Loaded:
         _binding.disable_leak_checker()
         with runtime.run_errors():
             threads.prepare()
-            self._device = device = get_device(uri)
+            self._device = device = runtime.device(uri)
         weights = [(a.ctypes.data, a.ctypes.data + a.nbytes) for a in (parameters or {}).values()]
         self._kept = pages.Kept(uri, weights)
         self._fresh = True

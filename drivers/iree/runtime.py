@@ -12,29 +12,29 @@ as an int32 of 0 or 1, which is how the compiled program returns it.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.metadata
 import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-from iree.runtime import _binding, get_device
+from iree.runtime import _binding
 from iree.runtime.array_interop import map_dtype_to_element_type
 
 from mlirules.drivers.iree import pages, threads
 from mlirules.drivers.iree.devices import Device, device_problem, devices, tool_path
 from mlirules.drivers.iree.executable import Entry, Executable, Place
+from mlirules.drivers.iree.opened import RunError, device, first_line, run_error, run_errors
 from mlirules.drivers.iree.targets import Target
 from mlirules.language import consent
-from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
+from mlirules.language.faults import MlirulesError, did_you_mean
 from mlirules.support import children
 from mlirules.support.limits import Limits, limited
 
@@ -47,6 +47,7 @@ __all__ = [
     "Place",
     "Program",
     "RunError",
+    "device",
     "device_problem",
     "devices",
     "dtype_of",
@@ -92,18 +93,6 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     "complex<f64>": np.dtype(np.complex128),
 }
 _SCALARS = {"i": np.int32, "I": np.int64, "f": np.float32, "F": np.float64}
-
-
-class RunError(MlirulesError):
-    """A compiled program did not run to its end.
-
-    ``kind`` is ``error`` (the runtime said why), ``crash`` (its process died) or ``timeout``.
-    """
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(Fault(Span("<run>"), kind, message))
-        self.kind = kind
-        self.message = message
 
 
 def version() -> str:
@@ -209,7 +198,7 @@ def _load(vmfb: bytes) -> _binding.VmModule:
     try:
         return _binding.VmModule.copy_buffer(instance(), vmfb)
     except (RuntimeError, ValueError) as error:
-        message = f"not a compiled program: {_first_line(error)}"
+        message = f"not a compiled program: {first_line(error)}"
         raise MlirulesError.at("<vmfb>", message, code="vmfb") from error
 
 
@@ -256,7 +245,7 @@ def _load_archive(index: _binding.ParameterIndex, path: str) -> None:
     except (IndexError, RuntimeError, ValueError) as error:
         raise MlirulesError.at(
             path,
-            f"is no archive of weights: {_first_line(error)}",
+            f"is no archive of weights: {first_line(error)}",
             code="archive",
             suggestion="give a .safetensors or .irpa",
         ) from error
@@ -311,7 +300,7 @@ class Program:
     ) -> None:
         with run_errors():
             threads.prepare()
-            self._device = get_device(uri)
+            self._device = device(uri)
         self._kept = pages.Kept(uri)
         module, self._callee, self._entry = loaded_function(vmfb, function)
         takes = len(self._entry.arguments)
@@ -347,34 +336,6 @@ class Program:
         made = self()
         with run_errors():
             return [_pop(made, i, k, self._device) for i, k in enumerate(self._entry.results)]
-
-
-@contextlib.contextmanager
-def run_errors() -> Iterator[None]:
-    """The bindings' errors as RunError."""
-    try:
-        yield
-    except (RuntimeError, ValueError) as error:
-        raise run_error(error) from error
-
-
-def run_error(error: Exception) -> RunError:
-    """What the bindings raise, as RunError."""
-    device = re.search(r'not found or unavailable.*#hal\.device\.target<"([a-z]+)"', str(error))
-    if device is not None:
-        kind = "cpu" if device[1] == "local" else device[1]
-        return RunError(
-            "error",
-            f"the program was compiled for another device than it is run on: --target {kind}",
-        )
-    return RunError("error", _first_line(error))
-
-
-def _first_line(error: Exception) -> str:
-    """The runtime's message without the source file it comes from and the VM stack it appends."""
-    text = re.split(r";?\s*\n|; while invoking|; \[ *\d+\]", str(error).strip())[0]
-    text = re.sub(r"\S*runtime/src/\S+:\d+: |<vm>:\d+: |: #hal\.device\.target<.*", "", text)
-    return re.sub(r"^Error \w+ [\w ]+: ", "", text).strip()
 
 
 def _element_type(value: Array, index: int) -> _binding.HalElementType:

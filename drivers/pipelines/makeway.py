@@ -14,7 +14,24 @@ from mlirules.drivers.match.values import type_info
 from mlirules.drivers.measure.forms import Product
 from mlirules.language.pipeline import Pipeline
 
-__all__ = ["SMALL", "for_products", "for_weights", "multiplied", "open_vectors"]
+__all__ = [
+    "SMALL",
+    "for_products",
+    "for_weights",
+    "instead",
+    "multiplied",
+    "open_vectors",
+    "told",
+]
+
+#: Flags with which a failure of IREE 3.13 goes away, by kinds of target and what it says. Here:
+#: some sums of rows cannot be shared among the threads of a subgroup.
+_INSTEAD = {
+    (kind, "failed to distribute"): (
+        "--iree-codegen-llvmgpu-use-reduction-vector-distribution=false",
+    )
+    for kind in ("cuda", "hip")
+}
 
 #: Pairs of numbers that the products of a program multiply, below which they are not large: some
 #: microseconds of one core, where a second of compiling packs them.
@@ -25,6 +42,28 @@ _LEFT = frozenset(
     [f"torch.aten.{name}" for name in ("mm", "mv", "bmm", "matmul", "linear", "addmm", "addmv")]
     + ["stablehlo.dot", "stablehlo.dot_general", "tosa.matmul"]
 )
+
+
+def instead(kind: str, error: compiler.CompileError) -> tuple[str, ...]:
+    """The flags with which a program compiles that failed so for a kind of target; mostly none."""
+    for (target, said), flags in _INSTEAD.items():
+        if target == kind and any(said in fault.message for fault in error.faults):
+            return flags
+    return ()
+
+
+def told(
+    pipeline: Pipeline,
+    dropped: Sequence[str],
+    added: Sequence[str],
+    error: compiler.CompileError,
+) -> str:
+    """What there is to say of a program that was compiled with other flags than its pipeline's."""
+    changed = [f"without {', '.join(dropped)} of the pipeline {pipeline.pipeline}"] * bool(dropped)
+    changed += [f"with {', '.join(added)}"] * bool(added)
+    otherwise = "with which" if not added else "since otherwise"
+    why = error.faults[0].message.splitlines()[0]
+    return f"compiled {' and '.join(changed)}, {otherwise} the program does not compile: {why}"
 
 
 def for_weights(pipeline: Pipeline, module: ir.Module) -> tuple[Pipeline, list[str]]:

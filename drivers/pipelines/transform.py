@@ -563,17 +563,14 @@ def _compiled(
             binary = compiler.compile_job(*evaluated(current, job))
         except compiler.CompileError as error:
             dropped = [flag for flag in flags.own if flag in pipeline.dispensable]
-            if not dropped or error.kind == "timeout":
+            added = makeway.instead(target.kind, error)
+            if not (dropped or added) or error.kind == "timeout":
                 raise
             # What the user gives stays.
-            kept = (*(flag for flag in flags.own if flag not in dropped), *flags.users)
+            kept = (*(f for f in flags.own if f not in dropped), *added, *flags.users)
             binary = compiler.compile_job(*evaluated(current, replace(job, flags=kept)))
             done.flags = kept
-            why = error.faults[0].message.splitlines()[0]
-            done.notes.append(
-                f"compiled without {', '.join(dropped)} of the pipeline "
-                f"{pipeline.pipeline}, with which the program does not compile: {why}"
-            )
+            done.notes.append(makeway.told(pipeline, dropped, added, error))
         return binary, done
     from mlirules.drivers.tuning_specs.compile import compile_with, nothing_hit, packs
 

@@ -1,0 +1,87 @@
+"""The devices that a process has open, and what goes wrong on them as errors of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Iterator
+
+from iree.runtime import _binding, get_device
+
+from mlirules.language.faults import Fault, MlirulesError, Span
+
+__all__ = ["RunError", "device", "first_line", "run_error", "run_errors"]
+
+
+class RunError(MlirulesError):
+    """A compiled program did not run to its end.
+
+    ``kind`` is ``error`` (the runtime said why), ``crash`` (its process died) or ``timeout``.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(Fault(Span("<run>"), kind, message))
+        self.kind = kind
+        self.message = message
+
+
+class _Accelerators:
+    """The process's devices other than CPUs, by their URIs."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _binding.HalDevice] = {}
+        # Buffers of programs that are still loaded lie on them, and do not keep them.
+        self._left: list[_binding.HalDevice] = []
+
+    def get(self, uri: str) -> _binding.HalDevice:
+        found = self._open.get(uri)
+        if found is None:
+            found = self._open[uri] = get_device(uri, cache=False)
+        return found
+
+    def leave(self) -> None:
+        self._left += self._open.values()
+        self._open.clear()
+
+
+@functools.cache
+def _accelerators() -> _Accelerators:
+    return _Accelerators()
+
+
+def device(uri: str) -> _binding.HalDevice:
+    """The process's device of a URI (``Target.device``).
+
+    After a program that failed, CUDA's device takes no other: accelerators are opened anew then.
+    """
+    return get_device(uri) if uri.startswith("local-") else _accelerators().get(uri)
+
+
+@contextlib.contextmanager
+def run_errors() -> Iterator[None]:
+    """The bindings' errors as RunError."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        raise run_error(error) from error
+
+
+def run_error(error: Exception) -> RunError:
+    """What the bindings raise, as RunError."""
+    device = re.search(r'not found or unavailable.*#hal\.device\.target<"([a-z]+)"', str(error))
+    if device is not None:
+        kind = "cpu" if device[1] == "local" else device[1]
+        return RunError(
+            "error",
+            f"the program was compiled for another device than it is run on: --target {kind}",
+        )
+    _accelerators().leave()
+    return RunError("error", first_line(error))
+
+
+def first_line(error: Exception) -> str:
+    """The runtime's message without the source file it comes from and the VM stack it appends."""
+    text = re.split(r";?\s*\n|; while invoking|; \[ *\d+\]", str(error).strip())[0]
+    text = re.sub(r"\S*runtime/src/\S+:\d+: |<vm>:\d+: |: #hal\.device\.target<.*", "", text)
+    return re.sub(r"^Error \w+ [\w ]+: ", "", text).strip()
