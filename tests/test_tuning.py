@@ -1075,6 +1075,34 @@ def test_a_target_without_a_device_is_refused_before_any_work(tmp_path: Path) ->
         )
 
 
+def test_without_a_profiler_dispatches_are_taken_by_what_they_compute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What IREE's runtime says of CUDA (seen on an H200); no other device here lacks a profiler.
+    program = tmp_path / "said.py"
+    unimplemented = (
+        "cuda_device.c:1214: UNIMPLEMENTED; CUDA HAL-native profiling is not implemented"
+    )
+    program.write_text(f"#!{sys.executable}\nimport sys\nsys.exit({unimplemented!r})\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(runtime, "tool_path", lambda _: program)
+    notes: list[str] = []
+    options = outcome.Options(CPU, budget=2, seed=3, order="random", rounds=3, check=False)
+    store = Store(tmp_path / "state.sqlite")
+    with measure.Runners() as runners, workers("1") as pool:
+        means = tuner.Means(store, pool, lambda e: notes.append(e.text), runners=runners)
+        found = tuner.tune(Given(product(64, 64, 64)), options, means)
+    store.close()
+    assert "IREE's runtime has no profiler for local-task: dispatches are taken by" in notes[1]
+    assert found.profile is None
+    (tuned,) = found.tuned
+    assert (tuned.share, len(tuned.measured)) == (1.0, 2)
+    assert "<html" in report.page(found)
+    with pytest.raises(profile.NoProfiler, match="no profiler for local-task") as refused:
+        profile.profile(runtime.Executable(b"", "main", ()), [], CPU)
+    assert "mlirules bench" in str(refused.value)
+
+
 # ---- profiles ------------------------------------------------------------------------------
 
 

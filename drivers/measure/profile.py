@@ -16,7 +16,7 @@ from mlirules.drivers.iree import compiler, runtime, threads
 from mlirules.drivers.iree.devices import device_name
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics
-from mlirules.language.faults import MlirulesError
+from mlirules.language.faults import Fault, MlirulesError, Span
 from mlirules.support import children
 
 
@@ -62,6 +62,10 @@ class Profile:
         return {"mlirules_profile": 1, **asdict(self), "total_ms": self.total_ms}
 
 
+class NoProfiler(MlirulesError):
+    """The runtime cannot tell the dispatches of a device apart."""
+
+
 @dataclass(frozen=True)
 class Change:
     """One dispatch in two profiles; a mean is None where the dispatch is not there."""
@@ -105,7 +109,8 @@ def profile(
 ) -> Profile:
     """Run a program for at least ``seconds`` with the runtime's profiler; ``model`` names it.
 
-    Raises MlirulesError when the runtime does not run it or gives no dispatches.
+    Raises MlirulesError when the runtime does not run it or gives no dispatches, and
+    :class:`NoProfiler` for devices whose dispatches it does not time.
     """
     events = "host-execution" if target.kind == "cpu" else "dispatch-events"
     with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
@@ -172,6 +177,16 @@ def _tool(name: str, arguments: Sequence[str], timeout: float | None) -> str:
     if done.status:
         said = [line for line in done.stderr.splitlines() if line.strip()]
         message = said[-1].strip() if said else f"exit code {done.status}"
+        if "profiling is not implemented" in message:
+            raise NoProfiler(
+                Fault(
+                    Span("--target"),
+                    "no-profiler",
+                    f"IREE's runtime has no profiler for {device.partition(':')[0]}",
+                    "`mlirules bench` times whole programs; the vendor's own profiler (NVIDIA: "
+                    "nsys, ncu) shows the dispatches by their names",
+                )
+            )
         raise MlirulesError.at(name, message[:500], code="profile")
     return done.stdout
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -105,10 +106,15 @@ def tune(
     binary = compiler.compile_module(program, target, flags=options.flags, path=path)
     watch(Event("note", "profiling"))
     default = Executable(binary, function, tuple(options.parameters))
-    profile = profiling.profile(default, inputs, target, seconds=0.3, model=path)
+    profile: profiling.Profile | None = None
+    try:
+        profile = profiling.profile(default, inputs, target, seconds=0.3, model=path)
+    except profiling.NoProfiler as error:
+        said = error.faults[0].message
+        watch(Event("note", f"{said}: dispatches are taken by how much they compute"))
     cut = dispatches.cut(program, target, flags=options.flags, path=path)
     outcome = Outcome(path, target, options.flags, profile, skipped=dict(cut.skipped))
-    chosen = list(_chosen(cut.found, profile, options, outcome))
+    chosen = list(_chosen(cut.found, _shares(cut.found, profile), options, outcome))
     deadline = time.monotonic() + options.seconds if options.seconds else None
     whole = _Program(given, default, inputs, options, path)
     hunt = _Hunt(options, means, known, outcome, deadline)
@@ -252,11 +258,18 @@ class _Program:
         outcome.choice = winner
 
 
+def _shares(found: Sequence[Dispatch], profile: profiling.Profile | None) -> dict[str, float]:
+    """What part of a call each dispatch takes; without a profile, of its loops' iterations."""
+    if profile is not None:
+        return {row.name: row.share for row in profile.rows}
+    work = {d.name: float(d.count * math.prod(d.root.sizes)) for d in found}
+    return {name: each / sum(work.values()) for name, each in work.items()}
+
+
 def _chosen(
-    found: Sequence[Dispatch], profile: profiling.Profile, options: Options, outcome: Outcome
+    found: Sequence[Dispatch], share: Mapping[str, float], options: Options, outcome: Outcome
 ) -> Iterator[tuple[Dispatch, float]]:
     """The dispatches to tune, the longest first; equal ones once."""
-    share = {row.name: row.share for row in profile.rows}
     for name in options.only:
         if name not in {d.name for d in found}:
             raise MlirulesError.at(
