@@ -151,8 +151,8 @@ def judge(
 ) -> Judged:
     """Compile `text`, run it on the program's inputs and compare with the golden results.
 
-    `text` may be what compiles it. `isolated`: in processes of their own, stopped after the job's
-    timeout.
+    `text` may be what compiles it, by itself in a process of its own. `isolated`: in processes of
+    their own, stopped after the job's timeout.
     """
     target = job.target
     job = replace(job, path=str(program.path(variant)))
@@ -243,7 +243,7 @@ class Worker:
                 verdict = judge(
                     program,
                     variant,
-                    text if made is None or isolated else made,
+                    made or text,
                     compiler.Job(self.target, tuple(flags), timeout),
                     isolated=isolated,
                     stage=lambda stage: tell(stage=stage, mode=mode, artefact=artefact),
@@ -283,24 +283,20 @@ class Worker:
                 if mode != "fallback":
                     yield Row(mode, "leftover", why, done.leftovers, _since(start))
             ours = [mode for mode in ours if mode == "fallback"]
-        plain = (*(f for f in done.flags if f not in line.dispensable), *flags)
         given, flags = flags, (*done.flags, *flags)
 
         def whole() -> bytes:
             """As `mlirules compile` does it, with what stands between rules and the compiler."""
-            from mlirules.drivers.pipelines.transform import compile_program
+            from mlirules.drivers.pipelines.transform import Recipe
 
             path = str(program.path(variant))
-            return compile_program(text, self.target, line, path=path, flags=given)[0]
+            return Recipe(text, self.target, line, path, given, timeout=timeout).compile()[0]
 
         for mode in ours:
             if mode == "convert":
                 yield Row(mode, "converted", seconds=_since(start))
             else:
-                row = judged(mode, done.text, done.leftovers, start, flags, whole)
-                if row.outcome == "compile" and plain != flags:
-                    row = judged(mode, done.text, done.leftovers, start, plain)
-                yield row
+                yield judged(mode, done.text, done.leftovers, start, flags, whole)
 
     def _artefact(self, program: Program, variant: str, text: str, flags: Sequence[str]) -> str:
         parts = (compiler.version(), self.target.name, flags, program.digest(variant), text)

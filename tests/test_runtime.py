@@ -126,6 +126,9 @@ def test_after_a_failure_an_accelerator_is_opened_anew(vulkan: str) -> None:
     a = np.ones((2, 3), np.float32)
     before = runtime.device(target.device)
     assert runtime.device(target.device) is before
+    with pytest.raises(RunError):
+        runtime.Program(compile_module(ADD, CPU), [a, np.ones((3, 4), np.float32)], CPU.device)()
+    assert runtime.device(target.device) is before  # a failure elsewhere is none of its own
     kept = runtime.Program(binary, [a, a], target.device)
     with pytest.raises(RunError):
         runtime.Program(binary, [a, np.ones((3, 4), np.float32)], target.device)()

@@ -160,7 +160,7 @@ class Loaded:
                         self._fresh = self._kept.settle()
                     self._invoke(self._callee, packed, results)
             except (RuntimeError, ValueError, IndexError) as error:
-                raise runtime.run_error(error) from error
+                raise runtime.run_error(error, self._device) from error
             if self._gives == 1:
                 return [results.get_as_object(0, _VIEW)]
             return [results.get_as_object(index, _VIEW) for index in range(self._gives)]
@@ -178,7 +178,7 @@ class Loaded:
                     self._fresh = self._kept.settle()
                 self._invoke(self._callee, packed, results)
         except (RuntimeError, ValueError, IndexError) as error:
-            raise runtime.run_error(error) from error
+            raise runtime.run_error(error, self._device) from error
         return [
             results.get_as_object(index, _VIEW) if kind == "r" else results.get_variant(index)
             for index, kind in enumerate(self.entry.results)

@@ -40,9 +40,9 @@ class _Accelerators:
             found = self._open[uri] = get_device(uri, cache=False)
         return found
 
-    def leave(self) -> None:
-        self._left += self._open.values()
-        self._open.clear()
+    def leave(self, device: _binding.HalDevice) -> None:
+        for uri in [uri for uri, held in self._open.items() if held is device]:
+            self._left.append(self._open.pop(uri))
 
 
 @functools.cache
@@ -59,24 +59,25 @@ def device(uri: str) -> _binding.HalDevice:
 
 
 @contextlib.contextmanager
-def run_errors() -> Iterator[None]:
-    """The bindings' errors as RunError."""
+def run_errors(on: _binding.HalDevice | None = None) -> Iterator[None]:
+    """The bindings' errors as RunError; ``on``: the device that a program ran on."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        raise run_error(error) from error
+        raise run_error(error, on) from error
 
 
-def run_error(error: Exception) -> RunError:
-    """What the bindings raise, as RunError."""
-    device = re.search(r'not found or unavailable.*#hal\.device\.target<"([a-z]+)"', str(error))
-    if device is not None:
-        kind = "cpu" if device[1] == "local" else device[1]
+def run_error(error: Exception, on: _binding.HalDevice | None = None) -> RunError:
+    """What the bindings raise, as RunError; ``on``: the device that a program ran on."""
+    other = re.search(r'not found or unavailable.*#hal\.device\.target<"([a-z]+)"', str(error))
+    if other is not None:
+        kind = "cpu" if other[1] == "local" else other[1]
         return RunError(
             "error",
             f"the program was compiled for another device than it is run on: --target {kind}",
         )
-    _accelerators().leave()
+    if on is not None:
+        _accelerators().leave(on)
     return RunError("error", first_line(error))
 
 

@@ -308,7 +308,7 @@ class Program:
             why = f"{function!r} takes {takes} arguments, {len(inputs)} given"
             raise MlirulesError.at("--input", why, code="inputs")
         archives = parameter_modules(parameters)
-        with run_errors():
+        with run_errors(self._device):
             hal = _binding.create_hal_module(instance(), self._device)
             context = _binding.VmContext(instance(), [hal, *archives, module])
             self._invoke = threads.giving_way(context.invoke, uri)
@@ -320,7 +320,7 @@ class Program:
         """Run the function to its end; the results stay on the device. Raises RunError."""
         results = _binding.VmVariantList(len(self._entry.results))
         self._kept.settle()
-        with run_errors():
+        with run_errors(self._device):
             self._invoke(self._callee, self._arguments, results)
         return results
 
@@ -334,7 +334,7 @@ class Program:
     def results(self) -> list[Array]:
         """Run the function and read all its results, in order. Raises RunError."""
         made = self()
-        with run_errors():
+        with run_errors(self._device):
             return [_pop(made, i, k, self._device) for i, k in enumerate(self._entry.results)]
 
 
