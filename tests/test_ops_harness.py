@@ -260,13 +260,29 @@ def test_each_call_is_one_of_a_layer_in_a_network() -> None:
     times = forms.cold_race(layers, network, 0)
     assert said[:2] == ["a", "b"]
     assert said[2::2] == [f"before {name}" for name in said[3::2]]
-    assert said[3::2] == ["a", "b"] * 9
+    assert said[3::2] == [*"aaabbb", *"ab" * 8]
     assert times["a"] < 0.001
     assert 0.002 <= times["b"] < 0.003
     said.clear()
     layers = {"b": layers["b"], "c": Layer("c", said, 0.02)}
     forms.cold_race(layers, network, 0, hopeless=4)
-    assert (said.count("b"), said.count("c")) == (10, 2)
+    assert (said.count("b"), said.count("c")) == (12, 4)
+
+
+def test_one_call_that_was_held_up_leaves_no_form_out() -> None:
+    forms = _module("ops_forms")
+    calls: list[str] = []
+
+    def held_up() -> None:
+        calls.append("held up")
+        end = time.thread_time() + (0.02 if len(calls) == 2 else 0.0005)
+        while time.thread_time() < end:
+            pass
+
+    layers = {"held up": held_up, "b": Layer("b", [], 0.001)}
+    assert forms.cold_race(layers, lambda _: None, 0, hopeless=4)["held up"] < 0.001
+    calls.clear()
+    assert forms.race(layers, 0, hopeless=4)["held up"] < 0.001
 
 
 def test_before_a_layer_other_memory_is_read_and_its_image() -> None:
