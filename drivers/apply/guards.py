@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from mlirules.drivers.apply.barriers import positions
 from mlirules.drivers.apply.complexes import guard_complex
 from mlirules.drivers.apply.gathers import configure_gathers
+from mlirules.drivers.apply.leftovers import span
 from mlirules.drivers.apply.looporder import order_loops
 from mlirules.drivers.apply.rereading import guard_reductions
 from mlirules.drivers.apply.slices import guard_slices
 from mlirules.drivers.apply.windows import configure_windows, has_windows
-from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.compiler import Program, ir
+from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.drivers.match.values import type_info
 
-__all__ = ["guard_program", "needs_guards"]
+__all__ = ["guard_program", "known_wrong", "needs_guards"]
+
+#: The longest keys of which IREE 3.13 makes right numbers on CUDA in its fused op of attention.
+LONGEST_KEYS = 128
 
 
 def needs_guards(module: ir.Module, kind: str, left: bool) -> bool:
@@ -31,3 +38,37 @@ def guard_program(module: ir.Module, kind: str) -> None:
         configure_gathers(module)
     else:
         configure_windows(module, kind)
+
+
+def known_wrong(program: Program, kind: str, path: str) -> list[str]:
+    """What there is to say of ops that come out wrong and that nothing here mends.
+
+    ``path``: what the program is called.
+    """
+    if kind not in ("cuda", "hip"):
+        return []
+    found = []
+    for op in ops_below(program.module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
+        if op.name == "iree_linalg_ext.attention" and (long := _summed(op)) > LONGEST_KEYS:
+            place = span(str(op.location), path, program.lines())
+            found.append(
+                f"{place}: attention with keys of {long} numbers: IREE 3.13 computes wrong "
+                f"ones on NVIDIA devices beyond {LONGEST_KEYS}; products and a softmax are right, "
+                "which is what torch.aten.scaled_dot_product_attention becomes"
+            )
+    return found
+
+
+def _summed(op: ir.Operation) -> int:
+    """How many numbers of a query and a key are multiplied and added; 0 where nobody knows."""
+    maps = [one.value for one in ir.ArrayAttr(op.attributes["indexing_maps"])]
+    query, key, made = (positions(one) or [] for one in (maps[0], maps[1], maps[-1]))
+    tensor = type_info(op.operands[0].type)[1]
+    if tensor is None or tensor.dims is None:
+        return 0
+    sizes = [
+        size
+        for loop, size in zip(query, tensor.dims, strict=True)
+        if loop in key and loop not in made
+    ]
+    return max((size for size in sizes if isinstance(size, int)), default=0)

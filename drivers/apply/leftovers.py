@@ -11,7 +11,7 @@ from mlirules.drivers.iree.compiler import Program, ir
 from mlirules.drivers.iree.program import operations
 from mlirules.language.faults import Fault, Span
 
-__all__ = ["counted", "unruled"]
+__all__ = ["counted", "span", "unruled"]
 
 #: What stands for an op that the torch dialect does not have.
 _OPERATOR = "torch.operator"
@@ -46,7 +46,7 @@ def unruled(program: Program, path: str) -> list[Fault]:
     lines = program.lines()
     return [
         Fault(
-            _span(str(op.location), path, lines),
+            span(str(op.location), path, lines),
             "no-rule",
             f"no rule for {_own_name(op)}",
             "the torch dialect has no such op, so the compiler cannot convert it either",
@@ -56,7 +56,8 @@ def unruled(program: Program, path: str) -> list[Fault]:
     ]
 
 
-def _span(location: str, path: str, lines: list[str]) -> Span:
+def span(location: str, path: str, lines: list[str]) -> Span:
+    """Where the user wrote an op, by its location: in the model, else in ``path`` of ``lines``."""
     # The frames of a call site, the innermost first.
     frames = [
         (file, int(line), int(column))

@@ -20,7 +20,7 @@ from mlirules.drivers.apply.engine import (
     op_names,
     select,
 )
-from mlirules.drivers.apply.guards import guard_program, needs_guards
+from mlirules.drivers.apply.guards import guard_program, known_wrong, needs_guards
 from mlirules.drivers.apply.invariant import guard_sums
 from mlirules.drivers.apply.programs import as_program, located
 from mlirules.drivers.apply.run import Options, Outcome
@@ -519,7 +519,7 @@ def _whole(recipe: Recipe, part: Part, run: Run, fallback: bool) -> tuple[bytes,
     done, pipeline, way, notes = _begun(recipe, run)
     pipeline, more = makeway.for_products(pipeline, done.program.module, target=recipe.target)
     way = replace(way, stages=tuple(pipeline.stages))
-    done.notes += notes + more
+    done.notes += notes + more + known_wrong(done.program, kind, path)
     given = {*pipeline.flags, *recipe.flags} if part.flags is None else set(part.flags)
     flags = _Flags(
         tuple(flag for flag in pipeline.flags if flag in given),
