@@ -36,6 +36,8 @@ _BODY_OP = re.compile(
 
 _CLOSES = {")": "(", "]": "[", "}": "{"}
 
+_ARITHMETIC = frozenset(["+", "-", "*", "/", "//", "%", "**"])
+
 
 class Expressions(Checker):
     """Checks of what stands on the right of an equation."""
@@ -141,6 +143,15 @@ class Expressions(Checker):
     def expression(self, line: Line, expr: ast.Expr, scope: set[str], *, runtime: bool) -> None:
         """Check the names and functions of an expression."""
         for node in ast.walk_expression(expr):
+            for condition in _conditions(node):
+                if _is_number(condition):
+                    self.fault(
+                        line,
+                        condition,
+                        "not-a-condition",
+                        "a number is neither true nor false",
+                        "compare it: > 0, == 0, != 0",
+                    )
             if isinstance(node, (ast.Name, ast.Pack)) and node.id:
                 if node.id in scope or node.id in ELEMENT_TYPES or node.id in self.unread:
                     continue
@@ -269,3 +280,23 @@ def _shifted(text: Text, start: int, end: int) -> tuple[int, ...]:
     source = text.source
     first = sum(len(row) + 1 for row in source.text.split("\n")[: text.line - 1]) + text.column - 1
     return tuple(range(first + start, first + end + 1))
+
+
+def _conditions(node: ast.Expr) -> tuple[ast.Expr, ...]:
+    """What must be true or false in an expression, of what stands directly in it."""
+    if isinstance(node, ast.Conditional):
+        return (node.condition,)
+    if isinstance(node, ast.Unary) and node.op == "not":
+        return (node.operand,)
+    if isinstance(node, ast.Binary) and node.op in ("and", "or"):
+        return (node.left, node.right)
+    return ()
+
+
+def _is_number(node: ast.Expr) -> bool:
+    """Whether an expression can be nothing but a number."""
+    if isinstance(node, ast.Literal):
+        return isinstance(node.value, (int, float)) and not isinstance(node.value, bool)
+    if isinstance(node, ast.Unary):
+        return node.op == "-"
+    return isinstance(node, ast.Binary) and node.op in _ARITHMETIC
