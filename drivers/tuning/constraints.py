@@ -25,8 +25,9 @@ FLAGS = ("--iree-codegen-emit-pipeline-constraints", "--iree-codegen-add-tuner-a
 #: Kinds of target that the compiler states constraints for.
 KINDS = frozenset({"cuda", "hip"})
 
-#: Milliseconds after which a question to the solver counts as unanswered.
-SOLVER_MS = 1000
+#: What the solver may spend on one question before it counts as unanswered: its own count of steps,
+#: so that a busy machine finds the same, a second's worth, and milliseconds as a last resort.
+STEPS, SOLVER_MS = 2_000_000, 20_000
 
 #: Random corners that are asked for until the space counts as exhausted.
 _PATIENCE = 12
@@ -79,6 +80,7 @@ def _solutions(
     solver = z3.Solver(ctx=context)
     solver.from_string(knobs.smtlib(op))
     solver.set("random_seed", seed % (1 << 30))
+    solver.set("rlimit", STEPS)
     solver.set("timeout", SOLVER_MS)
     variables = {n: z3.Int(n, ctx=context) for n in names}
     chance = random.Random(seed)
