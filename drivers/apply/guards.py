@@ -61,7 +61,7 @@ def known_wrong(program: Program, kind: str, path: str) -> list[str]:
 
 def _summed(op: ir.Operation) -> int:
     """How many numbers of a query and a key are multiplied and added; 0 where nobody knows."""
-    maps = [one.value for one in ir.ArrayAttr(op.attributes["indexing_maps"])]
+    maps = [ir.AffineMapAttr(one).value for one in ir.ArrayAttr(op.attributes["indexing_maps"])]
     query, key, made = (positions(one) or [] for one in (maps[0], maps[1], maps[-1]))
     tensor = type_info(op.operands[0].type)[1]
     if tensor is None or tensor.dims is None:
