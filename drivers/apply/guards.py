@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from mlirules.drivers.apply.barriers import positions
 from mlirules.drivers.apply.complexes import guard_complex
 from mlirules.drivers.apply.gathers import configure_gathers
@@ -45,7 +47,7 @@ def known_wrong(program: Program, kind: str, path: str) -> list[str]:
 
     ``path``: what the program is called.
     """
-    if kind not in ("cuda", "hip"):
+    if kind != "cuda":
         return []
     found = []
     for op in ops_below(program.module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
@@ -62,13 +64,14 @@ def known_wrong(program: Program, kind: str, path: str) -> list[str]:
 def _summed(op: ir.Operation) -> int:
     """How many numbers of a query and a key are multiplied and added; 0 where nobody knows."""
     maps = [ir.AffineMapAttr(one).value for one in ir.ArrayAttr(op.attributes["indexing_maps"])]
-    query, key, made = (positions(one) or [] for one in (maps[0], maps[1], maps[-1]))
+    query, key, made = (positions(one) for one in (maps[0], maps[1], maps[-1]))
     tensor = type_info(op.operands[0].type)[1]
-    if tensor is None or tensor.dims is None:
+    if query is None or key is None or made is None or tensor is None or tensor.dims is None:
         return 0
     sizes = [
         size
         for loop, size in zip(query, tensor.dims, strict=True)
         if loop in key and loop not in made
     ]
-    return max((size for size in sizes if isinstance(size, int)), default=0)
+    known = [size for size in sizes if isinstance(size, int)]
+    return math.prod(known) if len(known) == len(sizes) else 0
