@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 from mlirules.drivers.iree import cpu
@@ -21,6 +22,7 @@ from mlirules.drivers.match.values import (
     elements_of,
     in_words,
     is_elements,
+    is_fixed,
     live_users,
     opaque_attribute,
     owner_of,
@@ -42,6 +44,7 @@ from mlirules.language.notation.ast import walk_expression
 from mlirules.language.operands import Refused, truth
 from mlirules.language.rule import Line, Rule
 from mlirules.language.unify import bind
+from mlirules.language.values import Tensor
 
 
 class Judging:
@@ -65,6 +68,8 @@ class Judging:
         #: The conditions that ask about uses, which no verdict holds for, and the others.
         self.structural = [c for c in rule.where if asks_structure(c[1])]
         self.plain_where = [c for c in rule.where if not asks_structure(c[1])]
+        #: The tensors that the rule asks of whether the program knows them.
+        self.fixed = _asked(rule)
 
     def key(self, op: Op, state: State) -> Any:
         """What a verdict depends on. Opens the lists among the bound values on the way."""
@@ -79,6 +84,7 @@ class Judging:
             key.append(self._key_of(name, value, values, expanded, state))
         for root in (op, *(state.ops[n] for n in self.other_roots)):
             key.extend(value.type for value in root.results)
+        key += [is_fixed(values.get(name)) for name in self.fixed]
         return (
             tuple(key),
             tuple(len(v) for v in state.lists.values()),
@@ -234,6 +240,9 @@ class Judging:
         for name in state.values:
             if "#" not in name and name not in named:
                 named[name] = self._value(name, state)
+        for name in self.fixed:
+            if isinstance(named.get(name), Tensor) and is_fixed(state.values.get(name)):
+                named[name] = replace(named[name], fixed=True)
         results: list[tuple[str | None, object, str]] = []
         # Their numbers differ only while explaining, after that was noted.
         ends = list(zip(self.structure.names_of_results(op), op.results, strict=False))
@@ -314,6 +323,19 @@ class Judging:
                 Refusal(line, refused.message, str(line), depth=depth, node=refused.node)
             ) from None
         raise Stop(Refusal(line, said.message, said.expected, said.found, depth, said.node))
+
+
+def _asked(rule: Rule) -> list[str]:
+    """The names that ``fixed`` is asked of anywhere in a rule."""
+    exprs = [expr for _, expr in rule.where]
+    for variant in rule.variants:
+        exprs += [expr for _, _, expr, _ in variant.let if expr is not None]
+        exprs += [expr for _, expr in variant.where]
+        whens = (order.when for order in variant.reorder.values())
+        exprs += [when[1] for when in whens if isinstance(when, tuple)]
+    calls = (n for e in exprs for n in walk_expression(e) if isinstance(n, ast.Call))
+    asked = (a for call in calls if call.fn == "fixed" for a in call.args)
+    return sorted({a.id for a in asked if isinstance(a, ast.Name)})
 
 
 def _shown(path: str) -> str:

@@ -59,6 +59,8 @@ class Matcher:
         """
         if len(self.rule.match) != 1 or self.structural or self.rule.index_match:
             return None
+        if self.judging.fixed:
+            return None
         # The target and consent count, too.
         if self.rule.variants or self.judging.native is not None:
             return None

@@ -20,6 +20,8 @@ TORCH_CONSTANTS = {
 }
 #: So many users are named.
 MAX_USERS = 4
+#: What the program knows is made of so many ops at most: matching stays linear.
+MAX_FIXED = 32
 
 
 #: What attributes and constants say: numbers, truth values, strings, lists of them.
@@ -86,6 +88,23 @@ def constant_of(value: ir.Value) -> Plain | _NotConstant:
     if kind == "none":
         return None
     return attribute_value(owner.attributes["value"])
+
+
+def is_fixed(value: object) -> bool:
+    """Whether the program knows a value: few ops make it, and none reads what a call brings."""
+    if not isinstance(value, ir.Value):
+        return False
+    left, seen = [value], set()
+    while left:
+        owner = left.pop().owner
+        if isinstance(owner, ir.Block):
+            return False
+        if owner not in seen:
+            seen.add(owner)
+            if len(seen) > MAX_FIXED:
+                return False
+            left += owner.operands
+    return True
 
 
 def attribute_value(attribute: ir.Attribute) -> Plain:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mlirules.drivers.apply import tracking
-from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.match.results import Around, Bound, Match
+from mlirules.drivers.match.results import Around, Match
+from mlirules.drivers.match.values import is_fixed
 from mlirules.drivers.pipelines.decisions import Decision
 
 if TYPE_CHECKING:
@@ -72,25 +72,6 @@ def work_of(match: Match) -> Work | None:
     return Convolution(c, f, p, down, h, w, i, j, depthwise)
 
 
-def _constant(value: Bound | None) -> bool:
-    """Whether the compiler knows a value: it reads nothing that a call brings.
-
-    The forms were measured so: weights are transformed and packed when the program is compiled,
-    where a call that brings them would transform them each time.
-    """
-    if not isinstance(value, ir.Value):
-        return False
-    left, seen = [value], set()
-    while left:
-        owner = left.pop().owner
-        if isinstance(owner, ir.Block):
-            return False
-        if owner not in seen:
-            seen.add(owner)
-            left += owner.operands
-    return True
-
-
 @dataclass(frozen=True)
 class Choice:
     """What an op takes in the form that a rule makes, and in the others."""
@@ -131,7 +112,9 @@ class Chooser:
         if form is None or self.target.kind != "cpu":
             return None
         work, model = work_of(match), self.model
-        if work is None or model is None or not _constant(match.values.get("w")):
+        # The forms were measured of weights that are transformed and packed when the program is
+        # compiled, where a call that brings them would transform them each time.
+        if work is None or model is None or not is_fixed(match.values.get("w")):
             return None
         if work not in self._known:
             self._known[work] = self._seconds(model, work)

@@ -26,7 +26,7 @@ def array(
     """A tensor of these sizes and elements."""
     if world is not None:
         elem = _remembered(world, elem)
-    return Array(name, tuple(shape), dtype, True, elem, base)
+    return Array(name, tuple(shape), dtype, elem=elem, base=base)
 
 
 def _remembered(world: World, elem: Callable[[Sequence[Int]], E]) -> Callable[[Sequence[Int]], E]:

@@ -13,6 +13,7 @@ from typing import Any
 from mlirules.generator import tiles
 from mlirules.generator.lowering.dims import declared_dims, one_product
 from mlirules.generator.lowering.indices import Indices
+from mlirules.generator.lowering.orders import Order, orders
 from mlirules.generator.lowering.spelling import float_text, quoted
 from mlirules.generator.lowering.values import Argument, Lowered, LoweringError
 from mlirules.generator.names import identifier
@@ -121,6 +122,7 @@ def _sizes(variant: Variant, env: dict[str, Any]) -> dict[str, object]:
         )
     known["#workgroup"] = threads
     known["#tiles"] = _tiles(variant, known)
+    known["#orders"] = orders(variant, known)
     return known
 
 
@@ -199,7 +201,13 @@ class _Kernel:
         self.inputs = inputs
         self.outputs = outputs
         self.target = target
-        self.tensors = {t.name: t for t in (*inputs, *outputs)}
+        #: As the match has them, and as the kernel reads and writes them.
+        self.matched = {t.name: t for t in (*inputs, *outputs)}
+        self.orders: dict[str, Order] = sizes["#orders"]
+        self.tensors = {
+            name: self.orders[name].of(tensor) if name in self.orders else tensor
+            for name, tensor in self.matched.items()
+        }
         self.heads: dict[str, str] = {}
         self.arguments: dict[tuple[str, str], Argument] = {}
         #: Before the dispatch, and in the kernel: sizes known only at run time.
@@ -207,7 +215,10 @@ class _Kernel:
         self.inner = Indices(self.operand, "mlirules_s")
         self.operands: dict[Dyn, str] = {}
         self.products = {name: self.product(name) for name in variant.xsmm}
-        self.extents = {name: self.dims(tensor) for name, tensor in self.tensors.items()}
+        self.extents = {
+            name: list(self.tensors[name].dims or ()) if name in self.orders else self.dims(tensor)
+            for name, tensor in self.matched.items()
+        }
         #: For each row of the kernel, which row of the rule's text it is.
         self.origins: list[int] = []
 
@@ -246,6 +257,12 @@ class _Kernel:
         """A tensor of the match as a builtin tensor."""
         return self.argument(tensor.name, "tensor" if tensor.torch else "raw", _builtin(tensor))
 
+    def passed(self, tensor: Tensor) -> str:
+        """A tensor of the match as the dispatch takes it."""
+        held = self.tensor_argument(tensor)
+        order = self.orders.get(tensor.name)
+        return held if order is None else order.put(tensor, held, self.host.emit)
+
     def of_program(self, size: Dyn) -> str:
         """A size that is no arithmetic, read from the program."""
         if size.op == "int":
@@ -278,10 +295,10 @@ class _Kernel:
         grid = [*self.sizes["#grid"], 1, 1][:3]
         marked = f"{self.target}\n{grid}\n{inside}"
         symbol += "_" + hashlib.sha256(marked.encode()).hexdigest()[:10]
-        passed = [self.tensor_argument(tensor) for tensor in self.inputs]
+        passed = [self.passed(tensor) for tensor in self.inputs]
         self.demand_equal()
         workload = self.workload()
-        groups = [self.group(tensor) for tensor in self.inputs]
+        groups = [self.group(self.tensors[tensor.name]) for tensor in self.inputs]
         for size in self.operands:
             passed.append(self.host.value(size))
             groups.append("index")
@@ -327,7 +344,7 @@ class _Kernel:
         """Have the program check that what one symbol stands for is equally large everywhere."""
         if not any(op.startswith("torch.") for op in self.rule.root_ops):
             return  # linalg ops have checked already
-        for name, tensor in self.tensors.items():
+        for name, tensor in self.matched.items():
             declared = declared_dims(self.rule, self.sizes, name, tensor.rank)
             for axis, (own, size) in enumerate(zip(tensor.dims or (), declared, strict=True)):
                 if isinstance(own, Dyn) and own.op == "result":

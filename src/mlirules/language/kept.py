@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mlirules.language.family import members
 from mlirules.language.faults import Span
 from mlirules.language.notation import ast
-from mlirules.language.rule import BodyText, Line, OpPattern, Rule, Variant
+from mlirules.language.rule import BodyText, Line, OpPattern, Reordered, Rule, Variant
 from mlirules.language.source import Path_, SourceFile, Text
 
 if TYPE_CHECKING:
@@ -338,6 +338,20 @@ def _encoded_variant(number: int, variant: Variant) -> dict[str, object]:
             ]
             for n, tile in enumerate(variant.tiles)
         ],
+        "reorder": [
+            [
+                name,
+                order.when
+                if isinstance(order.when, bool)
+                else [_place(order.when[0], *at, "reorder", name, "when"), _coded(order.when[1])],
+                [
+                    [_place(line, *at, "reorder", name, "view", n), _coded(e)]
+                    for n, (line, e) in enumerate(order.view)
+                ],
+                order.permute,
+            ]
+            for name, order in variant.reorder.items()
+        ],
         "body": _body_place(variant.body, *at, "body"),
     }
 
@@ -379,4 +393,8 @@ def _decoded_variant(kept: dict[str, Any], doc: Any, source: SourceFile) -> Vari
     let = [(name, _line(at, source), _made(e), value) for name, at, e, value in kept["let"]]
     body = _body(kept["body"], source)
     tiles = [(line(rows), line(bytes_)) for rows, bytes_ in kept["tiles"]]
-    return Variant(doc, let, lines("where"), lines("grid"), lines("workgroup"), body, tiles)
+    made = Variant(doc, let, lines("where"), lines("grid"), lines("workgroup"), body, tiles)
+    for name, when, view, permute in kept["reorder"]:
+        held = when if isinstance(when, bool) else line(when)
+        made.reorder[name] = Reordered(held, [line(found) for found in view], permute)
+    return made

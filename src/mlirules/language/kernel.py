@@ -66,6 +66,28 @@ class Tile(Strict):
     bytes: Equation | int = Field(description="The bytes of a row, at most 64.", examples=["2 * K"])
 
 
+class Reorder(Strict):
+    """The order in which the kernel reads a tensor that the program knows."""
+
+    when: Equation | bool = Field(
+        default=True,
+        description="Whether it is put in this order; else the kernel reads it as it is.",
+        examples=["fixed(w) and divisible(F, 8)"],
+    )
+    view: list[Equation | int] = Field(
+        min_length=1,
+        max_length=8,
+        description="Its numbers as they lie, with these dims.",
+        examples=[["F // 8", 8, "K"]],
+    )
+    permute: list[int] = Field(
+        min_length=1,
+        max_length=8,
+        description="Of these the dims in the order in which they lie for the kernel.",
+        examples=[[0, 2, 1]],
+    )
+
+
 class KernelVariant(Strict):
     """The kernel for some kinds of target. The first variant whose conditions hold is taken."""
 
@@ -111,9 +133,17 @@ class KernelVariant(Strict):
         "...; CPUs only. They are set up before the body and given up behind it.",
         examples=[[{"rows": 16, "bytes": 64}]],
     )
+    reorder: dict[Symbol, Reorder] = Field(
+        max_length=16,
+        default={},
+        description="Inputs that lie in another order for the kernel: %w and $w are then what they "
+        "become. What the program knows (`fixed(w)`) is put in order when it is compiled, anything "
+        "else by every call.",
+        examples=[{"w": {"when": "fixed(w)", "view": ["F // 8", 8, "K"], "permute": [0, 2, 1]}}],
+    )
     body: str = Field(
         min_length=1,
-        max_length=40000,
+        max_length=60000,
         description="MLIR of one workgroup: %a is the buffer (memref) of tensor a, $a its type, "
         "%M and $M a size, %block_x the workgroup's place, %thread_x the thread's.",
         examples=["%v = memref.load %x[%block_x] : $x\n"],

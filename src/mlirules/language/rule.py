@@ -109,6 +109,15 @@ class BodyText:
 
 
 @dataclass(frozen=True)
+class Reordered:
+    """An input that lies in another order for the kernel: when, its view, the order of its dims."""
+
+    when: tuple[Line, ast.Expr] | bool
+    view: list[tuple[Line, ast.Expr]]
+    permute: list[int]
+
+
+@dataclass(frozen=True)
 class Variant:
     """A kernel's variant, parsed. ``let`` holds an expression or a value for each name."""
 
@@ -122,6 +131,7 @@ class Variant:
     tiles: list[tuple[tuple[Line, ast.Expr], tuple[Line, ast.Expr]]] = field(default_factory=list)
     #: The products by libxsmm: where each stands, and its sizes in their order.
     xsmm: dict[str, tuple[Line, list[tuple[Line, ast.Expr]]]] = field(default_factory=dict)
+    reorder: dict[str, Reordered] = field(default_factory=dict)
 
 
 class InFile:

@@ -122,6 +122,8 @@ class Tensor:
     dims: tuple[Dim, ...] | None
     dtype: DType | None
     torch: bool = True
+    #: The program knows it: no call brings it. Told only to rules that ask (``fixed``).
+    fixed: bool = False
 
     @property
     def rank(self) -> int:

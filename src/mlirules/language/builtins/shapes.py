@@ -77,6 +77,15 @@ def _constant(x: object) -> bool:
     return not isinstance(x, (Dyn, Scalar, Tensor, Opaque))
 
 
+@table.function(
+    "fixed", 1, 1, "A tensor that the program knows, no call brings it (in kernels).", "fixed(w)"
+)
+def _fixed(x: object) -> bool:
+    if not isinstance(x, Tensor):
+        raise Refused(f"{describe(x)} is no tensor")
+    return x.fixed
+
+
 @table.function("present", 1, 1, "An optional operand is there (is not none).", "present(bias)")
 def _present(x: object) -> bool:
     return x is not None

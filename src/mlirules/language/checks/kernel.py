@@ -20,7 +20,7 @@ from mlirules.language.kernel import SIZES, KernelDoc, KernelObject
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
 from mlirules.language.repeats import RepeatError, repeats
-from mlirules.language.rule import Line, Rule, Variant
+from mlirules.language.rule import Line, Reordered, Rule, Variant
 from mlirules.language.source import Path_
 
 
@@ -99,6 +99,7 @@ def _kernel_variant(
                 checker.expression(line, expr, scope, runtime=False)
                 into.append((line, expr))
     _kernel_tiles(checker, variant, i, scope)
+    _kernel_orders(checker, doc, variant, i, scope)
     _kernel_sizes(checker, variant)
     span = checker.source.span_at(where)
     cpu = "cpu" in made.targets
@@ -190,6 +191,42 @@ def _kernel_tiles(checker: Expressions, variant: Variant, i: int, scope: set[str
             sizes.append((line, expr))
         if len(sizes) == 2:
             variant.tiles.append((sizes[0], sizes[1]))
+
+
+def _kernel_orders(
+    checker: Expressions, doc: KernelDoc, variant: Variant, i: int, scope: set[str]
+) -> None:
+    """The inputs that lie in another order for the kernel."""
+    for name, order in variant.doc.reorder.items():
+        path = ("kernel", "variants", i, "reorder", name)
+
+        def fault(message: str, hint: str, path: Path_ = path) -> None:
+            span = checker.source.span_at(path, key=True)
+            checker.faults.append(Fault(span, "kernel", message, hint))
+
+        if name not in doc.kernel.inputs:
+            fault(f"{name!r} is no input of the kernel", "name one of `inputs:`")
+        if sorted(order.permute) != list(range(len(order.view))):
+            count = len(order.view)
+            fault(
+                f"the {count} dims of the view stand once each in `permute:`, as 0 to {count - 1}",
+                f"write {list(range(count))[::-1]}, say",
+            )
+        when: tuple[Line, ast.Expr] | bool = order.when is True
+        if isinstance(order.when, str):
+            line = checker.line("kernel", "variants", i, "reorder", name, "when")
+            expr = checker.parsed(line, parse_expression)
+            if expr is not None:
+                checker.expression(line, expr, scope, runtime=False)
+                when = (line, expr)
+        view = []
+        for n in range(len(order.view)):
+            line = checker.line("kernel", "variants", i, "reorder", name, "view", n)
+            expr = checker.parsed(line, parse_expression)
+            if expr is not None:
+                checker.expression(line, expr, scope, runtime=False)
+                view.append((line, expr))
+        variant.reorder[name] = Reordered(when, view, order.permute)
 
 
 def _kernel_sizes(checker: Expressions, variant: Variant) -> None:

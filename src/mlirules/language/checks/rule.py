@@ -388,6 +388,8 @@ class RuleChecker(Rewrites):
             for variant in doc.kernel.variants:
                 lines |= {str(v) for v in (*variant.where, *variant.grid, *variant.workgroup)}
                 lines |= {str(value) for value in variant.let.values()}
+                orders = variant.reorder.values()
+                lines |= {str(v) for order in orders for v in (order.when, *order.view)}
                 lines |= {str(v) for tile in variant.tiles for v in (tile.rows, tile.bytes)}
         names: dict[str, int] = {}
         for i, test in enumerate(doc.tests):

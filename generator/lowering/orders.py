@@ -1,0 +1,97 @@
+"""Inputs of a kernel that lie in another order for it than in the program: ``reorder:``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mlirules.language.evaluate import Evaluator
+from mlirules.language.nomatch import NoMatch
+from mlirules.language.operands import Refused, describe, truth
+from mlirules.language.rule import Variant
+from mlirules.language.values import Tensor
+
+
+@dataclass(frozen=True)
+class Order:
+    """The dims that a tensor's numbers are seen with, and in which order of these they then lie."""
+
+    view: tuple[int, ...]
+    permute: tuple[int, ...]
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The tensor as the kernel reads it."""
+        return replace(tensor, dims=tuple(self.view[n] for n in self.permute))
+
+    def put(self, tensor: Tensor, held: str, emit: Callable[[str], str]) -> str:
+        """What puts ``held``, of the tensor's own type, in order; the name of the result."""
+        flat, seen, made = (
+            replace(found, torch=False).builtin_type()
+            for found in (
+                replace(tensor, dims=(math.prod(self.view),)),
+                replace(tensor, dims=self.view),
+                self.of(tensor),
+            )
+        )
+        if tensor.rank != 1:
+            every = list(range(tensor.rank))
+            own = replace(tensor, torch=False).builtin_type()
+            held = emit(f"tensor.collapse_shape {held} [{every}] : {own} into {flat}")
+        if len(self.view) != 1:
+            every, sizes = list(range(len(self.view))), list(self.view)
+            held = emit(
+                f"tensor.expand_shape {held} [{every}] output_shape {sizes} : {flat} into {seen}"
+            )
+        into = emit(f"tensor.empty() : {made}")
+        return emit(
+            f"linalg.transpose ins({held} : {seen}) outs({into} : {made}) "
+            f"permutation = {list(self.permute)}"
+        )
+
+
+def orders(variant: Variant, env: dict[str, Any]) -> dict[str, Order]:
+    """The inputs that lie in another order for the kernel. Raises :class:`NoMatch`."""
+    found = {}
+    for name, order in variant.reorder.items():
+        holds = order.when
+        if isinstance(holds, tuple):
+            line, expr = holds
+            try:
+                holds = truth(Evaluator(env).eval(expr))
+            except Refused as refused:
+                raise NoMatch(
+                    line, refused.message, expected=str(line), node=refused.node
+                ) from None
+        if not holds:
+            continue
+        sizes = []
+        for line, expr in order.view:
+            try:
+                size = Evaluator(env).eval(expr)
+            except Refused as refused:
+                raise NoMatch(
+                    line, refused.message, expected=str(line), node=refused.node
+                ) from None
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise NoMatch(
+                    line,
+                    f"{line} is {describe(size)}: what is put in order has dims known when the "
+                    "kernel is compiled",
+                    expected="a number from 1 up",
+                    found=describe(size),
+                )
+            sizes.append(size)
+        tensor = env[name]
+        own = [d if isinstance(d, int) else 0 for d in tensor.dims]
+        if math.prod(own) != math.prod(sizes):
+            shown = " x ".join(map(str, sizes))
+            raise NoMatch(
+                order.view[0][0],
+                f"{shown} are {math.prod(sizes)} numbers, and {name} is {describe(tensor)}",
+                expected=f"as many numbers as {name} has",
+                found=shown,
+            )
+        found[name] = Order(tuple(sizes), tuple(order.permute))
+    return found
