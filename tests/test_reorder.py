@@ -205,7 +205,9 @@ def test_convolutions_by_filters_in_blocks(
           }}"""
         text = transform(program, stages, costs=Settings(target)).text
         assert "flow.dispatch" in text
-        assert ("linalg.transpose" in text) == (known and filters[0] != 11)
+        # With AVX-512 a place beyond three vectors is summed along the filters' rows.
+        rows = filters[0] == 11 or (images[2] == 7 and cpu == "x86-64-v4")
+        assert ("linalg.transpose" in text) == (known and not rows)
         arguments = [image] if known else [image, held]
         binary = compiler.compile_module(text, target)
         found += runtime.run(binary, arguments, target, "f")
