@@ -13,7 +13,7 @@ from typing import Any
 from mlirules.generator import tiles
 from mlirules.generator.lowering.dims import declared_dims, one_product
 from mlirules.generator.lowering.indices import Indices
-from mlirules.generator.lowering.orders import Order, orders
+from mlirules.generator.lowering.orders import Order, orders, value_of
 from mlirules.generator.lowering.spelling import float_text, quoted
 from mlirules.generator.lowering.values import Argument, Lowered, LoweringError
 from mlirules.generator.names import identifier
@@ -98,7 +98,7 @@ def _chosen(rule: Rule, env: dict[str, Any], target: str) -> tuple[Variant, dict
 def _sizes(variant: Variant, env: dict[str, Any]) -> dict[str, object]:
     known = dict(env)
     for name, line, expr, value in variant.let:
-        known[name] = value if expr is None else _value(line, expr, known)
+        known[name] = value if expr is None else value_of(line, expr, known)
     for line, expr in variant.where:
         try:
             holds = truth(Evaluator(known).eval(expr))
@@ -148,15 +148,8 @@ def _names(expr: ast.Expr) -> list[ast.Name]:
     return [n for n in walk_expression(expr) if isinstance(n, ast.Name)]
 
 
-def _value(line: Line, expr: ast.Expr, env: dict[str, Any]) -> Any:
-    try:
-        return Evaluator(env).eval(expr)
-    except Refused as refused:
-        raise NoMatch(line, refused.message, expected=str(line), node=refused.node) from None
-
-
 def _size(line: Line, expr: ast.Expr, env: dict[str, Any], limit: int, what: str) -> int | Dyn:
-    value = _value(line, expr, env)
+    value = value_of(line, expr, env)
     if isinstance(value, Dyn):
         return value  # asserted where it is dispatched
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
@@ -515,7 +508,7 @@ class _Kernel:
 
         at = 0
         for found in repeats(self.variant.doc.body):
-            times = _value(line, parse_expression(found.times), self.sizes)
+            times = value_of(line, parse_expression(found.times), self.sizes)
             if not isinstance(times, int) or not 0 <= times <= MAX_REPEATS:
                 raise NoMatch(
                     line,
@@ -592,7 +585,7 @@ class _Kernel:
         return f"{plain[:-1]}, strided<[{', '.join(steps)}], offset: ?>>"
 
     def spelled(self, line: Line, expr: ast.Expr, source: str, sizes: dict[str, Any]) -> str:
-        value = _value(line, expr, sizes)
+        value = value_of(line, expr, sizes)
         match value:
             case Tensor(name=name) if name in self.tensors:
                 return self.buffer(self.tensors[name])

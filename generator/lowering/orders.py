@@ -9,8 +9,9 @@ from typing import Any
 
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.nomatch import NoMatch
+from mlirules.language.notation import ast
 from mlirules.language.operands import Refused, describe, truth
-from mlirules.language.rule import Variant
+from mlirules.language.rule import Line, Variant
 from mlirules.language.values import Tensor
 
 
@@ -51,6 +52,19 @@ class Order:
         )
 
 
+def value_of(
+    line: Line,
+    expr: ast.Expr,
+    env: dict[str, Any],
+    read: Callable[[Any], Any] = lambda value: value,
+) -> Any:
+    """What an expression of a variant is for a match. Raises :class:`NoMatch` at its line."""
+    try:
+        return read(Evaluator(env).eval(expr))
+    except Refused as refused:
+        raise NoMatch(line, refused.message, expected=str(line), node=refused.node) from None
+
+
 def orders(variant: Variant, env: dict[str, Any]) -> dict[str, Order]:
     """The inputs that lie in another order for the kernel. Raises :class:`NoMatch`."""
     found = {}
@@ -58,22 +72,12 @@ def orders(variant: Variant, env: dict[str, Any]) -> dict[str, Order]:
         holds = order.when
         if isinstance(holds, tuple):
             line, expr = holds
-            try:
-                holds = truth(Evaluator(env).eval(expr))
-            except Refused as refused:
-                raise NoMatch(
-                    line, refused.message, expected=str(line), node=refused.node
-                ) from None
+            holds = value_of(line, expr, env, truth)
         if not holds:
             continue
         sizes = []
         for line, expr in order.view:
-            try:
-                size = Evaluator(env).eval(expr)
-            except Refused as refused:
-                raise NoMatch(
-                    line, refused.message, expected=str(line), node=refused.node
-                ) from None
+            size = value_of(line, expr, env)
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                 raise NoMatch(
                     line,
