@@ -87,8 +87,9 @@ def test_every_access_of_the_shipped_kernels_is_checked(made: Rule, kind: str) -
     checks = with_checks(module, made)
     assert isinstance(checks, Checked)
     assert not checks.unchecked
-    # That CPU has no tile registers, whose loads nothing follows.
-    variants = (v for v in made.variants if kind in v.doc.targets and not v.tiles)
+    # That CPU has no tile registers, whose loads nothing follows; what is for known weights alone
+    # has tests of its own.
+    variants = (v for v in made.variants if kind in v.doc.targets and not v.tiles and not v.first)
     body = next(variants).doc.body
     ops = r"\b(?:memref|vector)\.(?:load|store|masked\w+|transfer_\w+|gather)\b"
     accesses = re.findall(ops, body)

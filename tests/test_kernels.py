@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from convolutions import convolution
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.compiler import Job, lower_to
 from mlirules.drivers.iree.targets import Target
@@ -239,29 +240,8 @@ def test_places_that_are_left_over(
     images: tuple[int, ...], filters: tuple[int, ...], groups: int, stride: int
 ) -> None:
     """With AVX2 they are sums along the filters' rows."""
-    pad = filters[2] // 2
-    side = (images[2] + 2 * pad - filters[2]) // stride + 1
-    x, w, b, y = (
-        f"!torch.vtensor<[{','.join(map(str, dims))}],f32>"
-        for dims in (images, filters, (filters[0],), (images[0], filters[0], side, side))
-    )
-    pair = "(!torch.int, !torch.int) -> !torch.list<int>"
-    program = f"""
-      func.func @f(%x: {x}, %w: {w}, %b: {b}) -> {y} {{
-        %one = torch.constant.int 1
-        %step = torch.constant.int {stride}
-        %pad = torch.constant.int {pad}
-        %groups = torch.constant.int {groups}
-        %false = torch.constant.bool false
-        %no = torch.prim.ListConstruct : () -> !torch.list<int>
-        %ones = torch.prim.ListConstruct %one, %one : {pair}
-        %steps = torch.prim.ListConstruct %step, %step : {pair}
-        %pads = torch.prim.ListConstruct %pad, %pad : {pair}
-        %c = torch.aten.convolution %x, %w, %b, %steps, %pads, %ones, %false, %no, %groups :
-          {x}, {w}, {b}, !torch.list<int>, !torch.list<int>, !torch.list<int>, !torch.bool,
-          !torch.list<int>, !torch.int -> {y}
-        return %c : {y}
-      }}"""
+    bias = [("b", filters[:1])]
+    program = convolution(images, filters, groups=groups, stride=stride, takes=bias)
     stages = [Stage(phase="torch", rules=["kernels/kernel-convolution"], driver="greedy")]
     target = Target("cpu", "x86-64-v3")
     text = transform(program, stages, costs=Settings(target)).text

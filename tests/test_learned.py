@@ -45,12 +45,14 @@ def convolution(
     window: int,
     *,
     groups: int = 1,
+    stride: int = 1,
     constant: bool = True,
 ) -> str:
-    """A padded convolution of torch without steps over square images, by a filter that is known."""
+    """A padded convolution of torch over square images, by a filter that is known."""
+    side = (size - 1) // stride + 1
     x = f"!torch.vtensor<[1,{channels},{size},{size}],f32>"
     w = f"!torch.vtensor<[{filters},{channels // groups},{window},{window}],f32>"
-    y = f"!torch.vtensor<[1,{filters},{size},{size}],f32>"
+    y = f"!torch.vtensor<[1,{filters},{side},{side}],f32>"
     ints = "!torch.list<int>"
     shape = f"{filters}x{channels // groups}x{window}x{window}"
     literal = f"%w = torch.vtensor.literal(dense<0.5> : tensor<{shape}xf32>) : {w}"
@@ -61,10 +63,12 @@ def convolution(
   %one = torch.constant.int 1
   %pad = torch.constant.int {window // 2}
   %groups = torch.constant.int {groups}
-  %s = torch.prim.ListConstruct %one, %one : (!torch.int, !torch.int) -> {ints}
+  %step = torch.constant.int {stride}
+  %d = torch.prim.ListConstruct %one, %one : (!torch.int, !torch.int) -> {ints}
+  %s = torch.prim.ListConstruct %step, %step : (!torch.int, !torch.int) -> {ints}
   %p = torch.prim.ListConstruct %pad, %pad : (!torch.int, !torch.int) -> {ints}
   %n = torch.prim.ListConstruct : () -> {ints}
-  %y = torch.aten.convolution %x, %w, %b, %s, %p, %s, %false, %n, %groups
+  %y = torch.aten.convolution %x, %w, %b, %s, %p, %d, %false, %n, %groups
       : {x}, {w}, !torch.none, {ints}, {ints}, {ints}, !torch.bool, {ints}, !torch.int -> {y}
   return %y : {y}
 }}"""
@@ -164,24 +168,27 @@ def test_errors_are_as_the_file_says() -> None:
 
 
 def test_what_the_model_says_is_decided_without_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many places, some channels: Winograd's form has a quarter of the products."""
+    """Of few places the kernel is slower, and channels last than what the compiler does itself."""
     monkeypatch.setattr(cost.Judge, "_rewritten", lambda *_: pytest.fail("a piece was made"))
-    done = compiled(convolution(192, 28, 348, 3))
-    made = [d for d in done.outcome.decisions if d.applies]
-    left = [d for d in done.outcome.decisions if not d.applies]
-    assert done.outcome.counts["linalg-winograd-nchw"] == 1
-    assert [(d.rule, d.model) for d in made] == [("linalg-winograd-nchw", "learned")]
-    assert [d.rule for d in left] == ["kernel-convolution-bare", "linalg-im2col-nchw"]
-    assert "its form winograd is faster" in str(left[0])
-    assert "avx512-emeraldrapids, measured on" in left[0].source
-    assert "shipped" in left[0].source
-    assert made[0].before == {"form": "plain"}
+    done = compiled(convolution(8, 7, 8, 3, groups=8, stride=2))
+    kernel, last = done.outcome.decisions
+    assert (kernel.rule, kernel.applies) == ("kernel-depthwise-bare", False)
+    assert "its form channels-last is faster" in str(kernel)
+    assert "avx512-emeraldrapids, measured on" in kernel.source
+    assert "shipped" in kernel.source
+    assert (last.rule, last.model, last.applies) == (
+        "torch-depthwise-channels-last",
+        "learned",
+        False,
+    )
+    assert last.before == {"form": "plain"}
+    assert kernel.before_ms == last.after_ms
 
 
 def test_weights_that_a_call_brings_are_not_transformed_in_it() -> None:
-    """What is learned of Winograd's form holds for filters that are known to the compiler."""
-    done = compiled(convolution(192, 28, 348, 3, constant=False))
-    assert done.outcome.counts["kernel-convolution-bare"] == 1
+    """What was learned holds for filters that are known to the compiler."""
+    done = compiled(convolution(8, 7, 8, 3, groups=8, stride=2, constant=False))
+    assert done.outcome.counts["kernel-depthwise-bare"] == 1
     assert not any(d.model == "learned" for d in done.outcome.decisions)
 
 
@@ -223,7 +230,8 @@ def test_a_model_made_here_goes_first(tmp_path: Path) -> None:
     found = learned.for_target(AVX512)
     assert found is not None
     assert found.path == own
-    sources = [d.source for d in compiled(convolution(192, 28, 348, 3)).outcome.decisions]
+    few = convolution(8, 7, 8, 3, groups=8, stride=2)
+    sources = [d.source for d in compiled(few).outcome.decisions]
     assert sources
     assert all("made here" in source for source in sources)
     own.write_text("{")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from convolutions import convolution, literal
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.cost import Settings
@@ -91,12 +92,6 @@ def rule(folder: Path, *changes: tuple[str, str]) -> Path:
     return path
 
 
-def literal(array: np.ndarray) -> str:
-    """A constant's elements as MLIR text."""
-    sizes = "x".join(map(str, array.shape))
-    return f'dense<"0x{array.tobytes().hex().upper()}"> : tensor<{sizes}xf32>'
-
-
 def faults(folder: Path, *changes: tuple[str, str]) -> list[str]:
     with pytest.raises(MlirulesError) as caught:
         load_rule(rule(folder, *changes))
@@ -171,38 +166,12 @@ def test_convolutions_by_filters_in_blocks(
     target = Target("cpu", cpu)
     if reason := target.available():
         pytest.skip(reason)
-    pad = filters[2] // 2
-    side = (images[2] + 2 * pad - filters[2]) // stride + 1
-    x, w, y = (
-        f"!torch.vtensor<[{','.join(map(str, dims))}],f32>"
-        for dims in (images, filters, (images[0], filters[0], side, side))
-    )
     rng = np.random.default_rng(2)
     image, held = (rng.standard_normal(s).astype(np.float32) for s in (images, filters))
-    pair = "(!torch.int, !torch.int) -> !torch.list<int>"
     found = []
     stages = [Stage(phase="torch", rules=["kernels/kernel-convolution"], driver="greedy")]
     for known in (True, False):
-        takes = f"%x: {x}" if known else f"%x: {x}, %w: {w}"
-        made = f"%w = torch.vtensor.literal({literal(held)}) : {w}" if known else ""
-        program = f"""
-          func.func @f({takes}) -> {y} {{
-            {made}
-            %none = torch.constant.none
-            %one = torch.constant.int 1
-            %step = torch.constant.int {stride}
-            %pad = torch.constant.int {pad}
-            %groups = torch.constant.int {groups}
-            %false = torch.constant.bool false
-            %no = torch.prim.ListConstruct : () -> !torch.list<int>
-            %ones = torch.prim.ListConstruct %one, %one : {pair}
-            %steps = torch.prim.ListConstruct %step, %step : {pair}
-            %pads = torch.prim.ListConstruct %pad, %pad : {pair}
-            %c = torch.aten.convolution %x, %w, %none, %steps, %pads, %ones, %false, %no, %groups :
-              {x}, {w}, !torch.none, !torch.list<int>, !torch.list<int>, !torch.list<int>,
-              !torch.bool, !torch.list<int>, !torch.int -> {y}
-            return %c : {y}
-          }}"""
+        program = convolution(images, held if known else filters, groups=groups, stride=stride)
         text = transform(program, stages, costs=Settings(target)).text
         assert "flow.dispatch" in text
         # With AVX-512 a place beyond three vectors is summed along the filters' rows.

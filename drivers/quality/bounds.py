@@ -21,7 +21,7 @@ from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.program import entry_points
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.language.faults import Fault, Span
-from mlirules.language.grid import TARGET
+from mlirules.language.grid import READS, TARGET, WRITES
 from mlirules.language.rule import Rule
 
 __all__ = ["Checked", "with_checks"]
@@ -232,11 +232,16 @@ def _checked_kernel(executable: ir.Operation, symbol: str, rule: Rule, made: Che
             continue
         elif op.name not in _HARMLESS and any(_is_memref(v) for v in op.operands):
             made.unchecked.append((_span(op, rule), f"{op.name} is not checked for bounds"))
-    rows = [row for op, found in accesses for row in _rows(op, found, rule)]
+    read, written = (
+        [ir.StringAttr(name).value for name in ir.ArrayAttr(executable.attributes[mark])]
+        for mark in (READS, WRITES)
+    )
+    names = [*read, *written]
+    rows = [row for op, found in accesses for row in _rows(op, found, rule, names)]
     if not rows:
         copy.erase()
         return []
-    notes = _noted(function, len(rows), rule)
+    notes = _noted(function, len(rows), len(read))
     number = 0
     beyond: dict[ir.Value, ir.Value] = {}
     for op, found in accesses:
@@ -245,10 +250,9 @@ def _checked_kernel(executable: ir.Operation, symbol: str, rule: Rule, made: Che
     return rows
 
 
-def _noted(function: ir.Operation, rows: int, rule: Rule) -> ir.Value:
+def _noted(function: ir.Operation, rows: int, inputs: int) -> ir.Value:
     """Give a kernel's function a buffer for notes, after those that it reads."""
     block = function.regions[0].blocks[0]
-    inputs = len(rule.kernel_inputs)
     place = ir.Location.unknown()
     after = list(block.arguments)[inputs:]
     binding = ir.Type.parse("!stream.binding")
@@ -390,9 +394,9 @@ def _shape(type_: ir.Type) -> list[int]:
     return []
 
 
-def _rows(op: ir.Operation, found: _Reach, rule: Rule) -> Iterator[_Row]:
+def _rows(op: ir.Operation, found: _Reach, rule: Rule, names: Sequence[str]) -> Iterator[_Row]:
     span = _span(op, rule)
-    buffer = _buffer(found.base, rule)
+    buffer = _buffer(found.base, names)
     for dim in range(len(found.extents)):
         yield _Row(span, op.name, found.writes, dim, buffer)
 
@@ -406,7 +410,7 @@ def _span(op: ir.Operation, rule: Rule) -> Span:
     return rule.source.span(line, column, max(1, len(rest)))
 
 
-def _buffer(value: ir.Value, rule: Rule) -> str:
+def _buffer(value: ir.Value, names: Sequence[str]) -> str:
     """What a buffer is called: the tensor, or its type where it is the kernel's own."""
     shown = str(value.type)
     while not isinstance(value.owner, ir.Block) and value.owner.name in _THROUGH:
@@ -414,7 +418,6 @@ def _buffer(value: ir.Value, rule: Rule) -> str:
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.name != "stream.binding.subspan":
         return shown
-    names = [*rule.kernel_inputs, *(name or "a result" for name in rule.root_results)]
     return names[ir.BlockArgument(owner.operands[0]).arg_number]
 
 

@@ -7,13 +7,16 @@ import math
 import platform
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mlirules.generator import tiles
+from mlirules.generator.lowering.buffers import builtin, memref, parts, pointer
 from mlirules.generator.lowering.dims import declared_dims, one_product
 from mlirules.generator.lowering.indices import Indices
 from mlirules.generator.lowering.orders import Order, orders, value_of
+from mlirules.generator.lowering.scratch import scratch
 from mlirules.generator.lowering.spelling import float_text, quoted
 from mlirules.generator.lowering.values import Argument, Lowered, LoweringError
 from mlirules.generator.names import identifier
@@ -25,17 +28,19 @@ from mlirules.language.grid import (
     MAX_GRID,
     MAX_THREADS,
     PLACES,
+    READS,
     TARGET,
     TILE_BYTES,
     TILE_NAMES,
     TILE_ROWS,
+    WRITES,
 )
 from mlirules.language.nomatch import NoMatch
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
 from mlirules.language.operands import Refused, arith, describe, truth
 from mlirules.language.repeats import MAX_REPEATS, repeats
-from mlirules.language.rule import Line, Rule, Variant
+from mlirules.language.rule import Before, Line, Rule, Variant
 from mlirules.language.values import DType, Dyn, Tensor
 
 _DOLLAR = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\(([^()]*(?:\([^()]*\)[^()]*)*)\))")
@@ -76,16 +81,19 @@ def _known(rule: Rule, name: str, value: object) -> Tensor:
 
 def _chosen(rule: Rule, env: dict[str, Any], target: str) -> tuple[Variant, dict[str, Any]]:
     """The first variant for the target whose conditions hold, and what its names stand for."""
-    first: NoMatch | None = None
+    refusals: list[tuple[int, NoMatch]] = []
     for variant in rule.variants:
         if target not in variant.doc.targets:
             continue
         try:
             return variant, _sizes(variant, env)
         except NoMatch as no:
-            first = first or no
-    if first is not None:
-        raise first
+            lines = [str(line) for line, _ in variant.where]
+            held = lines.index(str(no.line)) if str(no.line) in lines else len(lines)
+            refusals.append((held, no))
+    if refusals:
+        # Of the variant that came nearest.
+        raise max(refusals, key=lambda refusal: refusal[0])[1]
     written = sorted({t for v in rule.variants for t in v.doc.targets})
     raise NoMatch(
         rule.made_by,
@@ -108,22 +116,26 @@ def _sizes(variant: Variant, env: dict[str, Any]) -> dict[str, object]:
             named = {n.id: known[n.id] for n in _names(expr) if n.id in known}
             shown = ", ".join(f"{k} = {describe(v)}" for k, v in named.items())
             raise NoMatch(line, f"{line} does not hold ({shown})", expected=str(line), found=shown)
-    known["#grid"] = [
-        _size(line, expr, known, limit, "workgroups")
-        for (line, expr), limit in zip(variant.grid, MAX_GRID, strict=False)
-    ]
-    threads = [
-        _fixed(line, expr, known, MAX_THREADS, "threads") for line, expr in variant.workgroup
-    ]
-    if math.prod(threads) > MAX_THREADS:
-        raise NoMatch(
-            variant.workgroup[0][0],
-            f"{math.prod(threads)} threads in a workgroup are more than {MAX_THREADS}",
-        )
-    known["#workgroup"] = threads
+    known |= _places(variant, known)
     known["#tiles"] = _tiles(variant, known)
     known["#orders"] = orders(variant, known)
+    known |= scratch(variant, known)
     return known
+
+
+def _places(made: Variant | Before, env: dict[str, Any]) -> dict[str, list[Any]]:
+    """The workgroups of a dispatch, and the threads of each."""
+    grid = [
+        _size(line, expr, env, limit, "workgroups")
+        for (line, expr), limit in zip(made.grid, MAX_GRID, strict=False)
+    ]
+    threads = [_fixed(line, expr, env, MAX_THREADS, "threads") for line, expr in made.workgroup]
+    if math.prod(threads) > MAX_THREADS:
+        raise NoMatch(
+            made.workgroup[0][0],
+            f"{math.prod(threads)} threads in a workgroup are more than {MAX_THREADS}",
+        )
+    return {"#grid": grid, "#workgroup": threads}
 
 
 def _tiles(variant: Variant, env: dict[str, Any]) -> list[tuple[int, int]]:
@@ -187,19 +199,28 @@ class _Kernel:
         inputs: list[Tensor],
         outputs: list[Tensor],
         target: str,
+        between: Sequence[Tensor] | None = None,
     ) -> None:
         self.rule = rule
         self.variant = variant
         self.sizes = sizes
-        self.inputs = inputs
         self.outputs = outputs
         self.target = target
+        assert variant.body is not None
+        self.text = variant.body.text.value
+        #: Whether it writes what another dispatch of the kernel reads.
+        self.step = between is not None
+        #: What is linked in; for the kernel's own dispatch alone.
+        self.object = None if self.step else variant.doc.object
         #: As the match has them, and as the kernel reads and writes them.
         self.matched = {t.name: t for t in (*inputs, *outputs)}
         self.orders: dict[str, Order] = sizes["#orders"]
+        made = [sizes[name] for name in variant.first] if between is None else list(between)
+        read = set(re.findall(r"%([A-Za-z_]\w*?)(?:_base|_pointer)?\b", self.text))
+        self.inputs = [t for t in (*inputs, *made) if t.name in read]
         self.tensors = {
-            name: self.orders[name].of(tensor) if name in self.orders else tensor
-            for name, tensor in self.matched.items()
+            t.name: self.orders[t.name].of(t) if t.name in self.orders else t
+            for t in (*self.inputs, *outputs)
         }
         self.heads: dict[str, str] = {}
         self.arguments: dict[tuple[str, str], Argument] = {}
@@ -209,11 +230,35 @@ class _Kernel:
         self.operands: dict[Dyn, str] = {}
         self.products = {name: self.product(name) for name in variant.xsmm}
         self.extents = {
-            name: list(self.tensors[name].dims or ()) if name in self.orders else self.dims(tensor)
-            for name, tensor in self.matched.items()
+            name: self.dims(self.matched[name])
+            if name in self.matched and name not in self.orders and name in rule.types
+            else list(tensor.dims or ())
+            for name, tensor in self.tensors.items()
         }
+        #: What is dispatched before, for this to read.
+        self.before = [self.first(name, inputs) for name in variant.first]
         #: For each row of the kernel, which row of the rule's text it is.
         self.origins: list[int] = []
+
+    def first(self, name: str, inputs: list[Tensor]) -> _Kernel:
+        """The dispatch that writes a tensor which lies between it and the kernel's own."""
+        names = list(self.variant.first)
+        made = self.variant.first[name]
+        variant = replace(
+            self.variant,
+            body=made.body,
+            grid=made.grid,
+            workgroup=made.workgroup,
+            tiles=[],
+            xsmm={},
+            first={},
+        )
+        sizes = {**self.sizes, **_places(made, self.sizes), "#tiles": []}
+        written = [self.sizes[name]]
+        between = [self.sizes[earlier] for earlier in names[: names.index(name)]]
+        found = _Kernel(self.rule, variant, sizes, inputs, written, self.target, between)
+        found.host, found.arguments = self.host, self.arguments
+        return found
 
     def dims(self, tensor: Tensor) -> list[int | Dyn]:
         """How large a buffer is: its own dims, or what the symbols declared for them are."""
@@ -248,10 +293,12 @@ class _Kernel:
 
     def tensor_argument(self, tensor: Tensor) -> str:
         """A tensor of the match as a builtin tensor."""
-        return self.argument(tensor.name, "tensor" if tensor.torch else "raw", _builtin(tensor))
+        return self.argument(tensor.name, "tensor" if tensor.torch else "raw", builtin(tensor))
 
     def passed(self, tensor: Tensor) -> str:
         """A tensor of the match as the dispatch takes it."""
+        if tensor.name in self.variant.first or tensor.name not in self.matched:
+            return f"%out_{tensor.name}"
         held = self.tensor_argument(tensor)
         order = self.orders.get(tensor.name)
         return held if order is None else order.put(tensor, held, self.host.emit)
@@ -266,7 +313,7 @@ class _Kernel:
         found = self.sizes[base][int(at)] if mark else self.sizes[name]
         at_axis = self.host.value(axis)
         held = self.tensor_argument(found)
-        return self.host.emit(f"tensor.dim {held}, {at_axis} : {_builtin(found)}")
+        return self.host.emit(f"tensor.dim {held}, {at_axis} : {builtin(found)}")
 
     def operand(self, size: Dyn) -> str:
         """A size that is no arithmetic, passed to the kernel."""
@@ -279,17 +326,20 @@ class _Kernel:
             for own, size in zip(tensor.dims or (), self.extents[tensor.name], strict=True)
             if isinstance(own, Dyn)
         ]
-        return _builtin(tensor) + (f"{{{', '.join(values)}}}" if values else "")
+        return builtin(tensor) + (f"{{{', '.join(values)}}}" if values else "")
 
-    def lowered(self, types: list[str], env: dict[str, Any]) -> Lowered:
+    def dispatched(self) -> tuple[str, str, str]:
+        """Its dispatch, its executable, and in that the body."""
         body = self.called(self.body())
         inside = self.inside(body)
-        symbol = f"mlirules_{identifier(self.rule.name)}"
+        # What several rules of a file dispatch before their own is the same.
+        shared = self.outputs[0].name if self.step else None
+        named = f"{Path(self.rule.path).stem}-{shared}" if shared else self.rule.name
+        symbol = f"mlirules_{identifier(named)}"
         grid = [*self.sizes["#grid"], 1, 1][:3]
         marked = f"{self.target}\n{grid}\n{inside}"
         symbol += "_" + hashlib.sha256(marked.encode()).hexdigest()[:10]
         passed = [self.passed(tensor) for tensor in self.inputs]
-        self.demand_equal()
         workload = self.workload()
         groups = [self.group(self.tensors[tensor.name]) for tensor in self.inputs]
         for size in self.operands:
@@ -298,18 +348,26 @@ class _Kernel:
         given = _group(map(self.group, self.outputs))
         made = ", ".join(f"%out_{t.name}" for t in self.outputs)
         at = f"[{', '.join(workload)}]" if workload else ""
-        rows = [
-            *self.host.rows,
+        row = (
             f"{made} = flow.dispatch @{symbol}::@{symbol}{at}({', '.join(passed)}) : "
-            f"({', '.join(groups)}) -> {given}",
-        ]
+            f"({', '.join(groups)}) -> {given}"
+        )
+        # Executables are linked together: their functions need names of their own.
+        inside = inside.replace("@KERNEL(", f"@{symbol}(", 1)
+        return row, self.executable(symbol, inside), body
+
+    def lowered(self, types: list[str], env: dict[str, Any]) -> Lowered:
+        parts = [*self.before, self]
+        made = [part.dispatched() for part in parts]
+        self.demand_equal()
+        rows = [*self.host.rows, *(row for row, _, _ in made)]
         returned = []
         for tensor, type_ in zip(self.outputs, types, strict=True):
             value = f"%out_{tensor.name}"
             if tensor.torch:
                 rows.append(
                     f"%torch_{tensor.name} = torch_c.from_builtin_tensor {value} : "
-                    f"{_builtin(tensor)} -> {type_}"
+                    f"{builtin(tensor)} -> {type_}"
                 )
                 value = f"%torch_{tensor.name}"
             returned.append(value)
@@ -318,9 +376,12 @@ class _Kernel:
         args = ", ".join(f"{a.ssa}: {a.type}" for a in arguments)
         text = f"func.func @rewrite({args}) -> ({', '.join(types)}) {{\n"
         text += "".join(f"  {row}\n" for row in rows) + "}\n"
-        # Executables are linked together: their functions need names of their own.
-        text += self.executable(symbol, inside.replace("@KERNEL(", f"@{symbol}(", 1))
-        return Lowered(text, arguments, [], env, self.places(text, body))
+        places: dict[int, Span] = {}
+        for part, (_, executable, body) in zip(parts, made, strict=True):
+            # Layers of equal sizes share what both dispatch.
+            text += executable
+            places |= part.places(text, body)
+        return Lowered(text, arguments, [], env, places)
 
     def places(self, text: str, body: str) -> dict[int, Span]:
         """Where the lines of the body, which stands in ``text``, stand in the rule file."""
@@ -328,7 +389,7 @@ class _Kernel:
         assert line is not None
         first = text.count("\n", 0, text.rindex(body.rstrip())) + 1
         spans, offset = [], 0
-        for row in self.variant.doc.body.splitlines(keepends=True):
+        for row in self.text.splitlines(keepends=True):
             spans.append(line.text.span(offset + len(row) - len(row.lstrip())))
             offset += len(row)
         return {first + number: spans[origin] for number, origin in enumerate(self.origins)}
@@ -381,7 +442,9 @@ class _Kernel:
     def executable(self, symbol: str, inside: str) -> str:
         # The rule's name and target stay in the program: a compilation for another is refused.
         marks = f'{TARGET} = "{self.target}", mlirules.rule = "{self.rule.name}"'
-        if self.variant.doc.object is not None:
+        for mark, tensors in ((READS, self.inputs), (WRITES, self.outputs)):
+            marks += f", {mark} = [{', '.join(quoted(t.name) for t in tensors)}]"
+        if self.object is not None:
             # Objects inside the attribute are not written out right by the compiler: name the file.
             paths = sorted(map(str, self.objects()))  # equal products are one file
             held = ", ".join(f'#hal.executable.object<{{path = "{path}"}}>' for path in paths)
@@ -404,7 +467,7 @@ class _Kernel:
 
     def objects(self) -> set[Path]:
         """The object files of the variant's C file and of its products."""
-        made = self.variant.doc.object
+        made = self.object
         assert made is not None
         assert self.variant.body is not None
         wanted: list[tuple[Line, str, Callable[[], Path]]] = []
@@ -445,7 +508,7 @@ class _Kernel:
             if apart < rows:
                 said = f"{at} is {apart}: columns of {rows} rows cannot stand so close in {name}"
                 raise LoweringError(at, said)
-        held = self.variant.doc.object
+        held = self.object
         assert held is not None
         return Product((m, n, k, lda, ldb, ldc), held.xsmm[name].beta, known)
 
@@ -461,7 +524,7 @@ class _Kernel:
         first = (*self.inner.rows, *self.heads.values(), *(tiles.before(shapes) if shapes else ()))
         heads = "".join(f"  {row}\n" for row in (zero, *first))
         last = "".join(f"  {row}\n" for row in (tiles.behind() if shapes else ()))
-        functions = dict(self.variant.doc.object.functions) if self.variant.doc.object else {}
+        functions = dict(self.object.functions) if self.object else {}
         functions |= {product.symbol: CALLED_WITH for product in self.products.values()}
         declared = "".join(
             f"func.func private @{name}{type_} attributes "
@@ -497,7 +560,7 @@ class _Kernel:
         """The body with the rows that stand several times, each with its count."""
         line = self.variant.body
         assert line is not None
-        rows = self.variant.doc.body.splitlines()
+        rows = self.text.splitlines()
         made: list[str] = []
 
         def stand(first: int, last: int, sizes: dict[str, Any]) -> None:
@@ -507,7 +570,7 @@ class _Kernel:
             self.origins.extend(range(first, last))
 
         at = 0
-        for found in repeats(self.variant.doc.body):
+        for found in repeats(self.text):
             times = value_of(line, parse_expression(found.times), self.sizes)
             if not isinstance(times, int) or not 0 <= times <= MAX_REPEATS:
                 raise NoMatch(
@@ -550,9 +613,9 @@ class _Kernel:
                 continue
             base, _, part = name.rpartition("_")
             if base in self.tensors and part in ("base", "offset", "pointer"):
-                self.heads[f"{base} parts"] = _parts(self.tensors[base])
+                self.heads[f"{base} parts"] = parts(self.tensors[base])
                 if part == "pointer":
-                    self.heads[name] = _pointer(self.tensors[base])
+                    self.heads[name] = pointer(self.tensors[base])
                 continue
             value = self.sizes.get(name)
             if isinstance(value, int) and not isinstance(value, bool):
@@ -573,7 +636,7 @@ class _Kernel:
         NVIDIA and AMD asks for that only where the type says that a buffer begins anywhere: without
         it all would be read from the start of the first.
         """
-        plain = _memref(tensor)
+        plain = memref(tensor)
         if self.target not in ("cuda", "hip"):
             return plain
         sizes = [d if isinstance(d, int) else None for d in tensor.dims or ()]
@@ -606,46 +669,6 @@ class _Kernel:
                 found=describe(value),
             )
         raise NoMatch(line, f"${source} is {describe(value)}, which has no spelling in a kernel")
-
-
-def _parts(tensor: Tensor) -> str:
-    """A buffer as what C functions take: where it begins, and how far into that."""
-    name, rank = tensor.name, tensor.rank
-    assert tensor.dtype is not None
-    pointer = f"memref<{tensor.dtype.mlir}>"
-    made, types = [f"%{name}_base", f"%{name}_offset"], [pointer, "index"]
-    if rank:
-        made += [f"%{name}_sizes:{rank}", f"%{name}_strides:{rank}"]
-        types += ["index"] * (2 * rank)
-    return (
-        f"{', '.join(made)} = iree_codegen.extract_strided_metadata %{name} : {_memref(tensor)} "
-        f"-> {', '.join(types)}"
-    )
-
-
-def _pointer(tensor: Tensor) -> str:
-    """Where a buffer's numbers begin, for the CPU's own operations on memory."""
-    name = tensor.name
-    assert tensor.dtype is not None
-    kind = tensor.dtype.mlir
-    rows = [
-        f"%{name}_begins = memref.extract_aligned_pointer_as_index %{name}_base : memref<{kind}> "
-        "-> index",
-        f"%{name}_begins_64 = arith.index_cast %{name}_begins : index to i64",
-        f"%{name}_begins_at = llvm.inttoptr %{name}_begins_64 : i64 to !llvm.ptr",
-        f"%{name}_offset_64 = arith.index_cast %{name}_offset : index to i64",
-        f"%{name}_pointer = llvm.getelementptr %{name}_begins_at[%{name}_offset_64] : "
-        f"(!llvm.ptr, i64) -> !llvm.ptr, {kind}",
-    ]
-    return "\n  ".join(rows)
-
-
-def _builtin(tensor: Tensor) -> str:
-    return Tensor(tensor.name, tensor.dims, tensor.dtype, False).builtin_type()
-
-
-def _memref(tensor: Tensor) -> str:
-    return _builtin(tensor).replace("tensor<", "memref<", 1)
 
 
 def _group(types: Any) -> str:

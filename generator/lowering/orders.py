@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mlirules.generator.lowering.spelling import float_text
 from mlirules.language.evaluate import Evaluator
 from mlirules.language.nomatch import NoMatch
 from mlirules.language.notation import ast
@@ -21,10 +22,13 @@ class Order:
 
     view: tuple[int, ...]
     permute: tuple[int, ...]
+    #: What the numbers are multiplied by along dims of the view, a row for each new place.
+    along: Mapping[int, list[list[float]]] = field(default_factory=dict)
 
     def of(self, tensor: Tensor) -> Tensor:
         """The tensor as the kernel reads it."""
-        return replace(tensor, dims=tuple(self.view[n] for n in self.permute))
+        sizes = [len(self.along[n]) if n in self.along else d for n, d in enumerate(self.view)]
+        return replace(tensor, dims=tuple(sizes[n] for n in self.permute))
 
     def put(self, tensor: Tensor, held: str, emit: Callable[[str], str]) -> str:
         """What puts ``held``, of the tensor's own type, in order; the name of the result."""
@@ -45,11 +49,40 @@ class Order:
             held = emit(
                 f"tensor.expand_shape {held} [{every}] output_shape {sizes} : {flat} into {seen}"
             )
+        for axis, matrix in self.along.items():
+            held, seen = _multiplied(held, seen, axis, matrix, emit)
         into = emit(f"tensor.empty() : {made}")
         return emit(
             f"linalg.transpose ins({held} : {seen}) outs({into} : {made}) "
             f"permutation = {list(self.permute)}"
         )
+
+
+def _multiplied(
+    held: str, type_: str, axis: int, matrix: list[list[float]], emit: Callable[[str], str]
+) -> tuple[str, str]:
+    """``held`` times a matrix along one of its dims: the result's name and type."""
+    sizes = type_.removeprefix("tensor<").removesuffix("xf32>").split("x")
+    made = f"tensor<{'x'.join([*sizes[:axis], str(len(matrix)), *sizes[axis + 1 :]])}xf32>"
+    kind = f"tensor<{len(matrix)}x{len(matrix[0])}xf32>"
+    rows = ", ".join(f"[{', '.join(float_text(float(n)) for n in row)}]" for row in matrix)
+    by = emit(f"arith.constant dense<[{rows}]> : {kind}")
+    into = emit(f"arith.constant dense<0.0> : {made}")
+    outer = [f"d{n}" for n in range(len(sizes))]
+    read = [*outer[:axis], "k", *outer[axis + 1 :]]
+    loops = f"({', '.join([*outer, 'k'])})"
+    maps = ", ".join(
+        f"affine_map<{loops} -> ({', '.join(at)})>" for at in (read, [outer[axis], "k"], outer)
+    )
+    kinds = ", ".join(['"parallel"'] * len(sizes) + ['"reduction"'])
+    return emit(
+        f"linalg.generic {{indexing_maps = [{maps}], iterator_types = [{kinds}]}} "
+        f"ins({held}, {by} : {type_}, {kind}) outs({into} : {made}) {{ "
+        "^bb0(%mlirules_a: f32, %mlirules_b: f32, %mlirules_c: f32): "
+        "%mlirules_p = arith.mulf %mlirules_a, %mlirules_b : f32 "
+        "%mlirules_q = arith.addf %mlirules_c, %mlirules_p : f32 "
+        f"linalg.yield %mlirules_q : f32 }} -> {made}"
+    ), made
 
 
 def value_of(
@@ -97,5 +130,15 @@ def orders(variant: Variant, env: dict[str, Any]) -> dict[str, Order]:
                 expected=f"as many numbers as {name} has",
                 found=shown,
             )
-        found[name] = Order(tuple(sizes), tuple(order.permute))
+        for axis, matrix in order.along.items():
+            columns, (line, _) = len(matrix[0]), order.view[axis]
+            if columns != sizes[axis] or tensor.dtype is None or tensor.dtype.mlir != "f32":
+                raise NoMatch(
+                    line,
+                    f"a matrix of {columns} columns goes along dim {axis} of {name}, which is "
+                    f"{sizes[axis]} of {describe(tensor)}",
+                    expected=f"{columns} of f32",
+                    found=str(sizes[axis]),
+                )
+        found[name] = Order(tuple(sizes), tuple(order.permute), order.along)
     return found

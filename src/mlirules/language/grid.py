@@ -4,6 +4,8 @@ from __future__ import annotations
 
 #: The attribute of an executable that says for which kind of target its kernel is written.
 TARGET = "mlirules.target"
+#: The tensors of the rule that it reads, and that it writes, in the order of its buffers.
+READS, WRITES = "mlirules.reads", "mlirules.writes"
 #: Most threads that a workgroup may have anywhere, and most workgroups along x, y and z.
 MAX_THREADS = 1024
 MAX_GRID = (2**31 - 1, 65535, 65535)

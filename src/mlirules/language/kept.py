@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mlirules.language.family import members
 from mlirules.language.faults import Span
 from mlirules.language.notation import ast
-from mlirules.language.rule import BodyText, Line, OpPattern, Reordered, Rule, Variant
+from mlirules.language.rule import Before, BodyText, Line, OpPattern, Reordered, Rule, Variant
 from mlirules.language.source import Path_, SourceFile, Text
 
 if TYPE_CHECKING:
@@ -349,8 +349,28 @@ def _encoded_variant(number: int, variant: Variant) -> dict[str, object]:
                     for n, (line, e) in enumerate(order.view)
                 ],
                 order.permute,
+                [[axis, matrix] for axis, matrix in order.along.items()],
             ]
             for name, order in variant.reorder.items()
+        ],
+        "first": [
+            [
+                name,
+                made.element,
+                _body_place(made.body, *at, "first", name, "body"),
+                *(
+                    [
+                        [_place(line, *at, "first", name, section, n), _coded(e)]
+                        for n, (line, e) in enumerate(rows)
+                    ]
+                    for section, rows in (
+                        ("dims", made.dims),
+                        ("grid", made.grid),
+                        ("workgroup", made.workgroup),
+                    )
+                ),
+            ]
+            for name, made in variant.first.items()
         ],
         "body": _body_place(variant.body, *at, "body"),
     }
@@ -394,7 +414,10 @@ def _decoded_variant(kept: dict[str, Any], doc: Any, source: SourceFile) -> Vari
     body = _body(kept["body"], source)
     tiles = [(line(rows), line(bytes_)) for rows, bytes_ in kept["tiles"]]
     made = Variant(doc, let, lines("where"), lines("grid"), lines("workgroup"), body, tiles)
-    for name, when, view, permute in kept["reorder"]:
+    for name, when, view, permute, along in kept["reorder"]:
         held = when if isinstance(when, bool) else line(when)
-        made.reorder[name] = Reordered(held, [line(found) for found in view], permute)
+        made.reorder[name] = Reordered(held, [line(found) for found in view], permute, dict(along))
+    for name, element, at, *sections in kept["first"]:
+        rows = [[line(found) for found in section] for section in sections]
+        made.first[name] = Before(element, _body(at, source), *rows)
     return made

@@ -7,13 +7,15 @@ has, and the sizes of tiles are expressions over the shapes of the match.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat
 
 from mlirules.language.grid import TILES
 from mlirules.language.model import Body, Equation, RuleDoc, Strict, Symbol
 
+#: A row of a matrix.
+Row = Annotated[list[FiniteFloat], Field(min_length=1, max_length=64)]
 #: The sizes of a product by libxsmm, in the order in which its generator takes them.
 SIZES = ("m", "n", "k", "lda", "ldb", "ldc")
 
@@ -66,6 +68,21 @@ class Tile(Strict):
     bytes: Equation | int = Field(description="The bytes of a row, at most 64.", examples=["2 * K"])
 
 
+class Multiply(Strict):
+    """A matrix that a tensor is multiplied by along some of its dims."""
+
+    along: list[int] = Field(
+        min_length=1, max_length=8, description="The dims of the view.", examples=[[3, 4]]
+    )
+    by: list[Row] = Field(
+        min_length=1,
+        max_length=64,
+        description="The matrix's rows, each with a number for each place of the dim, which then "
+        "has a place for each row.",
+        examples=[[[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]],
+    )
+
+
 class Reorder(Strict):
     """The order in which the kernel reads a tensor that the program knows."""
 
@@ -85,6 +102,45 @@ class Reorder(Strict):
         max_length=8,
         description="Of these the dims in the order in which they lie for the kernel.",
         examples=[[0, 2, 1]],
+    )
+    multiply: list[Multiply] = Field(
+        max_length=8,
+        default=[],
+        description="What its numbers are multiplied by along dims of the view. Of f32 alone.",
+        examples=[[{"along": [2], "by": [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]}]],
+    )
+
+
+class Scratch(Strict):
+    """A tensor that lies between two dispatches: one of its own writes it."""
+
+    dims: list[Equation | int] = Field(
+        min_length=1,
+        max_length=8,
+        description="Its dims, known when the kernel is compiled.",
+        examples=[["TB", 36, "C", 8]],
+    )
+    element: Literal["f32", "f16", "bf16", "i8", "i32"] = Field(
+        default="f32", description="What it holds."
+    )
+    grid: list[Equation | int] = Field(
+        min_length=1,
+        max_length=3,
+        description="Workgroups along x, y and z of the dispatch that writes it.",
+        examples=[["C", "TB"]],
+    )
+    workgroup: list[Equation | int] = Field(
+        max_length=3,
+        default=[],
+        description="Threads along x, y and z (GPUs only).",
+        examples=[["W", 1, 1]],
+    )
+    body: str = Field(
+        min_length=1,
+        max_length=60000,
+        description="MLIR of one workgroup, as in the kernel's own body: it reads inputs and what "
+        "was written before it, and writes this tensor.",
+        examples=["memref.store %sum, %v[%block_x] : $v\n"],
     )
 
 
@@ -140,6 +196,13 @@ class KernelVariant(Strict):
         "become. What the program knows (`fixed(w)`) is put in order when it is compiled, anything "
         "else by every call.",
         examples=[{"w": {"when": "fixed(w)", "view": ["F // 8", 8, "K"], "permute": [0, 2, 1]}}],
+    )
+    first: dict[Symbol, Scratch] = Field(
+        max_length=8,
+        default={},
+        description="Tensors that dispatches before the kernel's own write, in this order, for it "
+        "to read: %v is the buffer of v.",
+        examples=[{"v": {"dims": ["M"], "grid": ["M"], "body": "memref.store %s, %v[%i] : $v\n"}}],
     )
     body: str = Field(
         min_length=1,

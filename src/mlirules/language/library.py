@@ -250,7 +250,7 @@ class Contents:
         return made
 
 
-_FORMAT = 6
+_FORMAT = 7
 #: So many sets are kept; of more, those that were read longest ago go.
 _PACKS = 200
 

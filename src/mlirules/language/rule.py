@@ -110,11 +110,26 @@ class BodyText:
 
 @dataclass(frozen=True)
 class Reordered:
-    """An input that lies in another order for the kernel: when, its view, the order of its dims."""
+    """An input that lies in another order for the kernel: when, its view, the order of its dims.
+
+    ``along`` holds the matrices that its numbers are multiplied by, each along a dim of the view.
+    """
 
     when: tuple[Line, ast.Expr] | bool
     view: list[tuple[Line, ast.Expr]]
     permute: list[int]
+    along: dict[int, list[list[float]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Before:
+    """A tensor that a dispatch before the kernel's own writes, and that dispatch."""
+
+    element: str
+    body: Line
+    dims: list[tuple[Line, ast.Expr]] = field(default_factory=list)
+    grid: list[tuple[Line, ast.Expr]] = field(default_factory=list)
+    workgroup: list[tuple[Line, ast.Expr]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -132,6 +147,7 @@ class Variant:
     #: The products by libxsmm: where each stands, and its sizes in their order.
     xsmm: dict[str, tuple[Line, list[tuple[Line, ast.Expr]]]] = field(default_factory=dict)
     reorder: dict[str, Reordered] = field(default_factory=dict)
+    first: dict[str, Before] = field(default_factory=dict)
 
 
 class InFile:

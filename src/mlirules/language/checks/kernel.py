@@ -20,7 +20,7 @@ from mlirules.language.kernel import SIZES, KernelDoc, KernelObject
 from mlirules.language.notation import ast
 from mlirules.language.notation.parser import parse_expression
 from mlirules.language.repeats import RepeatError, repeats
-from mlirules.language.rule import Line, Reordered, Rule, Variant
+from mlirules.language.rule import Before, Line, Reordered, Rule, Variant
 from mlirules.language.source import Path_
 
 
@@ -100,7 +100,8 @@ def _kernel_variant(
                 into.append((line, expr))
     _kernel_tiles(checker, variant, i, scope)
     _kernel_orders(checker, doc, variant, i, scope)
-    _kernel_sizes(checker, variant)
+    _kernel_first(checker, variant, i, scope)
+    _kernel_sizes(checker, variant.grid, variant.workgroup)
     span = checker.source.span_at(where)
     cpu = "cpu" in made.targets
     if cpu and len(made.targets) > 1:
@@ -226,14 +227,59 @@ def _kernel_orders(
             if expr is not None:
                 checker.expression(line, expr, scope, runtime=False)
                 view.append((line, expr))
-        variant.reorder[name] = Reordered(when, view, order.permute)
+        along: dict[int, list[list[float]]] = {}
+        for made in order.multiply:
+            if len({len(row) for row in made.by}) > 1:
+                fault("the rows of a matrix differ in length", "write as many numbers in each")
+            for axis in made.along:
+                if not 0 <= axis < len(order.view):
+                    fault(f"the view has no dim {axis}", f"its dims are 0 to {len(order.view) - 1}")
+                elif axis in along:
+                    fault(f"two matrices go along dim {axis}", "write their product")
+                along[axis] = made.by
+        variant.reorder[name] = Reordered(when, view, order.permute, along)
 
 
-def _kernel_sizes(checker: Expressions, variant: Variant) -> None:
+def _kernel_first(checker: Expressions, variant: Variant, i: int, scope: set[str]) -> None:
+    """The tensors that dispatches before the kernel's own write."""
+    cpu = "cpu" in variant.doc.targets
+    for name, made in variant.doc.first.items():
+        at: Path_ = ("kernel", "variants", i, "first", name)
+
+        def fault(message: str, hint: str, path: Path_ = at) -> None:
+            span = checker.source.span_at(path, key=True)
+            checker.faults.append(Fault(span, "kernel", message, hint))
+
+        if name in scope:
+            fault(f"{name!r} already has a meaning", "choose another name")
+        if cpu == bool(made.workgroup):
+            said = "a CPU has no threads in a workgroup, a GPU says how many"
+            fault(said, "leave `workgroup:` out" if cpu else "add `workgroup:`")
+        body = checker.line("kernel", "variants", i, "first", name, "body")
+        before = Before(made.element, body)
+        for section, rows, into in (
+            ("dims", made.dims, before.dims),
+            ("grid", made.grid, before.grid),
+            ("workgroup", made.workgroup, before.workgroup),
+        ):
+            for n in range(len(rows)):
+                line = checker.line("kernel", "variants", i, "first", name, section, n)
+                expr = checker.parsed(line, parse_expression)
+                if expr is not None:
+                    checker.expression(line, expr, scope, runtime=False)
+                    into.append((line, expr))
+        _kernel_sizes(checker, before.grid, before.workgroup)
+        scope.add(name)
+        variant.first[name] = before
+
+
+def _kernel_sizes(
+    checker: Expressions, grid: list[tuple[Line, ast.Expr]], workgroup: list[tuple[Line, ast.Expr]]
+) -> None:
     """Sizes that are numbers already are checked while the rule is read."""
     for rows, limits, what in (
-        (variant.grid, MAX_GRID, "workgroups"),
-        (variant.workgroup, (MAX_THREADS,) * 3, "threads"),
+        (grid, MAX_GRID, "workgroups"),
+        (workgroup, (MAX_THREADS,) * 3, "threads"),
     ):
         for (line, expr), limit in zip(rows, limits, strict=False):
             if isinstance(expr, ast.Literal) and (
@@ -241,14 +287,12 @@ def _kernel_sizes(checker: Expressions, variant: Variant) -> None:
             ):
                 checker.fault(line, expr, "kernel", f"from 1 to {limit} {what} can stand here")
     numbers = [
-        e.value
-        for _, e in variant.workgroup
-        if isinstance(e, ast.Literal) and isinstance(e.value, int)
+        e.value for _, e in workgroup if isinstance(e, ast.Literal) and isinstance(e.value, int)
     ]
-    if len(numbers) == len(variant.workgroup) and math.prod(numbers) > MAX_THREADS:
+    if len(numbers) == len(workgroup) and math.prod(numbers) > MAX_THREADS:
         count = math.prod(numbers)
         checker.fault(
-            variant.workgroup[0][0],
+            workgroup[0][0],
             None,
             "kernel",
             f"{count} threads in a workgroup are more than {MAX_THREADS}",
@@ -260,23 +304,42 @@ def _kernel_body(
 ) -> None:
     line = variant.body
     assert line is not None
-    text = line.text.value
     linked = variant.doc.object
     functions = {*linked.functions, *linked.xsmm} if linked is not None else set()
-    parts = {
-        f"{name}_{part}"
-        for name in (*doc.kernel.inputs, *results)
-        for part in ("base", "offset", "pointer")
-    }
-    parts |= set(TILE_NAMES[: len(variant.doc.tiles)])
-    text, counts = _once(checker, line, text, scope)
-    checker.body(line, text, scope | counts | set(PLACES) | parts, set(results))
-    plain = blanked(text)
-    named = set(re.findall(r"%([A-Za-z_]\w*?)(?:_base|_pointer)?\b", plain))
-    for name in (*doc.kernel.inputs, *results):
-        if name not in named:
+    before: set[str] = set()
+    for name, made in variant.first.items():
+        known = scope - {later for later in variant.first if later not in before}
+        seen = _one_body(checker, doc, variant, made.body, known | {name}, [name], set())
+        if name not in seen:
+            said = f"{name} is not written: %{name} is its buffer"
+            checker.fault(made.body, None, "kernel", said)
+        before |= {*seen, name}
+    tiles = set(TILE_NAMES[: len(variant.doc.tiles)])
+    named = _one_body(checker, doc, variant, line, scope | tiles, results, functions)
+    for name in (*doc.kernel.inputs, *variant.first, *results):
+        if name not in named and (name not in before or name in variant.first):
             role = "written: %" if name in results else "read: %"
             checker.fault(line, None, "kernel", f"{name} is not {role}{name} is its buffer")
+
+
+def _one_body(
+    checker: Expressions,
+    doc: KernelDoc,
+    variant: Variant,
+    line: Line,
+    scope: set[str],
+    results: list[str],
+    functions: set[str],
+) -> set[str]:
+    """Check the text of one dispatch; the names of buffers that it may mean."""
+    parts = {
+        f"{name}_{part}"
+        for name in (*doc.kernel.inputs, *variant.first, *results)
+        for part in ("base", "offset", "pointer")
+    }
+    text, counts = _once(checker, line, line.text.value, scope)
+    checker.body(line, text, scope | counts | set(PLACES) | parts, set(results))
+    plain = blanked(text)
     for found in re.finditer(r"%(thread_[xyz])\b", plain):
         if "cpu" in variant.doc.targets:
             checker.fault(
@@ -291,6 +354,7 @@ def _kernel_body(
                 f"no function {found.group(1)!r} is linked in",
                 "declare it in `object: {functions: ...}`, or in `xsmm:`",
             )
+    return set(re.findall(r"%([A-Za-z_]\w*?)(?:_base|_pointer)?\b", plain))
 
 
 def _once(checker: Expressions, line: Line, text: str, scope: set[str]) -> tuple[str, set[str]]:

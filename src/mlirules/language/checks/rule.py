@@ -390,6 +390,8 @@ class RuleChecker(Rewrites):
                 lines |= {str(value) for value in variant.let.values()}
                 orders = variant.reorder.values()
                 lines |= {str(v) for order in orders for v in (order.when, *order.view)}
+                steps = variant.first.values()
+                lines |= {str(v) for made in steps for v in (*made.dims, *made.grid)}
                 lines |= {str(v) for tile in variant.tiles for v in (tile.rows, tile.bytes)}
         names: dict[str, int] = {}
         for i, test in enumerate(doc.tests):
