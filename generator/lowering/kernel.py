@@ -88,9 +88,7 @@ def _chosen(rule: Rule, env: dict[str, Any], target: str) -> tuple[Variant, dict
         try:
             return variant, _sizes(variant, env)
         except NoMatch as no:
-            lines = [str(line) for line, _ in variant.where]
-            held = lines.index(str(no.line)) if str(no.line) in lines else len(lines)
-            refusals.append((held, no))
+            refusals.append((_came(variant, no), no))
     if refusals:
         # Of the variant that came nearest.
         raise max(refusals, key=lambda refusal: refusal[0])[1]
@@ -101,6 +99,14 @@ def _chosen(rule: Rule, env: dict[str, Any], target: str) -> tuple[Variant, dict
         expected=" or ".join(written),
         found=target,
     )
+
+
+def _came(variant: Variant, no: NoMatch) -> int:
+    """How many conditions of a variant held before the line that did not; -1: not its sizes."""
+    if any(line is no.line for _, line, _, _ in variant.let):
+        return -1
+    lines = (line for line, _ in variant.where)
+    return next((n for n, line in enumerate(lines) if line is no.line), len(variant.where))
 
 
 def _sizes(variant: Variant, env: dict[str, Any]) -> dict[str, object]:
