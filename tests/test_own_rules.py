@@ -109,7 +109,7 @@ def test_each_rule_goes_where_its_ops_are(
     conversion = (None, ["my-twice-to-linalg"])
     fusions = [("fusions", [])] if name == "vulkan" else []
     own_stages = (
-        *("scales", "row-kernels", "limited-kernels", "added-kernels"),
+        *("scales", "means", "row-kernels", "limited-kernels", "added-kernels"),
         *("shifted-kernels", "kernels", "pools"),
         *("packing", "products", "depthwise", "integer-products"),
     )

@@ -58,6 +58,7 @@ without_flags: [--iree-global-opt-data-tiling]
         "one",
         "decompose",
         "scales",
+        "means",
         "row-kernels",
         "limited-kernels",
         "added-kernels",
