@@ -205,7 +205,6 @@ class _Kernel:
         inputs: list[Tensor],
         outputs: list[Tensor],
         target: str,
-        between: Sequence[Tensor] | None = None,
     ) -> None:
         self.rule = rule
         self.variant = variant
@@ -215,13 +214,13 @@ class _Kernel:
         assert variant.body is not None
         self.text = variant.body.text.value
         #: Whether it writes what another dispatch of the kernel reads.
-        self.step = between is not None
+        self.step = "#between" in sizes
         #: What is linked in; for the kernel's own dispatch alone.
         self.object = None if self.step else variant.doc.object
         #: As the match has them, and as the kernel reads and writes them.
         self.matched = {t.name: t for t in (*inputs, *outputs)}
         self.orders: dict[str, Order] = sizes["#orders"]
-        made = [sizes[name] for name in variant.first] if between is None else list(between)
+        made = sizes.get("#between", [sizes[name] for name in variant.first])
         read = set(re.findall(r"%([A-Za-z_]\w*?)(?:_base|_pointer)?\b", self.text))
         self.inputs = [t for t in (*inputs, *made) if t.name in read]
         self.tensors = {
@@ -259,10 +258,9 @@ class _Kernel:
             xsmm={},
             first={},
         )
-        sizes = {**self.sizes, **_places(made, self.sizes), "#tiles": []}
-        written = [self.sizes[name]]
-        between = [self.sizes[earlier] for earlier in names[: names.index(name)]]
-        found = _Kernel(self.rule, variant, sizes, inputs, written, self.target, between)
+        earlier = [self.sizes[other] for other in names[: names.index(name)]]
+        sizes = {**self.sizes, **_places(made, self.sizes), "#tiles": [], "#between": earlier}
+        found = _Kernel(self.rule, variant, sizes, inputs, [self.sizes[name]], self.target)
         found.host, found.arguments = self.host, self.arguments
         return found
 
@@ -346,6 +344,9 @@ class _Kernel:
         marked = f"{self.target}\n{grid}\n{inside}"
         symbol += "_" + hashlib.sha256(marked.encode()).hexdigest()[:10]
         passed = [self.passed(tensor) for tensor in self.inputs]
+        # Behind the grid's sizes IREE takes for granted what is asked here.
+        if not self.step:
+            self.demand_equal()
         workload = self.workload()
         groups = [self.group(self.tensors[tensor.name]) for tensor in self.inputs]
         for size in self.operands:
@@ -365,7 +366,6 @@ class _Kernel:
     def lowered(self, types: list[str], env: dict[str, Any]) -> Lowered:
         parts = [*self.before, self]
         made = [part.dispatched() for part in parts]
-        self.demand_equal()
         rows = [*self.host.rows, *(row for row, _, _ in made)]
         returned = []
         for tensor, type_ in zip(self.outputs, types, strict=True):

@@ -306,16 +306,21 @@ def _kernel_body(
     assert line is not None
     linked = variant.doc.object
     functions = {*linked.functions, *linked.xsmm} if linked is not None else set()
+    parts = {
+        f"{name}_{part}"
+        for name in (*doc.kernel.inputs, *variant.first, *results)
+        for part in ("base", "offset", "pointer")
+    }
     before: set[str] = set()
     for name, made in variant.first.items():
-        known = scope - {later for later in variant.first if later not in before}
-        seen = _one_body(checker, doc, variant, made.body, known | {name}, [name], set())
+        known = (scope | parts) - {later for later in variant.first if later not in before}
+        seen = _one_body(checker, variant, made.body, known | {name}, [name], set())
         if name not in seen:
             said = f"{name} is not written: %{name} is its buffer"
             checker.fault(made.body, None, "kernel", said)
         before |= {*seen, name}
-    tiles = set(TILE_NAMES[: len(variant.doc.tiles)])
-    named = _one_body(checker, doc, variant, line, scope | tiles, results, functions)
+    parts |= set(TILE_NAMES[: len(variant.doc.tiles)])
+    named = _one_body(checker, variant, line, scope | parts, results, functions)
     for name in (*doc.kernel.inputs, *variant.first, *results):
         if name not in named and (name not in before or name in variant.first):
             role = "written: %" if name in results else "read: %"
@@ -324,7 +329,6 @@ def _kernel_body(
 
 def _one_body(
     checker: Expressions,
-    doc: KernelDoc,
     variant: Variant,
     line: Line,
     scope: set[str],
@@ -332,13 +336,8 @@ def _one_body(
     functions: set[str],
 ) -> set[str]:
     """Check the text of one dispatch; the names of buffers that it may mean."""
-    parts = {
-        f"{name}_{part}"
-        for name in (*doc.kernel.inputs, *variant.first, *results)
-        for part in ("base", "offset", "pointer")
-    }
     text, counts = _once(checker, line, line.text.value, scope)
-    checker.body(line, text, scope | counts | set(PLACES) | parts, set(results))
+    checker.body(line, text, scope | counts | set(PLACES), set(results))
     plain = blanked(text)
     for found in re.finditer(r"%(thread_[xyz])\b", plain):
         if "cpu" in variant.doc.targets:
