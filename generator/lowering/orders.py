@@ -98,6 +98,22 @@ def value_of(
         raise NoMatch(line, refused.message, expected=str(line), node=refused.node) from None
 
 
+def fixed_sizes(rows: list[tuple[Line, ast.Expr]], env: dict[str, Any], what: str) -> list[int]:
+    """The dims of ``what``. Raises :class:`NoMatch` at one known only at run time."""
+    sizes = []
+    for line, expr in rows:
+        size = value_of(line, expr, env)
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise NoMatch(
+                line,
+                f"{line} is {describe(size)}: {what} has dims known when the kernel is compiled",
+                expected="a number from 1 up",
+                found=describe(size),
+            )
+        sizes.append(size)
+    return sizes
+
+
 def orders(variant: Variant, env: dict[str, Any]) -> dict[str, Order]:
     """The inputs that lie in another order for the kernel. Raises :class:`NoMatch`."""
     found = {}
@@ -108,18 +124,7 @@ def orders(variant: Variant, env: dict[str, Any]) -> dict[str, Order]:
             holds = value_of(line, expr, env, truth)
         if not holds:
             continue
-        sizes = []
-        for line, expr in order.view:
-            size = value_of(line, expr, env)
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-                raise NoMatch(
-                    line,
-                    f"{line} is {describe(size)}: what is put in order has dims known when the "
-                    "kernel is compiled",
-                    expected="a number from 1 up",
-                    found=describe(size),
-                )
-            sizes.append(size)
+        sizes = fixed_sizes(order.view, env, "what is put in order")
         tensor = env[name]
         own = [d if isinstance(d, int) else 0 for d in tensor.dims]
         if math.prod(own) != math.prod(sizes):
