@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convolutions import literal
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import rule_set, transform
 from mlirules.drivers.quality.ruletest import run_test
 from mlirules.language import consent
-from mlirules.language.faults import MlirulesError
-from mlirules.language.loader import load_rule
 from mlirules.language.stage import Stage
+from rule_texts import changed, faults
+from torch_programs import product
 
 #: Sums of each row, and a product by weights that were mixed row by row.
 RULE = """rule: mixed-product
@@ -100,39 +99,12 @@ def trusted() -> Iterator[None]:
         yield
 
 
-def rule(folder: Path, *changes: tuple[str, str]) -> Path:
-    """The rule with some of its text changed, as a file."""
-    text = RULE
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new, 1)
-    path = folder / "mixed-product.yaml"
-    path.write_text(text)
-    return path
-
-
-def faults(folder: Path, *changes: tuple[str, str]) -> list[str]:
-    with pytest.raises(MlirulesError) as caught:
-        load_rule(rule(folder, *changes))
-    return [fault.message for fault in caught.value.faults]
-
-
-def program(rows: str = "5", weights: np.ndarray | None = None) -> str:
-    x, w, c = (f"!torch.vtensor<[{dims}],f32>" for dims in (f"{rows},3", "3,4", f"{rows},4"))
-    takes = f"%x: {x}" if weights is not None else f"%x: {x}, %w: {w}"
-    held = "" if weights is None else f"  %w = torch.vtensor.literal({literal(weights)}) : {w}\n"
-    return (
-        f"func.func @main({takes}) -> {c} {{\n{held}"
-        f"  %c = torch.aten.mm %x, %w : {x}, {w} -> {c}\n  return %c : {c}\n}}\n"
-    )
-
-
 @pytest.mark.parametrize("known", [True, False])
 def test_dispatches_before_the_kernels_own(known: bool, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     x, w = (rng.standard_normal(s).astype(np.float32) for s in ((5, 3), (3, 4)))
-    stages = [Stage(phase="torch", rules=[str(rule(tmp_path))], driver="greedy")]
-    text = transform(program(weights=w if known else None), stages).text
+    stages = [Stage(phase="torch", rules=[str(changed(RULE, tmp_path))], driver="greedy")]
+    text = transform(product(weights=w if known else None), stages).text
     assert text.count("= flow.dispatch") == 3
     target = Target("cpu")
     (found,) = runtime.run(compiler.compile_module(text, target), [x] if known else [x, w], target)
@@ -148,7 +120,7 @@ def test_what_two_rules_of_a_file_dispatch_first_is_one(tmp_path: Path) -> None:
         f"  %c = torch.aten.mm %x, %w : {x}, {w} -> {c}\n"
         f"  %d = torch.aten.mm %y, %w : {x}, {w} -> {c}\n  return %c, %d : {c}, {c}\n}}\n"
     )
-    stages = [Stage(phase="torch", rules=[str(rule(tmp_path))], driver="greedy")]
+    stages = [Stage(phase="torch", rules=[str(changed(RULE, tmp_path))], driver="greedy")]
     text = transform(both, stages).text
     assert text.count("= flow.dispatch") == 6
     assert text.count("stream.executable private @mlirules_mixed_product_turned_") == 1
@@ -156,7 +128,7 @@ def test_what_two_rules_of_a_file_dispatch_first_is_one(tmp_path: Path) -> None:
 
 
 def test_accesses_beyond_what_lies_between_are_told(tmp_path: Path) -> None:
-    path = rule(tmp_path, ("dims: [K, M]", "dims: [K, M - 1]"))
+    path = changed(RULE, tmp_path, ("dims: [K, M]", "dims: [K, M - 1]"))
     text = path.read_text().replace(
         '@"\n  - name: four', '@"\n    run: {devices: [cpu]}\n  - name: four'
     )
@@ -170,34 +142,43 @@ def test_accesses_beyond_what_lies_between_are_told(tmp_path: Path) -> None:
 
 
 def test_what_a_file_cannot_say(tmp_path: Path) -> None:
-    (said, *_) = faults(tmp_path, ("        sums:\n", "        w:\n"))
+    (said, *_) = faults(RULE, tmp_path, ("        sums:\n", "        w:\n"))
     assert said == "'w' already has a meaning"
     (said,) = faults(
+        RULE,
         tmp_path,
         ("memref.store %sum, %sums[%block_x] : $sums", "%unused = arith.addf %sum, %sum : f32"),
     )
     assert said == "sums is not written: %sums is its buffer"
     (said,) = faults(
-        tmp_path, ("%by = memref.load %sums[%block_x] : $sums", "%by = arith.constant 1.0 : f32")
+        RULE,
+        tmp_path,
+        ("%by = memref.load %sums[%block_x] : $sums", "%by = arith.constant 1.0 : f32"),
     )
     assert said == "sums is not read: %sums is its buffer"
-    (said,) = faults(tmp_path, ("dims: [K, M]", "dims: [K, L]"))
+    (said,) = faults(RULE, tmp_path, ("dims: [K, M]", "dims: [K, L]"))
     assert said == "'L' stands nowhere in the match"
-    (said,) = faults(tmp_path, ("          grid: [M]\n", "          grid: [0]\n"))
+    (said,) = faults(RULE, tmp_path, ("          grid: [M]\n", "          grid: [0]\n"))
     assert said == "from 1 to 2147483647 workgroups can stand here"
     (said,) = faults(
-        tmp_path, ("          grid: [M]\n", "          grid: [M]\n          workgroup: [32]\n")
+        RULE,
+        tmp_path,
+        ("          grid: [M]\n", "          grid: [M]\n          workgroup: [32]\n"),
     )
     assert said == "a CPU has no threads in a workgroup, a GPU says how many"
     # What is written later is not there yet.
-    late = faults(tmp_path, ("%a = memref.load %x[%block_x, %k]", "%a = memref.load %sums[%k]"))
+    late = faults(
+        RULE, tmp_path, ("%a = memref.load %x[%block_x, %k]", "%a = memref.load %sums[%k]")
+    )
     assert late[0] == "%sums is neither defined in this body nor a value of the match"
 
 
 def test_what_a_matrix_cannot_be(tmp_path: Path) -> None:
-    assert faults(tmp_path, ("along: [0]", "along: [2]")) == ["the view has no dim 2"]
-    assert faults(tmp_path, ("along: [0]", "along: [0, 0]")) == ["two matrices go along dim 0"]
-    assert faults(tmp_path, ("[0.0, 1.0, 0.0]", "[0.0, 1.0]")) == [
+    assert faults(RULE, tmp_path, ("along: [0]", "along: [2]")) == ["the view has no dim 2"]
+    assert faults(RULE, tmp_path, ("along: [0]", "along: [0, 0]")) == [
+        "two matrices go along dim 0"
+    ]
+    assert faults(RULE, tmp_path, ("[0.0, 1.0, 0.0]", "[0.0, 1.0]")) == [
         "the rows of a matrix differ in length"
     ]
 
@@ -210,5 +191,5 @@ def test_what_a_matrix_cannot_be(tmp_path: Path) -> None:
     ],
 )
 def test_who_refuses(changes: list[tuple[str, str]], rows: str, tmp_path: Path) -> None:
-    stages = [Stage(phase="torch", rules=[str(rule(tmp_path, *changes))], driver="greedy")]
-    assert transform(program(rows), stages).outcome.total == 0
+    stages = [Stage(phase="torch", rules=[str(changed(RULE, tmp_path, *changes))], driver="greedy")]
+    assert transform(product(rows), stages).outcome.total == 0

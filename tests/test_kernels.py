@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convolutions import convolution
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.compiler import Job, lower_to
 from mlirules.drivers.iree.targets import Target
@@ -31,6 +30,7 @@ from mlirules.language.loader import load_rule
 from mlirules.language.model import RunDoc
 from mlirules.language.rule import Rule
 from mlirules.language.stage import Stage
+from torch_programs import convolution
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parent / "examples" / "kernels"

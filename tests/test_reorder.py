@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convolutions import convolution, literal
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.cost import Settings
 from mlirules.drivers.pipelines.transform import transform
 from mlirules.language import consent
-from mlirules.language.faults import MlirulesError
-from mlirules.language.loader import load_rule
 from mlirules.language.stage import Stage
+from rule_texts import changed, faults
+from torch_programs import convolution, product
 
 RULE = """rule: turned-product
 kind: kernel
@@ -81,42 +80,14 @@ def trusted() -> Iterator[None]:
         yield
 
 
-def rule(folder: Path, *changes: tuple[str, str]) -> Path:
-    """The rule with some of its text changed, as a file."""
-    text = RULE
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    path = folder / "turned-product.yaml"
-    path.write_text(text)
-    return path
-
-
-def faults(folder: Path, *changes: tuple[str, str]) -> list[str]:
-    with pytest.raises(MlirulesError) as caught:
-        load_rule(rule(folder, *changes))
-    return [fault.message for fault in caught.value.faults]
-
-
 def test_what_a_file_cannot_say(tmp_path: Path) -> None:
-    assert faults(tmp_path, ("        w: {when", "        v: {when")) == [
+    assert faults(RULE, tmp_path, ("        w: {when", "        v: {when")) == [
         "'v' is no input of the kernel"
     ]
-    (said,) = faults(tmp_path, ("permute: [1, 0]", "permute: [1, 1]"))
+    (said,) = faults(RULE, tmp_path, ("permute: [1, 0]", "permute: [1, 1]"))
     assert said == "the 2 dims of the view stand once each in `permute:`, as 0 to 1"
-    (said,) = faults(tmp_path, ("view: [K, N]", "view: [K, L]"))
+    (said,) = faults(RULE, tmp_path, ("view: [K, N]", "view: [K, L]"))
     assert said == "'L' stands nowhere in the match"
-
-
-def product(weights: str) -> str:
-    takes = "" if weights else ", %w: !torch.vtensor<[3,4],f32>"
-    held = f"  %w = torch.vtensor.literal({weights}) : !torch.vtensor<[3,4],f32>\n"
-    return (
-        f"func.func @main(%x: !torch.vtensor<[5,3],f32>{takes}) -> !torch.vtensor<[5,4],f32> {{\n"
-        + (held if weights else "")
-        + "  %c = torch.aten.mm %x, %w : !torch.vtensor<[5,3],f32>, !torch.vtensor<[3,4],f32> "
-        "-> !torch.vtensor<[5,4],f32>\n  return %c : !torch.vtensor<[5,4],f32>\n}\n"
-    )
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -124,8 +95,8 @@ def test_what_the_program_knows_is_put_in_order(known: bool, tmp_path: Path) -> 
     """Weights that a call brings are read as they are."""
     rng = np.random.default_rng(1)
     x, w = (rng.standard_normal(s).astype(np.float32) for s in ((5, 3), (3, 4)))
-    stages = [Stage(phase="torch", rules=[str(rule(tmp_path))], driver="greedy")]
-    text = transform(product(literal(w) if known else ""), stages).text
+    stages = [Stage(phase="torch", rules=[str(changed(RULE, tmp_path))], driver="greedy")]
+    text = transform(product(weights=w if known else None), stages).text
     assert ("linalg.transpose" in text) == known
     target = Target("cpu")
     (found,) = runtime.run(compiler.compile_module(text, target), [x] if known else [x, w], target)
@@ -133,9 +104,9 @@ def test_what_the_program_knows_is_put_in_order(known: bool, tmp_path: Path) -> 
 
 
 def test_a_view_of_more_numbers_than_the_tensor_has_is_refused(tmp_path: Path) -> None:
-    path = rule(tmp_path, ("view: [K, N]", "view: [K, N + 1]"))
+    path = changed(RULE, tmp_path, ("view: [K, N]", "view: [K, N + 1]"))
     stages = [Stage(phase="torch", rules=[str(path)], driver="greedy")]
-    made = transform(product(literal(np.ones((3, 4), np.float32))), stages)
+    made = transform(product(weights=np.ones((3, 4), np.float32)), stages)
     assert made.outcome.total == 0
 
 

@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pytest
 
-from convolutions import convolution
 from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree import compiler, runtime
@@ -16,6 +15,7 @@ from mlirules.drivers.pipelines.cost import Settings
 from mlirules.drivers.pipelines.transform import engine_for, rule_set, transform
 from mlirules.drivers.quality.bounds import Checked, with_checks
 from mlirules.language.stage import Stage
+from torch_programs import convolution
 
 STAGES = [Stage(phase="torch", rules=["kernels/kernel-convolution"], driver="greedy")]
 #: What follows a convolution, as rows of a program and as numbers.

@@ -1,4 +1,4 @@
-"""Programs of one convolution in torch's dialect, as modules of PyTorch give them."""
+"""Programs of one op in torch's dialect."""
 
 from __future__ import annotations
 
@@ -79,3 +79,14 @@ func.func @f(%x: {x}{f", %w: {w}" if brought else ""}{further}) -> {y} {{
   return {"%y" if then else "%c"} : {y}
 }}
 """
+
+
+def product(rows: str = "5", weights: np.ndarray | None = None) -> str:
+    """``func.func @main(%x, %w)``, rows of three by 3x4; weights that are given are a constant."""
+    x, w, c = (f"!torch.vtensor<[{dims}],f32>" for dims in (f"{rows},3", "3,4", f"{rows},4"))
+    takes = f"%x: {x}" if weights is not None else f"%x: {x}, %w: {w}"
+    held = "" if weights is None else f"  %w = torch.vtensor.literal({literal(weights)}) : {w}\n"
+    return (
+        f"func.func @main({takes}) -> {c} {{\n{held}"
+        f"  %c = torch.aten.mm %x, %w : {x}, {w} -> {c}\n  return %c : {c}\n}}\n"
+    )
