@@ -13,8 +13,10 @@ OpenVINO, stock iree-compile for this CPU, mlirules by default (and after `mliru
 f32, or in bf16 where the model's name ends so (OpenVINO by its hint; ONNX Runtime has none), or
 with linear layers that PT2E quantized (ONNX Runtime quantizes the model itself). Each
 has a process of its own, which is stopped (SIGSTOP) while others run: threads that spin disturb
-nobody. Round by round each takes a sample, every other round backwards, after a call that is not
-timed. Of one thread the least processor time counts, of more the median of the clock.
+nobody. With --together several models are prepared side by side on cores of their own, and all
+stand still while one of them is measured. Round by round each takes a sample, every other round
+backwards, after a call that is not timed. Of one thread the least processor time counts, of more
+the median of the clock.
 
 Errors are those of the results against PyTorch's in f32, over the largest result. The limit is the
 longer of FLOP over the machine's speed in a large product (of f32) and of the bytes of weights,
@@ -34,7 +36,7 @@ from pathlib import Path
 
 from peers_models import BF16, INT8, MODELS, UNLISTED
 from sections import parts, renew
-from turns import NOTHING, OURS, SLOW, Plan, Row, Store, cell, line, measure, ratio
+from turns import NOTHING, OURS, SLOW, Plan, Row, Store, cell, line, measured, ratio
 
 from mlirules.language.faults import EXIT_CHECK_FAILED, EXIT_DONE, EXIT_INPUT_WRONG, MlirulesError
 
@@ -188,6 +190,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--max-autotune", action="store_true", help="Inductor with it, too")
     parser.add_argument("--tune", metavar="BUDGET", default="", help="mlirules after it, too: 10m")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument(
+        "--together", type=int, default=1, metavar="N", help="models to prepare side by side"
+    )
     parser.add_argument("--rounds", type=int, default=40, metavar="N", help="at most")
     parser.add_argument("--seconds", type=float, default=4, metavar="S", help="for each engine")
     parser.add_argument("--timeout", type=float, default=900, metavar="S", help="to compile")
@@ -216,8 +221,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     names += ["tuned"] * (bool(parsed.tune) and "tuned" not in names)
     if "tuned" in names and not parsed.tune:
         parser.error("--engine tuned needs a budget: --tune 10m")
-    if parsed.threads < 1:
-        parser.error("--threads: at least 1")
+    for name in ("threads", "together"):
+        if getattr(parsed, name) < 1:
+            parser.error(f"--{name}: at least 1")
     parsed.engine = names
     return parsed
 
@@ -243,14 +249,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.seconds,
             options.timeout,
         )
-        for model in () if options.finished else options.models:
-            old = store.rows.get((model, options.threads))
-            if old is not None and not options.again and set(options.engine) <= set(old.engines):
-                continue
-            try:
-                row = measure(model, plan)
-            except MlirulesError as error:
-                print(error, file=sys.stderr)
+        unfinished = [
+            model
+            for model in options.models
+            if (old := store.rows.get((model, options.threads))) is None
+            or options.again
+            or not set(options.engine) <= set(old.engines)
+        ]
+        for model, row in measured([] if options.finished else unfinished, plan, options.together):
+            if isinstance(row, MlirulesError):
+                print(row, file=sys.stderr)
                 good = False
                 continue
             store.put(row)

@@ -2,7 +2,8 @@
 
 What `peers.py` does with whole models and `ops.py` with single ops: a row is what the engines made
 of one of them. Round by round each engine takes a sample, every other round backwards, after a call
-that is not timed.
+that is not timed. On a machine of many cores several models may be prepared side by side, each on
+cores of its own; all else stands still while one of them is measured.
 """
 
 from __future__ import annotations
@@ -11,21 +12,38 @@ import contextlib
 import json
 import os
 import platform
+import queue
 import signal
 import statistics
 import sys
 import tempfile
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import mlirules
+from mlirules.drivers.iree import cpu
 from mlirules.language.faults import MlirulesError
 from mlirules.support.children import Child, Died
 
-__all__ = ["NO_PEERS", "OURS", "Engine", "Plan", "Row", "Store", "cell", "line", "measure", "ratio"]
+__all__ = [
+    "NO_PEERS",
+    "OURS",
+    "Engine",
+    "Plan",
+    "Row",
+    "Store",
+    "cell",
+    "groups",
+    "line",
+    "measure",
+    "measured",
+    "ratio",
+]
 
 OURS = ("mlirules", "tuned")
 #: What is no peer: nobody chooses between those.
@@ -119,10 +137,95 @@ class Store:
             file.write(json.dumps(asdict(row)) + "\n")
 
 
+class Turn:
+    """Who may run: engines that are prepared, side by side, or the one that is measured."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._preparing: set[int] = set()
+
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[set[int]]:
+        """While an engine begins to prepare: the processes that do, to which its own is added."""
+        with self._lock:
+            yield self._preparing
+
+    def end(self, process: int) -> None:
+        """It is prepared, and stands still from now on."""
+        with self._lock:
+            self._preparing.discard(process)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process, signal.SIGSTOP)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nothing is prepared meanwhile."""
+        with self._lock:
+            still = [one for process in self._preparing for one in _stopped(process)]
+            try:
+                yield
+            finally:
+                for process in still:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGCONT)
+
+
+def _stopped(process: int) -> list[int]:
+    """Stop a process and all that it has started, sessions of their own included; who was."""
+    found = [process]
+    for one in found:  # stopped, it starts no more of those that are listed next
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGSTOP)
+        found += _children(one)
+    return found
+
+
+def _children(parent: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            after_name = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+            if int(after_name.split()[1]) == parent:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def groups(threads: int, models: int) -> list[set[int]]:
+    """For each of so many models as many physical cores as it has threads, with all of theirs.
+
+    One set, empty: all that there is. Raises MlirulesError where the cores are too few for several.
+    """
+    by_core = defaultdict[object, set[int]](set)
+    for one in sorted(os.sched_getaffinity(0)):
+        by_core[cpu.core_of(one)].add(one)
+    cores = list(by_core.values())
+    if models == 1 and threads >= len(cores):
+        return [set()]
+    if threads * models > len(cores):
+        raise MlirulesError.at(
+            "--together",
+            f"{models} models of {threads} threads need {models * threads} cores; "
+            f"there are {len(cores)}",
+        )
+    return [set[int]().union(*cores[n : n + threads]) for n in range(0, threads * models, threads)]
+
+
+@contextlib.contextmanager
+def _on(cores: set[int]) -> Iterator[None]:
+    """What this thread starts meanwhile runs on these cores."""
+    before = os.sched_getaffinity(0)
+    if cores:
+        os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 class Engine:
     """An engine in its process, which stands still but for the time of an order."""
 
-    def __init__(self, name: str, model: str, plan: Plan) -> None:
+    def __init__(self, name: str, model: str, plan: Plan, cores: set[int] | None = None) -> None:
         self.name = name
         self._scratch = tempfile.TemporaryDirectory(prefix="peers-")
         package = Path(mlirules.__file__).parent.parent
@@ -133,21 +236,31 @@ class Engine:
         ]
         worker = Path(__file__).with_name("peers_worker.py")
         environment = {"PYTHONPATH": path} | dict.fromkeys(THREADS, str(plan.threads))
-        self._child = Child(
-            [sys.executable, worker, *(str(word) for word in words)], environment=environment
-        )
+        with _on(cores or set()):
+            self._child = Child(
+                [sys.executable, worker, *(str(word) for word in words)], environment=environment
+            )
+
+    @property
+    def process(self) -> int:
+        """Its process, and the group of what that starts."""
+        return self._child.pid
 
     def ask(self, order: dict[str, Any], timeout: float) -> dict[str, Any]:
         """The answer to an order: with ``failed`` where there is none."""
         with contextlib.suppress(ProcessLookupError):  # it died: the answer says so
             os.killpg(self._child.pid, signal.SIGCONT)
-        try:
-            found = self._child.ask(order, timeout)
-        except Died as died:
-            return {"failed": f"{died.kind}: {died.why}"[:300]}
+        found = self.answer(order, timeout)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGSTOP)
         return found
+
+    def answer(self, order: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """The same of one that runs, and goes on running."""
+        try:
+            return self._child.ask(order, timeout)
+        except Died as died:
+            return {"failed": f"{died.kind}: {died.why}"[:300]}
 
     def stop(self) -> None:
         """End it, and what it wrote."""
@@ -155,56 +268,148 @@ class Engine:
         self._scratch.cleanup()
 
 
-@contextlib.contextmanager
-def _alone(name: str, model: str, plan: Plan) -> Iterator[Engine]:
-    engine = Engine(name, model, plan)
-    try:
-        yield engine
-    finally:
-        engine.stop()
+@dataclass
+class _Prepared:
+    """A model whose engines are ready, but for those that failed."""
+
+    model: str
+    known: dict[str, Any]
+    bounds: dict[str, Any] = field(default_factory=dict)
+    engines: dict[str, Engine] = field(default_factory=dict)
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def stop(self) -> None:
+        for engine in self.engines.values():
+            engine.stop()
+
+
+class _Workshop:
+    """Where models are prepared and measured on some cores, in turns with others of its kind."""
+
+    def __init__(self, plan: Plan, cores: set[int], turn: Turn) -> None:
+        self._plan = plan
+        self._cores = cores
+        self._turn = turn
+        self._engines: list[Engine] = []
+
+    def _asked(self, name: str, model: str, timeout: float) -> tuple[Engine, dict[str, Any]]:
+        with self._turn.begin() as preparing:
+            engine = Engine(name, model, self._plan, self._cores)
+            self._engines.append(engine)
+            preparing.add(engine.process)
+        try:
+            return engine, engine.answer({"do": "prepare"}, timeout)
+        finally:
+            self._turn.end(engine.process)
+
+    def prepare(self, model: str) -> _Prepared:
+        """Raises MlirulesError where the model cannot be exported."""
+        plan = self._plan
+        facts = plan.folder / f"{model}.json"
+        if not facts.exists():
+            exporter, found = self._asked("export", model, plan.timeout)
+            exporter.stop()
+            if "failed" in found:
+                raise MlirulesError.at(model, f"is not exported: {found['failed']}")
+        ready = _Prepared(model, json.loads(facts.read_text(encoding="utf-8")))
+        try:
+            for name in plan.engines:
+                timeout = plan.timeout * (10 if name in SLOW else 1)
+                engine, ready.rows[name] = self._asked(name, model, timeout)
+                if "failed" in ready.rows[name]:
+                    engine.stop()
+                else:
+                    ready.engines[name] = engine
+        except BaseException:
+            ready.stop()
+            raise
+        return ready
+
+    def measure(self, ready: _Prepared) -> Row:
+        """The engines in turns, and the machine's limits beside them; all of them end."""
+        plan, known, rows = self._plan, ready.known, ready.rows
+        try:
+            with self._turn.alone():
+                traffic = {key: known[key] for key in ("read", "written")} if plan.alike else {}
+                machine = Engine("limits", ready.model, plan, self._cores)
+                self._engines.append(machine)
+                ready.bounds = machine.ask({"do": "prepare"} | traffic, plan.timeout)
+                machine.stop()
+                if "failed" in ready.bounds:
+                    why = f"the machine's limits: {ready.bounds['failed']}"
+                    raise MlirulesError.at(ready.model, why)
+                samples, rounds = _in_turns(ready.engines, rows, plan)
+        finally:
+            ready.stop()
+        for name, taken in samples.items():
+            rows[name] |= _summary(taken, plan.threads)
+        return Row(
+            ready.model,
+            plan.threads,
+            _cpu(),
+            known["flops"],
+            known["bytes"],
+            ready.bounds["flops"],
+            ready.bounds["bytes"],
+            rounds,
+            {name: {k: v for k, v in row.items() if k != "call_s"} for name, row in rows.items()},
+            ready.bounds["memory"],
+        )
+
+    def stop(self) -> None:
+        """End all that it has started."""
+        for engine in self._engines:
+            engine.stop()
 
 
 def measure(model: str, plan: Plan) -> Row:
     """All engines on a model. Raises MlirulesError where it cannot be exported."""
-    facts = plan.folder / f"{model}.json"
-    if not facts.exists():
-        with _alone("export", model, plan) as exporter:
-            found = exporter.ask({"do": "prepare"}, plan.timeout)
-        if "failed" in found:
-            raise MlirulesError.at(model, f"is not exported: {found['failed']}")
-    known = json.loads(facts.read_text(encoding="utf-8"))
-    with _alone("limits", model, plan) as machine:
-        traffic = {key: known[key] for key in ("read", "written")} if plan.alike else {}
-        bounds = machine.ask({"do": "prepare"} | traffic, plan.timeout)
-    if "failed" in bounds:
-        raise MlirulesError.at(model, f"the machine's limits: {bounds['failed']}")
-    engines: dict[str, Engine] = {}
-    rows: dict[str, dict[str, Any]] = {}
+    (cores,) = groups(plan.threads, 1)
+    workshop = _Workshop(plan, cores, Turn())
     try:
-        for name in plan.engines:
-            engines[name] = Engine(name, model, plan)
-            timeout = plan.timeout * (10 if name in SLOW else 1)
-            rows[name] = engines[name].ask({"do": "prepare"}, timeout)
-            if "failed" in rows[name]:
-                engines.pop(name).stop()
-        samples, rounds = _in_turns(engines, rows, plan)
+        return workshop.measure(workshop.prepare(model))
     finally:
-        for engine in engines.values():
-            engine.stop()
-    for name, taken in samples.items():
-        rows[name] |= _summary(taken, plan.threads)
-    return Row(
-        model,
-        plan.threads,
-        _cpu(),
-        known["flops"],
-        known["bytes"],
-        bounds["flops"],
-        bounds["bytes"],
-        rounds,
-        {name: {k: v for k, v in row.items() if k != "call_s"} for name, row in rows.items()},
-        bounds["memory"],
-    )
+        workshop.stop()
+
+
+def measured(
+    models: Sequence[str], plan: Plan, together: int = 1
+) -> Iterator[tuple[str, Row | MlirulesError]]:
+    """Models with what the engines make of each, or why nothing is known of it.
+
+    With ``together`` so many are prepared side by side; they come as they are ready then.
+    """
+    turn, left = Turn(), queue.SimpleQueue[str]()
+    workshops = [_Workshop(plan, cores, turn) for cores in groups(plan.threads, together)]
+    for model in models:
+        left.put(model)
+    done = queue.SimpleQueue[tuple[str, Row | BaseException]]()
+
+    def work(workshop: _Workshop) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                model = left.get_nowait()
+                try:
+                    done.put((model, workshop.measure(workshop.prepare(model))))
+                except BaseException as error:  # noqa: BLE001 -- raised where they are awaited
+                    done.put((model, error))
+
+    threads = [threading.Thread(target=work, args=[one], daemon=True) for one in workshops]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in models:
+            model, found = done.get()
+            if isinstance(found, (Row, MlirulesError)):
+                yield model, found
+            else:
+                raise found
+    finally:
+        while not left.empty():
+            with contextlib.suppress(queue.Empty):
+                left.get_nowait()
+        for workshop in workshops:
+            workshop.stop()
 
 
 def _in_turns(

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -83,13 +84,63 @@ def test_wrong_numbers_end_with_1(
     assert "mlirules: wrong numbers" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("peers")
+def test_models_that_are_prepared_side_by_side_are_measured_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = sys.modules["turns"]
+    names = ["tiny", "other", "gone"]
+    for suffix in (".mlir", ".json", ".npz"):
+        shutil.copy(folder / f"tiny{suffix}", folder / f"other{suffix}")
+    shutil.copy(folder / "tiny.json", folder / "gone.json")  # its program was lost
+    # On a machine of one core, too.
+    monkeypatch.setattr(turns, "groups", lambda _, models: [set() for _ in range(models)])
+    preparing: list[dict[int, str]] = []
+    sampled = turns._in_turns
+
+    def watched(engines: Any, *more: Any) -> Any:
+        others = {
+            int(stat.parent.name): stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+            for stat in Path("/proc").glob("[0-9]*/stat")
+            if b"peers_worker" in (stat.parent / "cmdline").read_bytes()
+        }
+        preparing.append(others)
+        return sampled(engines, *more)
+
+    monkeypatch.setattr(turns, "_in_turns", watched)
+    plan = turns.Plan(folder, ("mlirules", "stock"), 1, rounds=3, seconds=0.1)
+    found = dict(turns.measured(names, plan, 2))
+    assert set(found) == set(names)
+    for name in names[:2]:
+        assert {"ms", "error"} <= set(found[name].engines["mlirules"])
+        assert {"ms", "error"} <= set(found[name].engines["stock"])
+    assert "failed" in found["gone"].engines["stock"]
+    # Every worker that was there stood still; what fails or comes last has none beside it.
+    assert any(preparing)
+    assert {state for others in preparing for state in others.values()} <= {"T", "Z"}
+
+
+def test_models_side_by_side_have_cores_of_their_own(
+    peers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = sys.modules["turns"]
+    monkeypatch.setattr(turns.os, "sched_getaffinity", lambda _: {*range(8)})
+    monkeypatch.setattr(turns.cpu, "core_of", lambda cpu: f"core {cpu % 4}")
+    assert turns.groups(2, 2) == [{0, 4, 1, 5}, {2, 6, 3, 7}]
+    assert turns.groups(2, 1) == [{0, 4, 1, 5}]
+    assert turns.groups(4, 1) == turns.groups(8, 1) == [set()]
+    with pytest.raises(peers.MlirulesError, match=r"3 models of 2 threads need 6 cores; .* 4"):
+        turns.groups(2, 3)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--engine", "tvm"], "tvm given; known: eager"),
         (["--engine", "tuned"], "needs a budget"),
         (["--only", "nothing-*"], "no such model"),
-        (["--threads", "0"], "at least 1"),
+        (["--threads", "0"], "--threads: at least 1"),
+        (["--together", "0"], "--together: at least 1"),
     ],
 )
 def test_what_is_wrong_is_said(

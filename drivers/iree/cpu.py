@@ -56,11 +56,16 @@ def cores(cpus: Path = _CPUS, group: Path = _GROUP) -> int:
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if not allowed:
         return os.cpu_count() or 1
-    threads = {_read(cpus / f"cpu{cpu}" / "topology" / "core_cpus_list") or cpu for cpu in allowed}
+    threads = {core_of(cpu, cpus) for cpu in allowed}
     limit, _, period = _read(group).partition(" ")
     if limit.isdigit() and period.isdigit() and int(period):
         return max(1, min(len(threads), -(-int(limit) // int(period))))
     return len(threads)
+
+
+def core_of(cpu: int, cpus: Path = _CPUS) -> str | int:
+    """What is the same for all of Linux's CPUs that are one physical core."""
+    return _read(cpus / f"cpu{cpu}" / "topology" / "core_cpus_list") or cpu
 
 
 def _read(path: Path) -> str:
