@@ -193,14 +193,15 @@ def _children(parent: int) -> list[int]:
 def groups(threads: int, models: int) -> list[set[int]]:
     """For each of so many models as many physical cores as it has threads, with all of theirs.
 
-    One set, empty: all that there is. Raises MlirulesError where the cores are too few for several.
+    Empty sets are all that there is, where a model has as many threads. Raises MlirulesError where
+    the cores are too few for several.
     """
     by_core = defaultdict[object, set[int]](set)
     for one in sorted(os.sched_getaffinity(0)):
         by_core[cpu.core_of(one)].add(one)
     cores = list(by_core.values())
-    if models == 1 and threads >= len(cores):
-        return [set()]
+    if threads >= len(cores):
+        return [set() for _ in range(models)]
     if threads * models > len(cores):
         raise MlirulesError.at(
             "--together",

@@ -129,6 +129,7 @@ def test_models_side_by_side_have_cores_of_their_own(
     assert turns.groups(2, 2) == [{0, 4, 1, 5}, {2, 6, 3, 7}]
     assert turns.groups(2, 1) == [{0, 4, 1, 5}]
     assert turns.groups(4, 1) == turns.groups(8, 1) == [set()]
+    assert turns.groups(4, 2) == [set(), set()]  # they share all
     with pytest.raises(peers.MlirulesError, match=r"3 models of 2 threads need 6 cores; .* 4"):
         turns.groups(2, 3)
 
