@@ -30,6 +30,8 @@ _CPUS = Path("/sys/devices/system/cpu")
 _GROUP = Path("/sys/fs/cgroup/cpu.max")
 #: A core with nothing left in its own part looks through the others, one after another.
 _MOST_PARTS = 8
+#: More workgroups than so many cores take have too little to do each.
+_MOST_CORES = 64
 
 _LOCAL = (
     "--iree-hal-target-device=local",
@@ -72,6 +74,15 @@ def _read(path: Path) -> str:
     with contextlib.suppress(OSError):
         return path.read_text(encoding="ascii").strip()
     return ""
+
+
+def divided(architecture: str) -> int:
+    """For how many cores the work of a kernel is divided: two or more, what runs it may be less.
+
+    Those that this process may use, at most 64; two for a named CPU, whose cores nobody knows.
+    ``architecture`` is empty for this machine.
+    """
+    return 2 if architecture else max(2, min(cores(), _MOST_CORES))
 
 
 def parts(architecture: str) -> int:

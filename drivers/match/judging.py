@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from mlirules.drivers.iree import cpu
 from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.match.attempt import PATTERN_HOLDS, State, Stop, Verdict, progress
 from mlirules.drivers.match.inference import Inference
-from mlirules.drivers.match.results import Bound, Match, Refusal
+from mlirules.drivers.match.results import Around, Bound, Match, Refusal
 from mlirules.drivers.match.rewrites import build
 from mlirules.drivers.match.structure import Structure
 from mlirules.drivers.match.values import (
@@ -89,7 +90,7 @@ class Judging:
             tuple(key),
             tuple(len(v) for v in state.lists.values()),
             tuple(state.symbols.values()),
-            (state.around.target, state.around.cpu) if self.rule.variants else "",
+            _aimed(state.around) if self.rule.variants else "",
         )
 
     def judge(self, op: ir.Operation, state: State) -> Match:
@@ -195,9 +196,7 @@ class Judging:
                 return Verdict(None, unadmitted, env)
             if rule.variants:
                 around = state.around
-                lowered = lower_kernel(
-                    rule, {**env, **_facts(around.target, around.cpu)}, results, around.target
-                )
+                lowered = lower_kernel(rule, {**env, **_facts(around)}, results, around.target)
             else:
                 lowered = lower(rule, env, results, self.inference)
             try:
@@ -361,15 +360,21 @@ def _listed(value: object) -> object:
     return [_listed(v) for v in value] if isinstance(value, tuple) else value
 
 
-def _facts(target: str, architecture: str) -> dict[str, int]:
+def _aimed(around: Around) -> tuple[str, str, int]:
+    """What a kernel is written for."""
+    return around.target, around.cpu, around.cores if around.target == "cpu" else 0
+
+
+def _facts(around: Around) -> dict[str, int]:
     """What a kernel may ask of the CPU that it is for (``language.grid.FACTS``); 0 elsewhere."""
-    if target != "cpu":
+    if around.target != "cpu":
         return dict.fromkeys(FACTS, 0)
-    asked = {
+    asked: dict[str, Callable[[str], int]] = {
         "vector_bytes": cpu.vector_bytes,
         "dot_bytes": cpu.dot_bytes,
         "bf16_bytes": cpu.bf16_bytes,
         "bf16_tile_rows": cpu.bf16_tile_rows,
         "byte_tile_rows": cpu.byte_tile_rows,
+        "cores": lambda _: around.cores,
     }
-    return {name: asked[name](architecture) for name in FACTS}
+    return {name: asked[name](around.cpu) for name in FACTS}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from mlirules.drivers.iree import cpu
 from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.match.liveness import is_dead
 from mlirules.drivers.match.places import Places
@@ -163,6 +165,11 @@ class Around:
     places: Places = field(default_factory=Places)
     #: The architecture of the CPU that kernels are chosen for; empty: this machine's.
     cpu: str = ""
+
+    @functools.cached_property
+    def cores(self) -> int:
+        """For how many cores kernels divide their work: asked once, for all the ops of a run."""
+        return cpu.divided(self.cpu)
 
 
 ANYWHERE = Around()

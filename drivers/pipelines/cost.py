@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from mlirules.drivers.apply import pieces, tracking
 from mlirules.drivers.apply.engine import Engine
 from mlirules.drivers.apply.run import Options
-from mlirules.drivers.iree import compiler, irtypes, program
+from mlirules.drivers.iree import compiler, cpu, irtypes, program
 from mlirules.drivers.iree.compiler import Job, ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.match.matcher import Matcher
@@ -241,6 +241,7 @@ class Judge:
             *settings.flags,
             compiler.revision(),
             machine(),
+            str(cpu.divided(settings.target.architecture)),
             package.code(),
         ]
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlirules.drivers.apply.run import Options, Outcome
-from mlirules.drivers.iree import compiler, program
+from mlirules.drivers.iree import compiler, cpu, program
 from mlirules.drivers.iree.compiler import ir
 from mlirules.language.library import Entry
 from mlirules.language.stage import Stage, as_data
@@ -49,6 +49,7 @@ class Verdict:
             *(f"{e.path} {e.name} {e.digest}" for e in entries),
             options.target,
             str(options.cpu),
+            str(cpu.divided(options.cpu)),
             repr(known),
             compiler.revision(),
             package.code(),

@@ -20,7 +20,14 @@ PLACES = {
 
 
 #: What `let:`, `where:` and `grid:` of a variant may ask of the target beside the match's sizes.
-FACTS = ("vector_bytes", "dot_bytes", "bf16_bytes", "bf16_tile_rows", "byte_tile_rows")
+FACTS = (
+    "vector_bytes",
+    "dot_bytes",
+    "bf16_bytes",
+    "bf16_tile_rows",
+    "byte_tile_rows",
+    "cores",
+)
 #: A CPU's tile registers (AMX): how many, and the most rows and bytes a row of each.
 TILES, TILE_ROWS, TILE_BYTES = 8, 16, 64
 #: The numbers of the tile registers, by the names that a body gives to the CPU's operations.
