@@ -292,11 +292,20 @@ class _Workshop:
         self._cores = cores
         self._turn = turn
         self._engines: list[Engine] = []
+        self._ended = False
+
+    def _begun(self, name: str, model: str) -> Engine:
+        """An engine that ends with the workshop; none begins after that."""
+        engine = Engine(name, model, self._plan, self._cores)
+        self._engines.append(engine)
+        if self._ended:
+            engine.stop()
+            raise MlirulesError.at(model, "is not measured: interrupted")
+        return engine
 
     def _asked(self, name: str, model: str, timeout: float) -> tuple[Engine, dict[str, Any]]:
         with self._turn.begin() as preparing:
-            engine = Engine(name, model, self._plan, self._cores)
-            self._engines.append(engine)
+            engine = self._begun(name, model)
             preparing.add(engine.process)
         try:
             return engine, engine.answer({"do": "prepare"}, timeout)
@@ -332,8 +341,7 @@ class _Workshop:
         try:
             with self._turn.alone():
                 traffic = {key: known[key] for key in ("read", "written")} if plan.alike else {}
-                machine = Engine("limits", ready.model, plan, self._cores)
-                self._engines.append(machine)
+                machine = self._begun("limits", ready.model)
                 ready.bounds = machine.ask({"do": "prepare"} | traffic, plan.timeout)
                 machine.stop()
                 if "failed" in ready.bounds:
@@ -358,8 +366,9 @@ class _Workshop:
         )
 
     def stop(self) -> None:
-        """End all that it has started."""
-        for engine in self._engines:
+        """End all that it has started, and what it starts meanwhile."""
+        self._ended = True
+        for engine in list(self._engines):
             engine.stop()
 
 
@@ -411,6 +420,8 @@ def measured(
                 left.get_nowait()
         for workshop in workshops:
             workshop.stop()
+        for thread in threads:
+            thread.join(timeout=10)
 
 
 def _in_turns(

@@ -1,15 +1,21 @@
 """The comparison with other runtimes, without them and without PyTorch: a program is the model."""
 
+import contextlib
 import importlib
 import json
+import os
 import shutil
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from mlirules.language.faults import MlirulesError
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
@@ -84,6 +90,41 @@ def test_wrong_numbers_end_with_1(
     assert "mlirules: wrong numbers" in capsys.readouterr().out
 
 
+def _workers() -> dict[int, str]:
+    """The engines' processes that this one started, with their states."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            if b"peers_worker" in (stat.parent / "cmdline").read_bytes():
+                state, parent = stat.read_text(encoding="utf-8").rpartition(")")[2].split()[:2]
+                if int(parent) == os.getpid():
+                    found[int(stat.parent.name)] = state
+    return found
+
+
+@pytest.mark.usefixtures("peers")
+def test_a_run_that_is_left_leaves_no_engine(folder: Path) -> None:
+    turns = sys.modules["turns"]
+    plan = turns.Plan(folder, ("mlirules", "stock"), 1, rounds=3, seconds=0.1)
+    workshop = turns._Workshop(plan, set(), turns.Turn())
+    prepared: list[object] = []
+
+    def prepare() -> None:
+        try:
+            prepared.append(workshop.prepare("tiny"))
+        except MlirulesError as error:
+            prepared.append(error)
+
+    thread = threading.Thread(target=prepare)
+    thread.start()
+    while not workshop._engines:
+        time.sleep(0.01)
+    workshop.stop()  # while its first engine prepares
+    thread.join()
+    assert "interrupted" in str(prepared[0])
+    assert not _workers()
+
+
 @pytest.mark.usefixtures("peers")
 def test_models_that_are_prepared_side_by_side_are_measured_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -99,12 +140,7 @@ def test_models_that_are_prepared_side_by_side_are_measured_alone(
     sampled = turns._in_turns
 
     def watched(engines: Any, *more: Any) -> Any:
-        others = {
-            int(stat.parent.name): stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-            for stat in Path("/proc").glob("[0-9]*/stat")
-            if b"peers_worker" in (stat.parent / "cmdline").read_bytes()
-        }
-        preparing.append(others)
+        preparing.append(_workers())
         return sampled(engines, *more)
 
     monkeypatch.setattr(turns, "_in_turns", watched)
