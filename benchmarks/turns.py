@@ -263,8 +263,12 @@ class Engine:
         except Died as died:
             return {"failed": f"{died.kind}: {died.why}"[:300]}
 
+    def kill(self) -> None:
+        """End it, from any thread: the one that asks it is answered ``failed``."""
+        self._child.kill()
+
     def stop(self) -> None:
-        """End it, and what it wrote."""
+        """End it, and what it wrote. For the thread that asks it."""
         self._child.stop()
         self._scratch.cleanup()
 
@@ -366,10 +370,15 @@ class _Workshop:
         )
 
     def stop(self) -> None:
-        """End all that it has started, and what it starts meanwhile."""
+        """End all that it has started. For the thread that works here."""
+        while self._engines:
+            self._engines.pop().stop()
+
+    def interrupt(self) -> None:
+        """From another thread: all that it has started ends, and what it starts meanwhile."""
         self._ended = True
         for engine in list(self._engines):
-            engine.stop()
+            engine.kill()
 
 
 def measure(model: str, plan: Plan) -> Row:
@@ -403,6 +412,8 @@ def measured(
                     done.put((model, workshop.measure(workshop.prepare(model))))
                 except BaseException as error:  # noqa: BLE001 -- raised where they are awaited
                     done.put((model, error))
+                finally:
+                    workshop.stop()
 
     threads = [threading.Thread(target=work, args=[one], daemon=True) for one in workshops]
     for thread in threads:
@@ -419,7 +430,7 @@ def measured(
             with contextlib.suppress(queue.Empty):
                 left.get_nowait()
         for workshop in workshops:
-            workshop.stop()
+            workshop.interrupt()
         for thread in threads:
             thread.join(timeout=10)
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -111,6 +112,17 @@ def test_a_child_that_hangs_is_stopped(child: children.Child) -> None:
         child.ask("hang", 0.2)
     assert raised.value.kind == "timeout"
     assert not child.alive
+
+
+def test_who_awaits_a_child_that_another_thread_kills_is_told() -> None:
+    for after in (0, 0.001, 0.05, 0.1, 0.2):
+        with children.Child(_python("import sys; sys.stdin.read()")) as child:
+            killer = threading.Timer(after, child.kill)
+            killer.start()
+            with pytest.raises(children.Died) as raised:
+                child.ask({}, timeout=60)
+            killer.join()
+        assert (raised.value.kind, raised.value.status) == ("crash", -signal.SIGKILL)
 
 
 def test_what_a_dead_child_left_running_ends() -> None:

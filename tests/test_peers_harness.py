@@ -119,7 +119,7 @@ def test_a_run_that_is_left_leaves_no_engine(folder: Path) -> None:
     thread.start()
     while not workshop._engines:
         time.sleep(0.01)
-    workshop.stop()  # while its first engine prepares
+    workshop.interrupt()  # while its first engine prepares
     thread.join()
     assert "interrupted" in str(prepared[0])
     assert not _workers()

@@ -250,8 +250,16 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGTERM)
 
+    def kill(self) -> None:
+        """End the child, from any thread: whoever awaits its answer is told that it died.
+
+        Its pipes stay open, for that one to :meth:`stop` it.
+        """
+        if self._process.returncode is None:
+            _kill(self._process)
+
     def stop(self) -> None:
-        """End the child and whatever it started in its session."""
+        """End the child and whatever it started in its session. For the thread that asks it."""
         if self._process.returncode is None:
             _kill(self._process)
             self._process.wait()
