@@ -11,6 +11,7 @@ import io
 import json
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -456,6 +457,8 @@ def main() -> None:
     job = Job(engine, model, Path(folder), Path(scratch), int(threads), tune)
     os.environ["MLIRULES_CACHE_DIR"] = str(job.scratch / "mlirules")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(job.scratch / "inductor")
+    # What it waits for (a search of `tune`) has a session of its own, and ends with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     children.serve(answers(job))
 
 

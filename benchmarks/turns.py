@@ -52,6 +52,8 @@ NO_PEERS = ("stock", *OURS)
 SLOW = ("max-autotune", "tuned")
 #: What is said of a model whose default nothing was found to be faster than.
 NOTHING = "nothing gained by tuning"
+#: Seconds that interrupted engines may take to end what they have started.
+GRACE = 2.0
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -263,6 +265,19 @@ class Engine:
         except Died as died:
             return {"failed": f"{died.kind}: {died.why}"[:300]}
 
+    def ask_to_end(self) -> None:
+        """Let it end what it has started in sessions of their own; :meth:`kill` is to follow."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGCONT)
+        self._child.ask_to_end()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs still; not, once the thread that asks it has stopped it."""
+        with contextlib.suppress(ChildProcessError):
+            return self._child.alive
+        return False
+
     def kill(self) -> None:
         """End it, from any thread: the one that asks it is answered ``failed``."""
         self._child.kill()
@@ -377,7 +392,13 @@ class _Workshop:
     def interrupt(self) -> None:
         """From another thread: all that it has started ends, and what it starts meanwhile."""
         self._ended = True
-        for engine in list(self._engines):
+        engines = list(self._engines)
+        for engine in engines:
+            engine.ask_to_end()
+        until = time.monotonic() + GRACE
+        while time.monotonic() < until and any(engine.alive for engine in engines):
+            time.sleep(0.01)
+        for engine in engines:
             engine.kill()
 
 

@@ -126,6 +126,27 @@ def test_a_run_that_is_left_leaves_no_engine(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("peers")
+def test_a_search_ends_with_the_run_that_is_left(folder: Path) -> None:
+    turns = sys.modules["turns"]
+    plan = turns.Plan(folder, ("tuned",), 1, tune="10m", rounds=3, seconds=0.1)
+    workshop = turns._Workshop(plan, set(), turns.Turn())
+
+    def prepare() -> None:
+        with contextlib.suppress(MlirulesError):
+            workshop.prepare("tiny")
+
+    thread = threading.Thread(target=prepare)
+    thread.start()
+    searches: list[int] = []
+    while not searches:
+        time.sleep(0.05)
+        searches = [one for engine in workshop._engines for one in turns._children(engine.process)]
+    workshop.interrupt()
+    thread.join()
+    assert not any(Path(f"/proc/{one}").exists() for one in searches)
+
+
+@pytest.mark.usefixtures("peers")
 def test_models_that_are_prepared_side_by_side_are_measured_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
