@@ -28,6 +28,7 @@ from typing import Any
 import mlirules
 from mlirules.drivers.iree import cpu
 from mlirules.language.faults import MlirulesError
+from mlirules.support import children
 from mlirules.support.children import Child, Died
 
 __all__ = [
@@ -265,22 +266,16 @@ class Engine:
         except Died as died:
             return {"failed": f"{died.kind}: {died.why}"[:300]}
 
-    def ask_to_end(self) -> None:
-        """Let it end what it has started in sessions of their own; :meth:`kill` is to follow."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._child.pid, signal.SIGCONT)
-        self._child.ask_to_end()
-
-    @property
-    def alive(self) -> bool:
-        """Whether it runs still; not, once the thread that asks it has stopped it."""
-        with contextlib.suppress(ChildProcessError):
-            return self._child.alive
-        return False
-
-    def kill(self) -> None:
-        """End it, from any thread: the one that asks it is answered ``failed``."""
-        self._child.kill()
+    @staticmethod
+    def kill(engines: Sequence[Engine]) -> None:
+        """End engines, from any thread: the one that asks them is answered ``failed``."""
+        these = [engine._child for engine in engines]
+        for child in these:
+            with contextlib.suppress(ProcessLookupError):  # what stands still ends nothing
+                os.killpg(child.pid, signal.SIGCONT)
+        children.let_end(these, GRACE)
+        for child in these:
+            child.kill()
 
     def stop(self) -> None:
         """End it, and what it wrote. For the thread that asks it."""
@@ -392,14 +387,7 @@ class _Workshop:
     def interrupt(self) -> None:
         """From another thread: all that it has started ends, and what it starts meanwhile."""
         self._ended = True
-        engines = list(self._engines)
-        for engine in engines:
-            engine.ask_to_end()
-        until = time.monotonic() + GRACE
-        while time.monotonic() < until and any(engine.alive for engine in engines):
-            time.sleep(0.01)
-        for engine in engines:
-            engine.kill()
+        Engine.kill(list(self._engines))
 
 
 def measure(model: str, plan: Plan) -> Row:

@@ -187,7 +187,9 @@ class Child:
         if self._process.returncode is not None:
             return False
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT  # reaping is for `stop`
-        return os.waitid(os.P_PID, self._process.pid, flags) is None
+        with contextlib.suppress(ChildProcessError):  # another thread has just stopped it
+            return os.waitid(os.P_PID, self._process.pid, flags) is None
+        return False
 
     def fileno(self) -> int:
         """What to wait at for answers of several children."""
@@ -274,6 +276,18 @@ class Child:
     def __exit__(self, *_: object) -> None:
         self.stop()
         self._log.close()
+
+
+def let_end(these: Sequence[Child], seconds: float) -> None:
+    """Give children so long to end, with what they started in sessions of their own.
+
+    :meth:`Child.stop` or :meth:`Child.kill` is still to follow.
+    """
+    for child in these:
+        child.ask_to_end()
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and any(child.alive for child in these):
+        time.sleep(0.01)
 
 
 @contextlib.contextmanager

@@ -271,11 +271,7 @@ def _key(packed: str) -> str:
 
 def stop(processes: Sequence[_Process]) -> None:
     """End processes, with the commands that they are waiting for."""
-    for process in processes:
-        process.child.ask_to_end()
-    until = time.monotonic() + GRACE
-    while time.monotonic() < until and any(p.child.alive for p in processes):
-        time.sleep(0.01)
+    children.let_end([process.child for process in processes], GRACE)
     for process in processes:
         process.child.stop()
 
