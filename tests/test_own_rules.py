@@ -94,7 +94,7 @@ def stages(name: str, own: Path, kind: str) -> list[tuple[str | None, list[str]]
                     "bf16-widened",
                     "patches",
                 ),
-                *("attention", "algebra", "flash", "forms", "norms"),
+                *("attention", "layers", "algebra", "flash", "forms", "norms"),
             ],
             ["linalg-forms"],
         ),

@@ -51,6 +51,7 @@ without_flags: [--iree-global-opt-data-tiling]
         "bf16-widened",
         "patches",
         "attention",
+        "layers",
         "algebra",
         "flash",
         "forms",
