@@ -8,10 +8,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from mlirules.drivers.apply.programs import load_program
 from mlirules.drivers.iree import bytecode, compiler, runtime
 from mlirules.drivers.iree.compiler import Program
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import compile_program
+from mlirules.language.faults import MlirulesError
 
 CPU = Target.parse("cpu")
 
@@ -89,6 +91,29 @@ def test_a_file_that_is_not_mapped_is_read(
     with pytest.raises(compiler.ir.MLIRError):
         bytecode.parse_file(broken, compiler.context())
     assert capfd.readouterr().err == ""
+
+
+def test_a_program_that_is_wrong_says_what_and_where(tmp_path: Path) -> None:
+    type_ = "!torch.vtensor<[2],f32>"
+    module = compiler.parse(f"func.func @f(%x: {type_}) -> {type_} {{ return %x : {type_} }}")
+    block = module.body.operations[0].regions[0].blocks[0]
+    (x,) = block.arguments
+    with compiler.ir.Location.file("model.py", 7, 0, module.context):
+        compiler.ir.Operation.create(
+            "torch.aten.relu_",  # which takes no values
+            results=[x.type],
+            operands=[x],
+            ip=compiler.ir.InsertionPoint.at_block_begin(block),
+        )
+    file = tmp_path / "wrong.mlirbc"
+    with file.open("wb") as out:
+        module.operation.write_bytecode(out)
+    with pytest.raises(MlirulesError) as caught:
+        load_program(file)
+    (fault,) = caught.value.faults
+    assert str(fault.span) == "model.py:7"
+    assert fault.message.startswith("'torch.aten.relu_' op operand #0 must be")
+    assert "bytecode version" not in fault.message
 
 
 def test_small_weights_compile() -> None:

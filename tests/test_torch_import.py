@@ -245,6 +245,42 @@ def test_decompose_and_not(tmp_path: Path) -> None:
     assert import_model(name, Options(decompose=False)).ops["torch.aten.linear"] == 1
 
 
+IN_PLACE = """\
+import torch
+
+def example_inputs():
+    return (torch.randn(4, 8),)
+
+class Activation(torch.nn.Module):
+    def forward(self, x):
+        return (x * 2).relu_().add_(1)
+
+class Left(torch.nn.Module):
+    def forward(self, x):
+        y = x * 2
+        torch.nn.functional.dropout(y, 0.5, False, True)
+        return torch.nn.functional.linear(y, y)
+
+class Slice(torch.nn.Module):
+    def forward(self, x):
+        y = x * 2
+        y[:, 1:3].mul_(5)
+        y[:, 0] = 3
+        return y
+"""
+
+
+@needs_torch
+@pytest.mark.parametrize("model", ["Activation", "Left", "Slice"])
+def test_in_place_ops_become_values_without_decompositions(tmp_path: Path, model: str) -> None:
+    name = f"{written(tmp_path, IN_PLACE)}:{model}"
+    mlir, golden = tmp_path / "m.mlir", tmp_path / "m.npz"
+    imported = import_file(name, mlir, Options(decompose=False), golden=golden)
+    assert not [op for op in imported.ops if re.search(r"[a-z]_(\.\w+)?$", op)]
+    assert imported.ops["torch.aten.linear"] == (model == "Left")
+    assert_runs(mlir, golden, rtol=1e-5, atol=1e-6)
+
+
 @needs_torch
 def test_function_name(tmp_path: Path) -> None:
     text = import_model(f"{written(tmp_path, NET)}:Net", Options(function="forward")).text

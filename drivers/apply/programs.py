@@ -9,6 +9,7 @@ from pathlib import Path
 from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.iree import compiler, program
 from mlirules.drivers.iree.compiler import Program, ir
+from mlirules.drivers.iree.diagnostics import faults_of
 from mlirules.language.faults import MlirulesError
 
 __all__ = ["as_program", "load_program", "located", "parsed", "read_program", "shared_context"]
@@ -62,9 +63,7 @@ def _mapped(path: Path, session: Session) -> ir.Module:
     try:
         module = program.of_bytecode(path, session.context)
     except ir.MLIRError as error:
-        said = str(error).splitlines()
-        message = said[-1] if said else "not bytecode that this compiler reads"
-        raise MlirulesError.at(str(path), message, code="mlir") from None
+        raise MlirulesError(faults_of(error, "mlir", str(path), "")) from None
     program.inline_resources(module)
     return module
 

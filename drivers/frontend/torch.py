@@ -114,10 +114,10 @@ class Options:
     command line. ``function`` is what the program's function is called.
 
     ``decompose`` runs PyTorch's default decompositions (core ATen); without it the program keeps
-    composite ops such as ``aten.linear``. The sizes of ``dynamic`` dims are left open. ``train``
-    leaves dropout and batch statistics on. ``seed`` seeds torch before the file is executed,
-    before the model is made and before the inputs are made, so that each of these is reproducible
-    by itself.
+    composite ops such as ``aten.linear``, and is made :func:`functional` alone. The sizes of
+    ``dynamic`` dims are left open. ``train`` leaves dropout and batch statistics on. ``seed`` seeds
+    torch before the file is executed, before the model is made and before the inputs are made, so
+    that each of these is reproducible by itself.
     """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -262,8 +262,7 @@ def _of_model(name: Name, subject: Subject, form: _Form) -> Imported:
             )
             notes = tuple(f"no part of the results: {what}" for what in model.told.dropped)
             without_zero_points(exported)
-            if form.options.decompose:
-                exported = decomposed(exported)
+            exported = (decomposed if form.options.decompose else functional)(exported)
     except MlirulesError as fault:
         if isinstance(fault.__cause__, NotTensorsError):
             raise MlirulesError.at(
@@ -318,8 +317,7 @@ def _of_exported(name: Name, exported: torch.export.ExportedProgram, form: _Form
         results = tuple(to_numpy(t) for t in tensors_in(answered, "result")[0])
     with name.blaming("the import of the exported program"):
         without_zero_points(exported)
-        if form.options.decompose:
-            exported = decomposed(exported)
+        exported = (decomposed if form.options.decompose else functional)(exported)
         changed = len(exported.graph_signature.user_outputs) != len(
             exported.graph_signature.output_specs
         )
@@ -384,6 +382,26 @@ def decomposed(exported: torch.export.ExportedProgram) -> torch.export.ExportedP
     for op, decomposition in beyond_core(is_registered_op).items():
         if op not in table:  # this table is a dict whose setdefault does nothing
             table[op] = decomposition
+    return _run_decompositions(exported, table)
+
+
+def functional(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program as it is, but that no op changes a tensor in place: such ops have no values.
+
+    Where one does, PyTorch traces the program again, and takes some composite ops apart that may
+    be views (``reshape``, ``flatten``), ``batch_norm`` and ``dropout``.
+    """
+    import torch
+
+    for node in exported.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            return _run_decompositions(exported, {})
+    return exported
+
+
+def _run_decompositions(
+    exported: torch.export.ExportedProgram, table: Mapping[Any, Any]
+) -> torch.export.ExportedProgram:
     with warnings.catch_warnings():
         # PyTorch copies its own descriptions of trees, and warns itself of their class.
         warnings.simplefilter("ignore", FutureWarning)

@@ -65,7 +65,9 @@ def faults_of(error: ir.MLIRError, code: str, path: str, text: str) -> list[Faul
 
 
 def _worth_telling(note: str) -> bool:
-    return not note.startswith(("see current operation", "Available dialects"))
+    return not note.startswith(
+        ("see current operation", "Available dialects", "in bytecode version")
+    )
 
 
 def _span_of(location: str, path: str, lines: Sequence[str]) -> Span:

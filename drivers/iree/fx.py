@@ -72,7 +72,7 @@ def fx_import(
     ``function`` names the entry. With ``external``, values of 1 KiB and more stay outside, under
     the names that the model gives them, without ``prefix``. Arguments and results that are no
     tensors (they are constants of the program) are left out. Needs torch. Raises what the importer
-    raises for a program it does not understand.
+    raises for a program it does not understand, and MLIRError for one that is wrong.
     """
     from iree.compiler.extras.fx_importer import FxImporter  # imports torch
 
@@ -82,6 +82,8 @@ def fx_import(
     hooks = _external_values(names, parameters) if external else None
     importer = FxImporter(context=context(), hooks=hooks)
     importer.import_graph_module(exported.graph_module, func_name=function)
+    # The importer builds ops without a look at their types.
+    importer.module.operation.verify()
     return Program(importer.module, parameters)
 
 

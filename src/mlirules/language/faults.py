@@ -17,7 +17,10 @@ EXIT_INPUT_WRONG = 2
 
 @dataclass(frozen=True, order=True)
 class Span:
-    """A place in a source text. ``line`` and ``column`` count from 1; ``length`` in characters."""
+    """A place in a source text. ``line`` and ``column`` count from 1; ``length`` in characters.
+
+    0 is a place that is not known.
+    """
 
     path: str
     line: int = 0
@@ -28,7 +31,8 @@ class Span:
     def __str__(self) -> str:
         if not self.line:
             return self.path
-        return f"{self.path}:{self.line}:{self.column}"
+        place = f"{self.path}:{self.line}"
+        return f"{place}:{self.column}" if self.column else place
 
 
 @dataclass(frozen=True)
