@@ -9,8 +9,10 @@ import pytest
 from mlirules.drivers.quality.check import check_rule
 from mlirules.drivers.quality.ruletest import run_tests
 from mlirules.generator.lowering.lower import lower
+from mlirules.language.builtins import FUNCTIONS
 from mlirules.language.loader import load_rule
 from mlirules.language.nomatch import NoMatch
+from mlirules.language.operands import Refused
 from mlirules.language.unify import bind
 from mlirules.language.values import DType, Dyn, Tensor
 
@@ -148,3 +150,32 @@ rewrite: ["y[i] = x[i % N]"]
     y = tensor("y", Dyn("result", ("y", 0)))
     lowered = lower(made, bind(made, {"x": x, "y": y}), [("y", y, "!torch.vtensor<[?],f32>")])
     assert "arith.muli" in lowered.text
+
+
+N, P = Dyn("dim", ("x", 0)), Dyn("dim", ("y", 1))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "common"),
+    [
+        ([(1, 3, 5, 5), (4, 1, 5, 5)], [4, 3, 5, 5]),
+        ([(5,), (4, 1)], [4, 5]),
+        ([(), (2, 1), (1, 3)], [2, 3]),
+        ([(1,), (1, 1)], [1, 1]),
+        ([(0, 1), (1, 2)], [0, 2]),
+        ([(N, 3), (1, 3)], [N, 3]),
+        ([(N, 3), (N, 1)], [N, 3]),
+        ([(N, 3), (4, 3)], [4, 3]),
+        ([(2, 3), (2, 4)], None),
+        ([(N,), (P,)], None),
+    ],
+)
+def test_the_shape_that_tensors_are_broadcast_to(shapes: Any, common: Any) -> None:
+    tensors = [tensor(f"t{i}", *dims) for i, dims in enumerate(shapes)]
+    function = FUNCTIONS["broadcast_shape"].impl
+    assert function is not None
+    if common is not None:
+        assert function(*tensors) == common
+        return
+    with pytest.raises(Refused, match="have no shape in common"):
+        function(*tensors)

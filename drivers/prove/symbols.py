@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from mlirules.drivers.prove import scalars
@@ -495,6 +496,17 @@ class Symbols(Lists):
             if len(sizes) > 1:
                 return False
         return True
+
+    def do_broadcast_shape(self, *tensors: object) -> list[Any]:
+        """The shape that tensors are broadcast to together."""
+        shapes = [list(tensor(t).dims or ()) for t in tensors]
+        out: list[Any] = []
+        for sizes in zip_longest(*(reversed(s) for s in shapes), fillvalue=1):
+            found: Any = 1
+            for size in sizes:
+                found = size if self.equal(found, 1) else found
+            out.append(found)
+        return out[::-1]
 
     def do_expanded_shape(self, x: object, sizes: object) -> list[Any]:
         """The shape that x is stretched to."""

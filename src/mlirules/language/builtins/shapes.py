@@ -129,6 +129,26 @@ def _broadcasts(*tensors: object) -> bool:
     return True
 
 
+@table.function(
+    "broadcast_shape",
+    2,
+    8,
+    "The shape that tensors are broadcast to together, as in PyTorch.",
+    "broadcast_shape(bias, mask)",
+)
+def _broadcast_shape(*tensors: object) -> list[Any]:
+    shapes = [list(reversed(tensor(t).dims or ())) for t in tensors]
+    out: list[Any] = []
+    for i in range(max(len(s) for s in shapes)):
+        # A size known only at run time may be 1 then, which what is known decides.
+        sizes = list(dict.fromkeys(s[i] for s in shapes if i < len(s) and s[i] != 1))
+        known = [size for size in sizes if isinstance(size, int)]
+        if len(known) > 1 or (not known and len(sizes) > 1):
+            raise Refused(f"{' and '.join(map(describe, tensors))} have no shape in common")
+        out.append((known or sizes or [1])[0])
+    return out[::-1]
+
+
 @table.function("divisible", 2, 2, "The first is a multiple of the second.", "divisible(K, 16)")
 def _divisible(a: object, b: object) -> bool:
     divisor = integer(b, "the divisor")
