@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from mlirules.drivers.apply.copies import guard_copies
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import compile_program
+from mlirules.language.faults import MlirulesError
 
 CPU = Target("cpu")
 T = "!torch.vtensor"
@@ -113,3 +115,61 @@ func.func @f(%x: tensor<4x12xf32>, %n: index) -> (tensor<f32>, tensor<f32>, tens
     assert guard_copies(module) == 2
     assert module.operation.verify()
     assert guard_copies(module) == 0
+
+
+#: The mean of windows of one place each, two apart, added to what a depthwise convolution gives.
+STEPPED = """
+#turned = affine_map<(n, c, h, w) -> (n, c, h, w)>
+#read = affine_map<(n, c, h, w, i, j) -> (n, c, h * 2 + i, w * 2 + j)>
+#window = affine_map<(n, c, h, w, i, j) -> (i, j)>
+#made = affine_map<(n, c, h, w, i, j) -> (n, c, h, w)>
+func.func @main(%x: tensor<1x6x6x96xf32>, %k: tensor<3x3x96xf32>, %z: tensor<1x96x4x4xf32>)
+    -> tensor<1x96x2x2xf32> {
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<1x2x2x96xf32>
+  %f = linalg.fill ins(%zero : f32) outs(%e : tensor<1x2x2x96xf32>) -> tensor<1x2x2x96xf32>
+  %c = linalg.depthwise_conv_2d_nhwc_hwc {dilations = dense<1> : tensor<2xi64>,
+      strides = dense<2> : tensor<2xi64>}
+    ins(%x, %k : tensor<1x6x6x96xf32>, tensor<3x3x96xf32>)
+    outs(%f : tensor<1x2x2x96xf32>) -> tensor<1x2x2x96xf32>
+  %g = tensor.empty() : tensor<1x96x2x2xf32>
+  %t = linalg.transpose ins(%c : tensor<1x2x2x96xf32>) outs(%g : tensor<1x96x2x2xf32>)
+    permutation = [0, 3, 1, 2]
+  %s = tensor.extract_slice %z[0, 0, 0, 0] [1, 96, 3, 3] [1, 1, 1, 1]
+    : tensor<1x96x4x4xf32> to tensor<1x96x3x3xf32>
+  %o = tensor.empty() : tensor<1x1xf32>
+  %h = linalg.fill ins(%zero : f32) outs(%g : tensor<1x96x2x2xf32>) -> tensor<1x96x2x2xf32>
+  %m = linalg.generic {indexing_maps = [#read, #window, #made], iterator_types =
+      ["parallel", "parallel", "parallel", "parallel", "reduction", "reduction"]}
+    ins(%s, %o : tensor<1x96x3x3xf32>, tensor<1x1xf32>) outs(%h : tensor<1x96x2x2xf32>) {
+  ^bb0(%a: f32, %w: f32, %b: f32):
+    %n = arith.addf %b, %a : f32
+    linalg.yield %n : f32
+  } -> tensor<1x96x2x2xf32>
+  %y = linalg.generic {indexing_maps = [#turned, #turned, #turned],
+      iterator_types = ["parallel", "parallel", "parallel", "parallel"]}
+    ins(%t, %m : tensor<1x96x2x2xf32>, tensor<1x96x2x2xf32>) outs(%g : tensor<1x96x2x2xf32>) {
+  ^bb0(%a: f32, %b: f32, %w: f32):
+    %n = arith.addf %a, %b : f32
+    linalg.yield %n : f32
+  } -> tensor<1x96x2x2xf32>
+  return %y : tensor<1x96x2x2xf32>
+}
+"""
+
+
+def test_windows_of_one_place_beside_channels_last() -> None:
+    draw = np.random.default_rng(0)
+    shapes = ((1, 6, 6, 96), (3, 3, 96), (1, 96, 4, 4))
+    x, k, z = (draw.standard_normal(shape).astype("f4") for shape in shapes)
+    module = compiler.parse(STEPPED)
+    assert guard_copies(module) == 1
+    (found,) = runtime.run(compiler.compile_module(compiler.Program(module), CPU), [x, k, z], CPU)
+    wanted = z[:, :, :3:2, :3:2].copy()
+    for i in range(2):
+        for j in range(2):
+            part = x[0, 2 * i : 2 * i + 3, 2 * j : 2 * j + 3]
+            wanted[0, :, i, j] += (part * k).sum((0, 1))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    with pytest.raises(MlirulesError):  # where it starts to compile, the guard can go
+        compiler.compile_module(compiler.Program(compiler.parse(STEPPED)), CPU)

@@ -5,13 +5,15 @@
   builtin.unrealized_conversion_cast".
 - What is padded twice, by two numbers, as it is computed, on cpu and Vulkan: "failed on workgroup
   distribution verification", "write affecting operations on global resources".
+- Every second place of an image, as the mean of windows of one place, added to what a convolution
+  gives that has its channels last, on cpu: the same.
 
 The copy that is read is written to memory.
 """
 
 from __future__ import annotations
 
-from mlirules.drivers.apply.barriers import RESHAPES, guard, guard_result
+from mlirules.drivers.apply.barriers import RESHAPES, guard, guard_result, positions
 from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.iree.traversal import ops_below
 
@@ -38,6 +40,8 @@ def guard_copies(module: ir.Module) -> int:
                 continue
             if _by(source) is None or _by(source) != _by(op):
                 padded.append(op)
+        elif op.name == "linalg.generic" and _by_steps(op):
+            read[op.opview] = None
     for op in padded:
         guard(op, 0)
     for copy in read:
@@ -54,6 +58,22 @@ def _strided(op: Op) -> bool:
         return True
     whole = ir.ShapedType(op.operands[0].type)
     return bool(sizes) and sizes[-1] == 1 and whole.shape[-1] != 1
+
+
+def _by_steps(op: ir.Operation) -> bool:
+    """Whether an op sums windows of one place each, some places apart: what is left is a copy."""
+    maps = [ir.AffineMapAttr(one).value for one in ir.ArrayAttr(op.attributes["indexing_maps"])]
+    if positions(maps[0]) is not None or (made := positions(maps[-1])) is None:
+        return False
+    single = {
+        expression.position
+        for map_, value in zip(maps, op.operands, strict=True)
+        if isinstance(value.type, ir.RankedTensorType)
+        for expression, size in zip(map_.results, value.type.shape, strict=True)
+        if isinstance(expression, ir.AffineDimExpr) and size == 1
+    }
+    summed = set(range(maps[0].n_dims)).difference(made)
+    return bool(summed) and summed <= single
 
 
 def _by(op: Op) -> ir.Attribute | None:

@@ -22,6 +22,7 @@ from mlirules.drivers.apply.engine import (
 )
 from mlirules.drivers.apply.guards import guard_program, known_wrong, needs_guards
 from mlirules.drivers.apply.invariant import guard_sums
+from mlirules.drivers.apply.overwriting import guard_overwritten
 from mlirules.drivers.apply.programs import as_program, located
 from mlirules.drivers.apply.run import Options, Outcome
 from mlirules.drivers.apply.session import Session, current
@@ -596,6 +597,7 @@ def _prepare(module: ir.Module, pipeline: Pipeline, target: Target) -> None:
     if on_cpu:
         guard_sums(module)
     guard_copies(module)
+    guard_overwritten(module)
     if on_cpu and pipeline.affinity and (parts := cpu.parts(target.architecture)) > 1:
         share(module, parts)
 
