@@ -165,6 +165,19 @@ def byte_tile_rows(architecture: str) -> int:
     return _tile_rows(architecture, "amx-int8")
 
 
+def fact(name: str, architecture: str) -> int:
+    """What rules and stages may ask of a CPU, by its name in ``language.grid.FACTS``."""
+    asked = {
+        "vector_bytes": vector_bytes,
+        "dot_bytes": dot_bytes,
+        "bf16_bytes": bf16_bytes,
+        "bf16_tile_rows": bf16_tile_rows,
+        "byte_tile_rows": byte_tile_rows,
+        "cores": divided,
+    }
+    return asked[name](architecture)
+
+
 def _features(architecture: str) -> set[str]:
     """What a CPU has; ``architecture`` is empty for this machine."""
     _, features = _described(architecture or "host")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -369,12 +368,6 @@ def _facts(around: Around) -> dict[str, int]:
     """What a kernel may ask of the CPU that it is for (``language.grid.FACTS``); 0 elsewhere."""
     if around.target != "cpu":
         return dict.fromkeys(FACTS, 0)
-    asked: dict[str, Callable[[str], int]] = {
-        "vector_bytes": cpu.vector_bytes,
-        "dot_bytes": cpu.dot_bytes,
-        "bf16_bytes": cpu.bf16_bytes,
-        "bf16_tile_rows": cpu.bf16_tile_rows,
-        "byte_tile_rows": cpu.byte_tile_rows,
-        "cores": lambda _: around.cores,
+    return {
+        name: around.cores if name == "cores" else cpu.fact(name, around.cpu) for name in FACTS
     }
-    return {name: asked[name](around.cpu) for name in FACTS}

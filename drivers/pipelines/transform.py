@@ -258,6 +258,8 @@ def _run_stage(
         options.cpu = costs.target.architecture
     elif way.kind == "cpu":
         options.cpu = run.cpu
+    if way.kind == "cpu" and not _is_for(stage, options.cpu):
+        return present
     verdict = None
     if stage.driver == "saturate":
         from mlirules.drivers.measure import opcost, roofline
@@ -293,6 +295,13 @@ def _run_stage(
     if run.max_rewrites is None:
         _check_expectations(stage, number, done, run.session)
     return present if done.untouched else None
+
+
+def _is_for(stage: Stage, architecture: str) -> bool:
+    """Whether a CPU has what a stage needs, and nothing with which it is left out."""
+    return all(cpu.fact(name, architecture) for name in stage.needs) and not any(
+        cpu.fact(name, architecture) for name in stage.unless
+    )
 
 
 def _not_installed(engine: Engine, module: ir.Module) -> list[str]:

@@ -23,6 +23,8 @@ Phase = Literal[
     "flow",
     "configuration",
 ]
+#: What a stage may ask of a CPU, of what kernels may (``grid.FACTS``).
+Fact = Literal["dot_bytes", "bf16_bytes", "bf16_tile_rows", "byte_tile_rows"]
 #: Phases of the compiler after which it stops for stages, in its order.
 LATER: tuple[Phase, ...] = (
     "input",
@@ -98,6 +100,12 @@ class Stage:
     )
     order: Literal["top-down", "bottom-up"] = "top-down"
     full: bool = _said("Conversion: nothing illegal may remain.", False)
+    needs: list[Fact] = _said(
+        "Left out on a CPU that lacks one of these: bf16_bytes, an operation that multiplies bf16; "
+        "dot_bytes, one for bytes; bf16_tile_rows, byte_tile_rows, tiles of them.",
+        [],
+    )
+    unless: list[Fact] = _said("Left out on a CPU that has one of these.", [])
     only: list[str] = _said("Filters: globs, tag:TAG, kind:KIND.", [])
     skip: list[str] = _said("Filters: globs, tag:TAG, kind:KIND.", [])
     expect: Expect | None = _said("What the whole stage must do.", None)
