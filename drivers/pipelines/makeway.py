@@ -139,8 +139,24 @@ def _layer(op: ir.Operation) -> Product | None:
 
 
 def _is_constant(value: ir.Value) -> bool:
-    owner = value.owner
-    return not isinstance(owner, ir.Block) and owner.name == "arith.constant"
+    """Whether a tensor is a constant, or one that was turned: a linear layer's weights are."""
+    while not isinstance(value.owner, ir.Block):
+        owner = value.owner.operation
+        if not _turns(owner):
+            return str(owner.name) == "arith.constant"
+        value = owner.operands[0]
+    return False
+
+
+def _turns(op: ir.Operation) -> bool:
+    """Whether an op gives what it reads with its dims in another order."""
+    if op.name == "linalg.transpose":
+        return True
+    if op.name != "linalg.generic" or len(op.operands) != 2:
+        return False
+    body = op.regions[0].blocks[0]
+    ends = body.operations[len(body.operations) - 1]
+    return len(body.operations) == 1 and list(ends.operands) == [body.arguments[0]]
 
 
 def multiplied(module: ir.Module) -> float:
