@@ -82,7 +82,9 @@ def test_depthwise_equals_pytorch(name: str) -> None:
         for t in (x, w, m, s, g, b)
     ]
     binary, done = compile_program(program, target, fallback=False)
-    assert done.outcome.counts["kernel-bf16-depthwise-clamp"] == 1
+    # Other CPUs compute it in f32, as they do what stands around it.
+    kernel = "bf16-depthwise" if name == CPUS[0] else "depthwise-norm"
+    assert done.outcome.counts[f"kernel-{kernel}-clamp"] == 1
     found = np.asarray(runtime.run(binary, given, target)[0], dtype=np.float32)
     # The sums are in f32, the result alone is rounded, to 8 bits.
     assert np.abs(found - wanted).max() <= 2**-8 * np.abs(wanted).max()

@@ -263,18 +263,30 @@ def test_what_was_measured_once_is_used_without_asking(monkeypatch: pytest.Monke
     assert "kept from an earlier run" in str(kept)
 
 
-def layer(rows: int, inner: int, columns: int) -> str:
-    """A product by a constant, as the torch stages leave it."""
-    x, w, y = (
-        f"tensor<{a}x{b}xf32>" for a, b in ((rows, inner), (inner, columns), (rows, columns))
+def layer(rows: int, inner: int, columns: int, turned: bool) -> str:
+    """A product by a constant, as the torch stages leave it: as it lies, or a linear layer's."""
+    x, w, t, y = (
+        f"tensor<{a}x{b}xf32>"
+        for a, b in ((rows, inner), (inner, columns), (columns, inner), (rows, columns))
     )
+    weights = f"  %w = arith.constant dense<1.0> : {w}"
+    if turned:
+        weights = f"""  %t = arith.constant dense<1.0> : {t}
+  %e = tensor.empty() : {w}
+  %w = linalg.generic {{
+    indexing_maps = [affine_map<(i, j) -> (j, i)>, affine_map<(i, j) -> (i, j)>],
+    iterator_types = ["parallel", "parallel"]}} ins(%t : {t}) outs(%e : {w}) {{
+  ^bb0(%in: f32, %out: f32):
+    linalg.yield %in : f32
+  }} -> {w}"""
     return f"""func.func @main(%x: {x}, %o: {y}) -> {y} {{
-  %w = arith.constant dense<1.0> : {w}
+{weights}
   %y = linalg.matmul ins(%x, %w : {x}, {w}) outs(%o : {y}) -> {y}
   return %y : {y}
 }}"""
 
 
+@pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(
     ("sizes", "packed"),
     [
@@ -289,9 +301,9 @@ def layer(rows: int, inner: int, columns: int) -> str:
     ],
 )
 def test_products_are_packed_where_the_model_says_so(
-    sizes: tuple[int, int, int], packed: bool
+    sizes: tuple[int, int, int], packed: bool, turned: bool
 ) -> None:
-    module = compiler.parse(layer(*sizes), "<test>", context())
+    module = compiler.parse(layer(*sizes, turned), "<test>", context())
     line, _ = makeway.for_products(Pipeline.load("cpu-fast"), module, AVX512)
     assert ("--iree-global-opt-data-tiling" in line.flags) == packed
     assert sizes != (7, 128, 193) or makeway.multiplied(module) < makeway.SMALL

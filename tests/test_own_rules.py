@@ -91,7 +91,9 @@ def stages(name: str, own: Path, kind: str) -> list[tuple[str | None, list[str]]
                     "bf16-plain",
                     "bf16-kernels",
                     "narrow-turns",
-                    "bf16-widened",
+                    "widened",
+                    "widened-products",
+                    "widened-onwards",
                     "patches",
                 ),
                 *("attention", "layers", "algebra", "flash", "forms", "norms"),
@@ -111,7 +113,7 @@ def test_each_rule_goes_where_its_ops_are(
     own_stages = (
         *("scales", "means", "row-kernels", "limited-kernels", "added-kernels"),
         *("shifted-kernels", "kernels", "pools"),
-        *("packing", "products", "depthwise", "integer-products"),
+        *("packing", "products", "depthwise", "integer-products", "extensions"),
     )
     turned = [(stage, []) for stage in own_stages] if name == "cpu-fast" else []
     assert stages(name, own, target) == [
