@@ -65,9 +65,7 @@ def test_a_layer_is_a_kernel_of_f32(dtype: str, rows: int, kernel: str | None) -
     assert np.abs(found - wanted).max() <= ERRORS[dtype] * np.abs(wanted).max()
 
 
-@pytest.mark.parametrize(
-    ("target", "widened"), [(AVX2, 1), ("cpu:x86-64-v4", 1), (BF16, 0)]
-)
+@pytest.mark.parametrize(("target", "widened"), [(AVX2, 1), ("cpu:x86-64-v4", 1), (BF16, 0)])
 def test_products_are_widened_where_the_cpu_has_no_operation(target: str, widened: int) -> None:
     program = LAYER.format(m=3, n=8, k=6, t="bf16", w="0.5")
     _, done = compile_program(program, Target.parse(target), fallback=False)

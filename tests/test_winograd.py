@@ -171,7 +171,7 @@ def test_what_follows(form: str, cpu: Target) -> None:
         ((1, 32, 28, 28), 64, False),  # filters that a call brings
         ((1, 32, 28, 28), 60, True),  # that no vectors take
         ((1, 8, 56, 56), 64, True),  # few channels
-        ((1, 96, 28, 28), 32, True),  # few filters for what is transformed
+        ((1, 144, 28, 28), 32, True),  # few filters for what is transformed
         ((1, 64, 12, 12), 64, True),  # few tiles
         ((1, 64, 14, 14), 64, True),  # little work
     ],

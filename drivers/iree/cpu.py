@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from mlirules.drivers.iree import tools
@@ -167,7 +168,7 @@ def byte_tile_rows(architecture: str) -> int:
 
 def fact(name: str, architecture: str) -> int:
     """What rules and stages may ask of a CPU, by its name in ``language.grid.FACTS``."""
-    asked = {
+    asked: dict[str, Callable[[str], int]] = {
         "vector_bytes": vector_bytes,
         "dot_bytes": dot_bytes,
         "bf16_bytes": bf16_bytes,

@@ -368,6 +368,4 @@ def _facts(around: Around) -> dict[str, int]:
     """What a kernel may ask of the CPU that it is for (``language.grid.FACTS``); 0 elsewhere."""
     if around.target != "cpu":
         return dict.fromkeys(FACTS, 0)
-    return {
-        name: around.cores if name == "cores" else cpu.fact(name, around.cpu) for name in FACTS
-    }
+    return {name: around.cores if name == "cores" else cpu.fact(name, around.cpu) for name in FACTS}
