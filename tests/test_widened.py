@@ -72,6 +72,30 @@ def test_products_are_widened_where_the_cpu_has_no_operation(target: str, widene
     assert done.outcome.counts["torch-product-widened-addmm"] == widened
 
 
+def test_a_rounding_that_the_program_asks_for_stays() -> None:
+    target = Target.parse(AVX2)
+    if reason := target.available():
+        pytest.skip(reason)
+    wide, narrow = "!torch.vtensor<[64],f32>", "!torch.vtensor<[64],bf16>"
+    more = "!torch.int, !torch.none, !torch.none, !torch.none, !torch.bool, !torch.none"
+    program = f"""
+    func.func @main(%x: {wide}) -> {wide} {{
+      %15 = torch.constant.int 15
+      %6 = torch.constant.int 6
+      %n = torch.constant.none
+      %f = torch.constant.bool false
+      %u = torch.aten._to_copy %x, %15, %n, %n, %n, %f, %n : {wide}, {more} -> {narrow}
+      %r = torch.aten.relu %u : {narrow} -> {narrow}
+      %y = torch.aten._to_copy %r, %6, %n, %n, %n, %f, %n : {narrow}, {more} -> {wide}
+      return %y : {wide}
+    }}"""
+    binary, _ = compile_program(program, target, fallback=False)
+    x = np.linspace(-3, 5, 64, dtype=np.float32)
+    (found,) = runtime.run(binary, [x], target)
+    wanted = np.maximum(x, 0).astype(runtime.dtype_of("bf16")).astype(np.float32)
+    np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize(
     ("said", "applies"),
     [
