@@ -187,6 +187,15 @@ def test_what_it_leaves_to_the_direct_form(
     assert np.abs(found - expected).max() <= 3e-6 * np.abs(expected).max()
 
 
+@pytest.mark.parametrize(("name", "dispatches"), [("x86-64-v3", 2), ("x86-64-v4", 1)])
+def test_few_filters_of_many_channels_gain_with_avx2(name: str, dispatches: int) -> None:
+    """Three times as many channels as filters: with AVX-512 the direct form is as fast."""
+    _, held = drawn((1, 96, 28, 28), (32, 96, 3, 3))
+    program = convolution((1, 96, 28, 28), held)
+    text = transform(program, STAGES, costs=Settings(Target("cpu", name))).text
+    assert text.count("= flow.dispatch") == dispatches
+
+
 @pytest.mark.parametrize("images", [(1, 32, 30, 27), (2, 64, 14, 13)])
 def test_every_access_is_checked(images: tuple[int, int, int, int]) -> None:
     """Of both dispatches: within their buffers, also what is written beside whole tiles."""
