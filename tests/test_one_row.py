@@ -12,46 +12,57 @@ from mlirules.drivers.pipelines.transform import compile_program
 TURN = """
   %0 = torch.constant.int 0
   %order = torch.prim.ListConstruct %1, %0 : (!torch.int, !torch.int) -> !torch.list<int>
-  %t = torch.aten.permute %w, %order : !torch.vtensor<[{n},{k}],f32>, !torch.list<int>
-    -> !torch.vtensor<[{k},{n}],f32>
+  %t = torch.aten.permute %w, %order : !torch.vtensor<[{n},{k}],{t}>, !torch.list<int>
+    -> !torch.vtensor<[{k},{n}],{t}>
 """
 LAYER = """
-func.func @main(%x: !torch.vtensor<[1,{k}],f32>, %b: !torch.vtensor<[{n}],f32>)
-    -> !torch.vtensor<[1,{n}],f32> {{
-  %w = torch.vtensor.literal(dense<{numbers}> : tensor<{rows}x{columns}xf32>)
-    : !torch.vtensor<[{rows},{columns}],f32>
+func.func @main(%x: !torch.vtensor<[1,{k}],{t}>, %b: !torch.vtensor<[{n}],{t}>)
+    -> !torch.vtensor<[1,{n}],{t}> {{
+  %w = torch.vtensor.literal(dense<{numbers}> : tensor<{rows}x{columns}x{t}>)
+    : !torch.vtensor<[{rows},{columns}],{t}>
   %1 = torch.constant.int 1{turn}
-  %y = torch.aten.addmm %b, %x, {factor}, %1, %1 : !torch.vtensor<[{n}],f32>,
-    !torch.vtensor<[1,{k}],f32>, !torch.vtensor<[{k},{n}],f32>, !torch.int, !torch.int
-    -> !torch.vtensor<[1,{n}],f32>
-  return %y : !torch.vtensor<[1,{n}],f32>
+  %y = torch.aten.addmm %b, %x, {factor}, %1, %1 : !torch.vtensor<[{n}],{t}>,
+    !torch.vtensor<[1,{k}],{t}>, !torch.vtensor<[{k},{n}],{t}>, !torch.int, !torch.int
+    -> !torch.vtensor<[1,{n}],{t}>
+  return %y : !torch.vtensor<[1,{n}],{t}>
 }}
 """
 
 
+@pytest.mark.parametrize(
+    ("dtype", "kernel", "width", "bound"),
+    [("f32", "kernel-mv", "wide", 1e-5), ("bf16", "kernel-narrow-mv", "narrow", 2**-7)],
+)
 @pytest.mark.parametrize("turned", [True, False])
 @pytest.mark.parametrize(
     ("k", "n"),
     [(512, 64), (640, 40), (20, 24), (131, 61), (64, 2104)],
 )
-def test_numbers(k: int, n: int, turned: bool) -> None:
+def test_numbers(
+    k: int, n: int, turned: bool, dtype: str, kernel: str, width: str, bound: float
+) -> None:
     """In blocks where eight divides the columns and a vector a short row, else as rows lie."""
-    target = Target.parse("cpu")
+    target = Target.parse("cpu:x86-64-v3")
+    if reason := target.available():
+        pytest.skip(reason)
     rng = np.random.default_rng(k + n)
-    x, b = rng.standard_normal((1, k), np.float32), rng.standard_normal(n, np.float32)
-    w = rng.standard_normal((n, k) if turned else (k, n), np.float32)
+    shapes = (1, k), (n,), (n, k) if turned else (k, n)
+    narrow = np.dtype(np.float32) if dtype == "f32" else runtime.dtype_of(dtype)
+    x, b, w = (rng.standard_normal(s, np.float32).astype(narrow) for s in shapes)
     program = LAYER.format(
+        t=dtype,
         k=k,
         n=n,
         rows=w.shape[0],
         columns=w.shape[1],
         numbers=f'"0x{w.tobytes().hex().upper()}"',
-        turn=TURN.format(k=k, n=n) if turned else "",
+        turn=TURN.format(k=k, n=n, t=dtype) if turned else "",
         factor="%t" if turned else "%w",
     )
     binary, done = compile_program(program, target, fallback=False)
-    assert done.outcome.counts["kernel-mv-bias"] == 1
-    assert done.outcome.counts.get("torch-mm-row-turned-addmm", 0) == int(not turned)
-    found = np.asarray(runtime.run(binary, [x, b], target)[0])
-    exact = x.astype(np.float64) @ (w.T if turned else w) + b
-    assert np.abs(found - exact).max() <= 1e-5 * np.abs(exact).max()
+    assert done.outcome.counts[f"{kernel}-bias"] == 1
+    assert done.outcome.counts[f"torch-mm-row-turned-{width}-addmm"] == int(not turned)
+    found = np.asarray(runtime.run(binary, [x, b], target)[0]).astype(np.float64)
+    exact = x.astype(np.float64) @ (w.T if turned else w).astype(np.float64)
+    exact += b.astype(np.float64)
+    assert np.abs(found - exact).max() <= bound * np.abs(exact).max()
