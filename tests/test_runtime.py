@@ -1,5 +1,6 @@
 """Programs on real devices: every element type, scalars, failures, and arrays in files."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,27 @@ def test_the_layout_of_an_input_does_not_matter(add: bytes) -> None:
     a = np.arange(6, dtype=np.float32).reshape(3, 2).T
     (result,) = run(add, [a, a], CPU)
     np.testing.assert_array_equal(result, 2 * a)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the faults of Linux's pages")
+def test_large_results_are_written_where_earlier_ones_were() -> None:
+    resource = pytest.importorskip("resource")
+    shape = "tensor<4096x4096xf32>"
+    text = f"""func.func @main(%a: {shape}) -> {shape} {{
+      %b = arith.addf %a, %a : {shape}
+      return %b : {shape}
+    }}
+    """
+    ones = np.ones((4096, 4096), np.float32)
+    program = runtime.Program(compile_module(text, CPU), [ones], "local-sync")
+    # The third call asks for nothing new.
+    for _ in range(3):
+        program()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(8):
+        program()
+    # The 64 MiB of each call are 32 pages of the largest kind.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 32
 
 
 def test_the_synchronous_device_agrees(add: bytes) -> None:

@@ -77,6 +77,9 @@ class HalBufferView:
     @property
     def byte_length(self) -> int: ...
 
+class HalDriver:
+    def create_device_by_uri(self, device_uri: str, allocators: list[str] | None) -> HalDevice: ...
+
 class HalDevice:
     @property
     def allocator(self) -> HalAllocator: ...
