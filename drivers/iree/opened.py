@@ -15,10 +15,10 @@ from mlirules.language.faults import Fault, MlirulesError, Span
 __all__ = ["RunError", "device", "first_line", "run_error", "run_errors"]
 
 
-#: What a CPU's device keeps of the memory that calls give back, for others of the same size: sixteen
-#: buffers at most, of 1 GiB together. The C library returns what is larger than 32 MiB to the system,
-#: which then clears each page again at its first touch: a call that writes 64 MB takes 59 ms instead
-#: of 12 (Zen 3).
+#: What a CPU's device keeps of the memory that calls give back, for others of the same size:
+#: sixteen buffers at most, of 1 GiB together. The C library returns what is larger than 32 MiB to
+#: the system, which then clears each page again at its first touch: a call that writes 64 MB takes
+#: 59 ms instead of 12 (Zen 3).
 _KEPT = "caching:*=1gib;1gib;16"
 
 
