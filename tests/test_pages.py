@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from iree.runtime import get_device
 
-from mlirules.drivers.iree import calls, compiler, pages, runtime
+from mlirules.drivers.iree import calls, compiler, opened, pages, runtime
 
 MAPS = """\
 55d0c0000000-55d0c0021000 r--p 00000000 fe:00 1234                       /usr/bin/python3.11
@@ -98,7 +97,7 @@ def test_large_pages_are_asked_for_under_weights_of_the_program(device: str) -> 
     binary = compiler.compile_module(FUNCTION.format(weights=literal), "cpu")
     x = np.random.default_rng(4).integers(-8, 8, (1, 1024)).astype(np.float32)
     maps = Path("/proc/self/maps")
-    get_device(device)  # the stacks of its workers are not the program's
+    opened.device(device)  # the stacks of its workers are not the program's
     before = pages.anonymous(maps.read_text(), heap=False)
     program = runtime.Program(binary, [x], device)
     for _ in range(2):

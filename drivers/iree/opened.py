@@ -8,8 +8,9 @@ import re
 import threading
 from collections.abc import Iterator
 
-from iree.runtime import _binding, get_device, get_driver
+from iree.runtime import _binding, get_driver
 
+from mlirules.drivers.iree.pages import of_host
 from mlirules.language.faults import Fault, MlirulesError, Span
 
 __all__ = ["RunError", "device", "first_line", "run_error", "run_errors"]
@@ -34,49 +35,34 @@ class RunError(MlirulesError):
         self.message = message
 
 
-class _Accelerators:
-    """The process's devices other than CPUs, by their URIs."""
+class _Devices:
+    """The process's devices, by their URIs."""
 
     def __init__(self) -> None:
         self._open: dict[str, _binding.HalDevice] = {}
         # Buffers of programs that are still loaded lie on them, and do not keep them.
         self._left: list[_binding.HalDevice] = []
-
-    def get(self, uri: str) -> _binding.HalDevice:
-        found = self._open.get(uri)
-        if found is None:
-            found = self._open[uri] = get_device(uri, cache=False)
-        return found
-
-    def leave(self, device: _binding.HalDevice) -> None:
-        for uri in [uri for uri, held in self._open.items() if held is device]:
-            self._left.append(self._open.pop(uri))
-
-
-@functools.cache
-def _accelerators() -> _Accelerators:
-    return _Accelerators()
-
-
-class _Hosts:
-    """The process's CPUs, by their URIs."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, _binding.HalDevice] = {}
         self._opening = threading.Lock()
 
     def get(self, uri: str) -> _binding.HalDevice:
         with self._opening:
             found = self._open.get(uri)
             if found is None:
-                driver = get_driver(uri)
-                found = self._open[uri] = driver.create_device_by_uri(uri, allocators=[_KEPT])
+                kept = [_KEPT] if of_host(uri) else None
+                found = get_driver(uri).create_device_by_uri(uri, allocators=kept)
+                self._open[uri] = found
         return found
+
+    def leave(self, device: _binding.HalDevice) -> None:
+        """Open an accelerator anew the next time; CPUs stay open."""
+        with self._opening:
+            held = [uri for uri, on in self._open.items() if on is device and not of_host(uri)]
+            self._left += [self._open.pop(uri) for uri in held]
 
 
 @functools.cache
-def _hosts() -> _Hosts:
-    return _Hosts()
+def _devices() -> _Devices:
+    return _Devices()
 
 
 def device(uri: str) -> _binding.HalDevice:
@@ -84,7 +70,7 @@ def device(uri: str) -> _binding.HalDevice:
 
     After a program that failed, CUDA's device takes no other: accelerators are opened anew then.
     """
-    return _hosts().get(uri) if uri.startswith("local-") else _accelerators().get(uri)
+    return _devices().get(uri)
 
 
 @contextlib.contextmanager
@@ -106,7 +92,7 @@ def run_error(error: Exception, on: _binding.HalDevice | None = None) -> RunErro
             f"the program was compiled for another device than it is run on: --target {kind}",
         )
     if on is not None:
-        _accelerators().leave(on)
+        _devices().leave(on)
     return RunError("error", first_line(error))
 
 
