@@ -9,9 +9,9 @@ of what :func:`~mlirules.drivers.measure.forms.rough` counts, and regression tre
 missing. ``benchmarks/cost_model.py`` measures and fits; files that ship lie in
 ``specs/targets/learned``, those made on a machine in its cache folder, and these go first. They are
 called by what the CPU has and the compiler's name of the one that they were measured on, as
-``avx512-znver5.json``: the target's own is taken, else one of CPUs with vectors as long, for AMD's
-of AMD's if there is one, for others of others. Evaluated without numpy, which takes longer to load
-than a network's convolutions to decide.
+``avx512-znver5.json``: the target's own is taken, else what was measured on this machine, else one
+of CPUs with vectors as long, for AMD's of AMD's if there is one, for others of others. Evaluated
+without numpy, which takes longer to load than a network's convolutions to decide.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = [
 
 #: What another form must gain over those that the default pipeline has without it: `yields` and
 #: `margin` of its stages, and what packing products must gain, which makes a compile longer.
-MARGINS = {"kernel": 0.07, "plain": 0.1, "unpacked": 0.05}
+MARGINS = {"kernel": 0.03, "plain": 0.1, "unpacked": 0.05}
 #: By the bytes of a CPU's vectors.
 _CLASSES = {64: "avx512", 32: "avx2", 16: "neon"}
 #: Where among the features those stand that must be within what was measured.
@@ -127,12 +127,15 @@ class Model:
 
 
 def choice(seconds: dict[str, float]) -> str:
-    """The form that the default pipeline takes: the fastest, or the kernel (without one: what the
-    compiler has) where that is slower by no more than the pipeline's margin."""
-    made = [form for form in seconds if form != "plain"] if "kernel" in seconds else list(seconds)
-    fastest = min(made, key=seconds.__getitem__)
+    """The form that the default pipeline takes.
+
+    The fastest, or the kernel where it is slower by no more than the pipeline's margin; where there
+    can be none, what the compiler has.
+    """
+    held = [form for form in seconds if form != "plain" or "kernel" not in seconds]
+    fastest = min(held, key=seconds.__getitem__)
     for form, margin in MARGINS.items():
-        if form in seconds and seconds[form] <= (1 + margin) * seconds[fastest]:
+        if form in held and seconds[form] <= (1 + margin) * seconds[fastest]:
             return form
     return fastest
 
@@ -164,11 +167,18 @@ def for_target(target: Target) -> Model | None:
     assert pattern is not None
     for folder in (own(), SHIPPED):
         listed = sorted(folder.glob(pattern), key=lambda path: _nearness(path.name, exact))
+        found = None
         for path in listed:
             model = _read(path, path.stat().st_mtime_ns)
-            # The user's folder may have come from another machine.
-            if folder == SHIPPED or model.machine == machine():
+            # The compiler may call the machine that a file was measured on otherwise than the
+            # file: a virtual one hides what its name hangs on.
+            if (path.name == exact and folder == SHIPPED) or model.machine == machine():
                 return model
+            # The user's folder may have come from another machine.
+            if folder == SHIPPED:
+                found = found or model
+        if found is not None:
+            return found
     return None
 
 

@@ -192,8 +192,13 @@ class Judge:
         choice = self._choose(match)
         if choice is None or "plain" not in choice.seconds:
             return None
-        without = choice.seconds["plain"]
-        applies = without > (1 + self.settings.margin) * choice.own
+        other = "plain"
+        applies = choice.seconds[other] > (1 + self.settings.margin) * choice.own
+        reason = self._because(applies)
+        if not applies and choice.leads:
+            other, applies = choice.best(), True
+            reason = f"its form {other} is slower"
+        without = choice.seconds[other]
         return replace(
             base,
             applies=applies,
@@ -201,10 +206,10 @@ class Judge:
             before_ms=1e3 * without,
             after_ms=1e3 * choice.own,
             ratio=without / choice.own,
-            before={"form": "plain"},
+            before={"form": other},
             after={"form": choice.form},
             source=str(choice.model),
-            reason=self._because(applies),
+            reason=reason,
         )
 
     def _rewritten(self, before: str, rule: Rule) -> str:
