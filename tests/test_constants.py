@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -215,6 +216,110 @@ util.initializer {
     whole = np.full((48, 90), 3.0, np.float32)
     whole[:40] = weights
     assert (found == whole.reshape(3, 16, 90, 1).transpose(0, 2, 1, 3)).all()
+
+
+def _initialised(text: str, **given: np.ndarray) -> np.ndarray:
+    """What a program's last initializer stores, of f32."""
+    module = compiler.parse(text)
+    blobs = {n: memoryview(a.astype(np.float32).tobytes()) for n, a in given.items()}
+    assert evaluate(module, blobs)
+    assert "util.initializer" not in str(module)
+    return np.array(json.loads(str(module).rpartition("dense<")[2].partition(">")[0]), np.float32)
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_what_was_packed_is_unpacked_here(order: list[int]) -> None:
+    """Blocks of 4 by 3 of a matrix of 7 by 8, whose last ones are not full."""
+    given = RNG.standard_normal((7, 8)).astype(np.float32)
+    blocks = np.zeros((8, 9), np.float32)
+    blocks[:7, :8] = given
+    blocks = blocks.reshape(2, 4, 3, 3).transpose([[0, 2][d] for d in order] + [1, 3])
+    type_ = f"tensor<{'x'.join(map(str, blocks.shape))}xf32>"
+    found = _initialised(
+        f"""
+util.global private @made : tensor<7x8xf32>
+util.initializer {{
+  %p = arith.constant dense_resource<p> : {type_}
+  %e = tensor.empty() : tensor<7x8xf32>
+  %u = linalg.unpack %p outer_dims_perm = {order} inner_dims_pos = [0, 1] inner_tiles = [4, 3]
+      into %e : {type_} -> tensor<7x8xf32>
+  util.global.store %u, @made : tensor<7x8xf32>
+  util.return
+}}
+""",
+        p=blocks,
+    )
+    assert (found == given).all()
+
+
+@pytest.mark.parametrize(
+    ("op", "left", "right", "sum_"),
+    [
+        ("linalg.matmul", (5, 3), (3, 4), "ik,kj->ij"),
+        ("linalg.matmul indexing_maps = [#left, #turned, #made]", (5, 3), (4, 3), "ik,jk->ij"),
+        ("linalg.batch_matmul", (2, 5, 3), (2, 3, 4), "bik,bkj->bij"),
+    ],
+)
+def test_products_of_weights(
+    op: str, left: tuple[int, ...], right: tuple[int, ...], sum_: str
+) -> None:
+    a, b = (RNG.standard_normal(shape).astype(np.float32) for shape in (left, right))
+    expected = np.einsum(sum_, a, b) + 1
+    types = [f"tensor<{'x'.join(map(str, each.shape))}xf32>" for each in (a, b, expected)]
+    found = _initialised(
+        f"""
+#left = affine_map<(i, j, k) -> (i, k)>
+#turned = affine_map<(i, j, k) -> (j, k)>
+#made = affine_map<(i, j, k) -> (i, j)>
+util.global private @made : {types[2]}
+util.initializer {{
+  %l = arith.constant dense_resource<l> : {types[0]}
+  %r = arith.constant dense_resource<r> : {types[1]}
+  %one = arith.constant dense<1.0> : {types[2]}
+  %p = {op} ins(%l, %r : {types[0]}, {types[1]}) outs(%one : {types[2]}) -> {types[2]}
+  util.global.store %p, @made : {types[2]}
+  util.return
+}}
+""",
+        l=a,
+        r=b,
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+MASK = """
+func.func @main(%x: !torch.vtensor<[16,16],f32>) -> !torch.vtensor<[16,16],f32> {
+  %n0 = torch.constant.int 0
+  %n1 = torch.constant.int 1
+  %n6 = torch.constant.int 6
+  %n12 = torch.constant.int 12
+  %n16 = torch.constant.int 16
+  %none = torch.constant.none
+  %false = torch.constant.bool false
+  %size = torch.prim.ListConstruct %n16, %n16 : (!torch.int, !torch.int) -> !torch.list<int>
+  %m = torch.aten.full %size, %n0, %n6, %none, %none, %false : !torch.list<int>, !torch.int, !torch.int, !torch.none, !torch.none, !torch.bool -> !torch.vtensor<[16,16],f32>
+  %v = torch.vtensor.literal(dense<2.0> : tensor<f32>) : !torch.vtensor<[],f32>
+  %r = torch.aten.slice.Tensor %m, %n0, %n0, %n12, %n1 : !torch.vtensor<[16,16],f32>, !torch.int, !torch.int, !torch.int, !torch.int -> !torch.vtensor<[12,16],f32>
+  %c = torch.aten.slice.Tensor %r, %n1, %n0, %n12, %n1 : !torch.vtensor<[12,16],f32>, !torch.int, !torch.int, !torch.int, !torch.int -> !torch.vtensor<[12,12],f32>
+  %w = torch.aten.copy %c, %v, %false : !torch.vtensor<[12,12],f32>, !torch.vtensor<[],f32>, !torch.bool -> !torch.vtensor<[12,12],f32>
+  %s = torch.aten.slice_scatter %r, %w, %n1, %n0, %n12, %n1 : !torch.vtensor<[12,16],f32>, !torch.vtensor<[12,12],f32>, !torch.int, !torch.int, !torch.int, !torch.int -> !torch.vtensor<[12,16],f32>
+  %n = torch.aten.slice_scatter %m, %s, %n0, %n0, %n12, %n1 : !torch.vtensor<[16,16],f32>, !torch.vtensor<[12,16],f32>, !torch.int, !torch.int, !torch.int, !torch.int -> !torch.vtensor<[16,16],f32>
+  %z = torch.aten.add.Tensor %x, %n, %n1 : !torch.vtensor<[16,16],f32>, !torch.vtensor<[16,16],f32>, !torch.int -> !torch.vtensor<[16,16],f32>
+  return %z : !torch.vtensor<[16,16],f32>
+}
+"""  # noqa: E501
+
+
+def test_a_mask_that_is_written_part_by_part_is_evaluated_here() -> None:
+    """``m[:12, :12] = 2``, as torch.export has it: IREE 3.13 does not compile its own program."""
+    binary, _ = compile_program(MASK, CPU)
+    (found,) = runtime.run(binary, [np.zeros((16, 16), np.float32)], CPU)
+    expected = np.zeros((16, 16), np.float32)
+    expected[:12, :12] = 2
+    assert (np.asarray(found) == expected).all()
+    # What the user says of it stays.
+    with pytest.raises(compiler.CompileError, match=constants._PARTS):
+        compile_program(MASK, CPU, flags=["--iree-opt-const-eval=true"])
 
 
 def test_a_product_in_blocks() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from mlirules.drivers.iree import bytecode, compiler, program
 from mlirules.drivers.iree.compiler import Job, Program, ir
 
-__all__ = ["evaluated", "lowered"]
+__all__ = ["compiled", "evaluated", "lowered"]
 
 #: The phase at whose end the compiler evaluates what it has taken out of functions.
 _PHASE = "global-optimization"
@@ -34,6 +34,26 @@ _FEW = 64
 #: A program of fewer ops has too few expressions to be worth another start of the compiler.
 _FEW_OPS = 64
 _CONSTANTS = frozenset(("arith.constant", "torch.vtensor.literal", "util.global"))
+#: What IREE 3.13 says of its own program for a constant of which parts are written, as masks are.
+_PARTS = "restricted to workgroup distributed contexts"
+
+
+def compiled(source: Program, job: Job) -> bytes:
+    """What a program compiles to, its constant expressions evaluated where that gains something.
+
+    Where the compiler fails at a constant of which parts are written they are evaluated however
+    little that gains. Raises CompileError.
+    """
+    given, then = evaluated(source, job)
+    try:
+        return compiler.compile_job(given, then)
+    except compiler.CompileError as error:
+        if given is not source or not any(_PARTS in fault.message for fault in error.faults):
+            raise
+        made = None if _is_late(job) else _evaluated(source, job)
+        if made is None:
+            raise
+        return compiler.compile_job(made, replace(job, compile_from=_PHASE))
 
 
 def evaluated(source: Program, job: Job) -> tuple[Program, Job]:
@@ -68,11 +88,20 @@ def _load() -> None:
 
 def _at_phase(source: Program, job: Job) -> Program | None:
     """The program after the phase, in a context of its own; None: the compiler is to do it."""
+    if _is_late(job) or not _has_weights(source.module):
+        return None
+    return _evaluated(source, job)
+
+
+def _is_late(job: Job) -> bool:
+    """Whether the job begins after the phase, or says itself what is to be evaluated."""
     phases = compiler.PHASES
     late = job.compile_from is not None and phases.index(job.compile_from) >= phases.index(_PHASE)
-    told = any(flag.partition("=")[0] == _FLAG for flag in job.flags)
-    if late or told or not _has_weights(source.module):
-        return None
+    return late or any(flag.partition("=")[0] == _FLAG for flag in job.flags)
+
+
+def _evaluated(source: Program, job: Job) -> Program | None:
+    """The program after the phase, in a context of its own; None: an expression is not known."""
     with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
         written = Path(directory) / "module.mlirbc"
         flags = (*job.flags, f"{_FLAG}=false")

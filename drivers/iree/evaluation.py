@@ -364,6 +364,23 @@ def _packed(op: Op, operands: Sequence[Array]) -> Array:
     return _of_type(op, source.reshape(split).transpose([*outer, *inner]))
 
 
+def _unpacked(op: Op, operands: Sequence[Array]) -> Array:
+    """``linalg.unpack``: what ``linalg.pack`` took apart, without what fills its last blocks."""
+    source, shape = operands[0], _shape_of(op.results[0].type)
+    at = _static(op, "inner_dims_pos")
+    outer = list(range(len(shape)))
+    order = _static(op, "outer_dims_perm") if "outer_dims_perm" in op.attributes else []
+    order = order or outer
+    places: list[int] = []
+    whole: list[int] = []
+    for dim in outer:
+        held = [order.index(dim), *(len(shape) + n for n, inner in enumerate(at) if inner == dim)]
+        places += held
+        whole.append(math.prod(source.shape[place] for place in held))
+    made = source.transpose(places).reshape(whole)
+    return _of_type(op, made[tuple(slice(size) for size in shape)])
+
+
 def _extracted(_op: Op, operands: Sequence[Array]) -> Array:
     source, *indices = operands
     for index, size in zip(indices, source.shape, strict=True):
@@ -503,13 +520,33 @@ def _scanned(op: Op, operands: Sequence[Array]) -> tuple[Array, ...]:
     return made, np.take(made, -1, axis=axis)
 
 
-def _tiled_product(_op: Op, operands: Sequence[Array]) -> Array:
-    """``linalg.mmt4d``: the product of a matrix in blocks by a transposed one, and a sum."""
+#: What products sum over. Of ``linalg.mmt4d``: a matrix in blocks by a transposed one.
+_SUMS = {
+    "linalg.matmul": "ik,kj->ij",
+    "linalg.batch_matmul": "bik,bkj->bij",
+    "linalg.mmt4d": "ikac,jkbc->ijab",
+}
+
+
+def _product(op: Op, operands: Sequence[Array]) -> Array:
+    """A product of two factors and a sum."""
     left, right, onto = operands
     if {left.dtype, right.dtype, onto.dtype} - {np.dtype(np.float32), np.dtype(np.float64)}:
         raise Unknown(f"a product of {left.dtype}")
-    made = np.einsum("ikac,jkbc->ijab", left, right, optimize=True)
+    made = np.einsum(_summed_over(op), left, right, optimize=True)
     return np.asarray(onto + made.astype(onto.dtype))
+
+
+def _summed_over(op: Op) -> str:
+    """Its loops in :func:`numpy.einsum`'s notation: an op may read its factors turned."""
+    if op.name == "linalg.mmt4d" or "indexing_maps" not in op.attributes:
+        return _SUMS[op.name]
+    maps = (ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"]))
+    dims = [_dims(map_) for map_ in maps]
+    left, right, made = ("".join(chr(ord("a") + d) for d in held or ()) for held in dims)
+    if None in dims or set(made) - {*left, *right}:
+        raise Unknown(f"{op.name}: broadcast")
+    return f"{left},{right}->{made}"
 
 
 def _nested(op: Op, value: Callable[[ir.Value], Array], grid: Sequence[Array]) -> Array:
@@ -542,9 +579,10 @@ _TENSOR_OPS: Mapping[str, Callable[[Op, Sequence[Array]], Array]] = {
     "linalg.broadcast": _repeated,
     "linalg.copy": _copied,
     "linalg.fill": _fill,
-    "linalg.mmt4d": _tiled_product,
     "linalg.pack": _packed,
     "linalg.transpose": _turned,
+    "linalg.unpack": _unpacked,
+    **dict.fromkeys(_SUMS, _product),
     "iree_tensor_ext.compute_barrier.start": _copied,
     "iree_tensor_ext.compute_barrier.end": _copied,
 }

@@ -29,7 +29,7 @@ from mlirules.drivers.apply.session import Session, current
 from mlirules.drivers.apply.sharing import share
 from mlirules.drivers.iree import compiler, cpu
 from mlirules.drivers.iree.compiler import Job, Program, ir
-from mlirules.drivers.iree.constants import evaluated, lowered
+from mlirules.drivers.iree.constants import compiled, lowered
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines import cost, makeway
 from mlirules.drivers.pipelines.choosing import Chooser, Yielding
@@ -570,7 +570,7 @@ def _compiled(
         chosen = config_set(sets)[: part.configs]
     if not chosen:
         try:
-            binary = compiler.compile_job(*evaluated(current, job))
+            binary = compiled(current, job)
         except compiler.CompileError as error:
             dropped = [flag for flag in flags.own if flag in pipeline.dispensable]
             added = makeway.instead(target.kind, error)
@@ -578,7 +578,7 @@ def _compiled(
                 raise
             # What the user gives stays.
             kept = (*(f for f in flags.own if f not in dropped), *added, *flags.users)
-            binary = compiler.compile_job(*evaluated(current, replace(job, flags=kept)))
+            binary = compiled(current, replace(job, flags=kept))
             done.flags = kept
             done.notes.append(makeway.told(pipeline, dropped, added, error))
         return binary, done
