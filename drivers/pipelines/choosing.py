@@ -98,8 +98,9 @@ class Choice:
     def leads(self) -> bool:
         """Whether it is faster than a kernel and than what other rules make.
 
-        What the compiler has of such an op was never the fastest where it was measured: of ops that
-        a kernel can take, the other forms alone are held against each other.
+        What the compiler has of its own was hardly ever the fastest where it was measured, and then
+        by less than it can be foretold: of ops that a kernel can take, the other forms alone are
+        held against each other.
         """
         return "kernel" in self.seconds and self.own < self.seconds[self.best()]
 
