@@ -227,6 +227,42 @@ def _initialised(text: str, **given: np.ndarray) -> np.ndarray:
     return np.array(json.loads(str(module).rpartition("dense<")[2].partition(">")[0]), np.float32)
 
 
+def test_what_is_not_known_stays_with_what_reads_it_where_a_part_is_asked_for() -> None:
+    text = """
+util.global private @other : tensor<2xf32>
+util.global private @of_other : tensor<2xf32>
+util.global private @known : tensor<2xf32>
+util.func private @unknown(%x: tensor<2xf32>) -> tensor<2xf32>
+util.initializer {
+  %c = arith.constant dense<[1.0, 2.0]> : tensor<2xf32>
+  %u = util.call @unknown(%c) : (tensor<2xf32>) -> tensor<2xf32>
+  util.global.store %u, @other : tensor<2xf32>
+  util.return
+}
+util.initializer {
+  %o = util.global.load @other : tensor<2xf32>
+  %n = arith.negf %o : tensor<2xf32>
+  util.global.store %n, @of_other : tensor<2xf32>
+  util.return
+}
+util.initializer {
+  %c = arith.constant dense<[1.0, 2.0]> : tensor<2xf32>
+  %n = arith.negf %c : tensor<2xf32>
+  util.global.store %n, @known : tensor<2xf32>
+  util.return
+}
+"""
+    module = compiler.parse(text)
+    given = str(module)
+    assert not evaluate(module, {})
+    assert str(module) == given
+    assert evaluate(module, {}, partly=True)
+    held = str(module)
+    assert held.count("util.initializer") == 2
+    assert "@known = dense<[-1.000000e+00, -2.000000e+00]>" in held
+    assert "@of_other : tensor<2xf32>" in held
+
+
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]])
 def test_what_was_packed_is_unpacked_here(order: list[int]) -> None:
     """Blocks of 4 by 3 of a matrix of 7 by 8, whose last ones are not full."""

@@ -41,8 +41,9 @@ _PARTS = "restricted to workgroup distributed contexts"
 def compiled(source: Program, job: Job) -> bytes:
     """What a program compiles to, its constant expressions evaluated where that gains something.
 
-    Where the compiler fails at a constant of which parts are written they are evaluated however
-    little that gains. Raises CompileError.
+    Where the compiler fails at a constant of which parts are written, all that is known here are
+    evaluated, however little that gains, and the others when the program starts. Raises
+    CompileError.
     """
     given, then = evaluated(source, job)
     try:
@@ -50,7 +51,7 @@ def compiled(source: Program, job: Job) -> bytes:
     except compiler.CompileError as error:
         if given is not source or not any(_PARTS in fault.message for fault in error.faults):
             raise
-        made = None if _is_late(job) else _evaluated(source, job)
+        made = None if _is_late(job) else _evaluated(source, job, partly=True)
         if made is None:
             raise
         return compiler.compile_job(made, replace(job, compile_from=_PHASE))
@@ -100,7 +101,7 @@ def _is_late(job: Job) -> bool:
     return late or any(flag.partition("=")[0] == _FLAG for flag in job.flags)
 
 
-def _evaluated(source: Program, job: Job) -> Program | None:
+def _evaluated(source: Program, job: Job, *, partly: bool = False) -> Program | None:
     """The program after the phase, in a context of its own; None: an expression is not known."""
     with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
         written = Path(directory) / "module.mlirbc"
@@ -118,7 +119,7 @@ def _evaluated(source: Program, job: Job) -> Program | None:
         blobs = bytecode.resources(written)
     from mlirules.drivers.iree.initializers import evaluate
 
-    return Program(module, source.origin) if evaluate(module, blobs) else None
+    return Program(module, source.origin) if evaluate(module, blobs, partly=partly) else None
 
 
 def _has_weights(module: ir.Module) -> bool:

@@ -31,11 +31,12 @@ class _Loaded(Exception):
     """A weight that is only there when the program runs."""
 
 
-def evaluate(module: ir.Module, blobs: Mapping[str, memoryview]) -> bool:
+def evaluate(module: ir.Module, blobs: Mapping[str, memoryview], *, partly: bool = False) -> bool:
     """Give globals the values that their initializers compute, and drop those; False: not all.
 
     ``blobs`` are the bytes of the module's resources by name. A module of which one initializer is
-    not known is left as it was; what loads weights from an archive stays an initializer.
+    not known is left as it was, but where ``partly`` that one stays and runs when the program
+    starts; so does what loads weights from an archive.
     """
     top = [op.operation for op in module.body.operations]
     globals_ = {
@@ -50,7 +51,9 @@ def evaluate(module: ir.Module, blobs: Mapping[str, memoryview]) -> bool:
             try:
                 known.update(_stored(op, globals_, known, blobs))
             except Unknown:
-                return False
+                if not partly:
+                    return False
+                continue
             except _Loaded:
                 continue
             done.append(op)
