@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import platform
@@ -550,14 +551,17 @@ class _Kernel:
 
         return _CALLED.sub(named, body) if self.products else body
 
-    def spelt(self, text: str, sizes: dict[str, Any]) -> str:
-        """A part of the body with what ``$`` stands for."""
+    def spelt(self, text: str, sizes: dict[str, Any], later: str | None = None) -> str:
+        """A part of the body with what ``$`` stands for, but where that names ``later``."""
         line = self.variant.body
         assert line is not None
+        waits = re.compile(rf"\b{later}\b") if later else None
 
         def dollar(found: re.Match[str]) -> str:
             source = found.group(1) or found.group(2)
-            return self.spelled(line, parse_expression(source), source, sizes)
+            if waits is not None and waits.search(source):
+                return found[0]
+            return self.spelled(line, _parsed(source), source, sizes)
 
         return _DOLLAR.sub(dollar, text)
 
@@ -568,15 +572,17 @@ class _Kernel:
         rows = self.text.splitlines()
         made: list[str] = []
 
-        def stand(first: int, last: int, sizes: dict[str, Any]) -> None:
-            if first == last:
-                return
-            made.extend(self.spelt("\n".join(rows[first:last]), sizes).split("\n"))
-            self.origins.extend(range(first, last))
+        def spelt(first: int, last: int, later: str | None = None) -> str:
+            return self.spelt("\n".join(rows[first:last]), self.sizes, later)
+
+        def stand(first: int, last: int, text: str) -> None:
+            if first < last:
+                made.extend(text.split("\n"))
+                self.origins.extend(range(first, last))
 
         at = 0
         for found in repeats(self.text):
-            times = value_of(line, parse_expression(found.times), self.sizes)
+            times = value_of(line, _parsed(found.times), self.sizes)
             if not isinstance(times, int) or not 0 <= times <= MAX_REPEATS:
                 raise NoMatch(
                     line,
@@ -585,11 +591,14 @@ class _Kernel:
                     expected=f"0 to {MAX_REPEATS}",
                     found=describe(times),
                 )
-            stand(at, found.first, self.sizes)
+            stand(at, found.first, spelt(at, found.first))
+            # What does not depend on the count is the same each time.
+            each = spelt(found.first + 1, found.last, found.name) if times else ""
             for count in range(times):
-                stand(found.first + 1, found.last, {**self.sizes, found.name: count})
+                sizes = {**self.sizes, found.name: count}
+                stand(found.first + 1, found.last, self.spelt(each, sizes))
             at = found.last + 1
-        stand(at, len(rows), self.sizes)
+        stand(at, len(rows), spelt(at, len(rows)))
         return "\n".join(made)
 
     def body(self) -> str:
@@ -674,6 +683,12 @@ class _Kernel:
                 found=describe(value),
             )
         raise NoMatch(line, f"${source} is {describe(value)}, which has no spelling in a kernel")
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed(source: str) -> ast.Expr:
+    """An expression of a body: kernels of one rule and repeated rows have the same again."""
+    return parse_expression(source)
 
 
 def _group(types: Any) -> str:
