@@ -155,6 +155,7 @@ def test_an_attribute_that_the_compiler_does_not_have(tmp_path: Path) -> None:
     assert has_attribute("torch.vtensor.literal", "value")
     assert has_attribute("torch.operator", "name")
     assert has_attribute("arith.cmpf", "predicate")
+    assert has_attribute("tensor.insert_slice", "operandSegmentSizes")
     assert not has_attribute("arith.cmpf", "predicat")
 
 

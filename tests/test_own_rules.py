@@ -98,10 +98,10 @@ def stages(name: str, own: Path, kind: str) -> list[tuple[str | None, list[str]]
                 ),
                 *("attention", "layers", "algebra", "flash", "forms", "norms"),
             ],
-            ["linalg-forms"],
+            ["parts", "linalg-forms"],
         ),
-        ("vulkan", [], ["linalg-forms"]),
-        ("cpu", [], []),
+        ("vulkan", [], ["parts", "linalg-forms"]),
+        ("cpu", [], ["parts"]),
     ],
 )
 def test_each_rule_goes_where_its_ops_are(

@@ -21,7 +21,7 @@ def positions(map_: ir.AffineMap) -> list[int] | None:
     return places
 
 
-def guard(op: ir.Operation, number: int) -> None:
+def guard(op: Op, number: int) -> None:
     """Have an operand written to memory before an op reads it."""
     op.operands[number] = _barrier(op.operands[number], ir.InsertionPoint(op), op.location)
 

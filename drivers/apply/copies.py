@@ -1,4 +1,4 @@
-"""Copies of copies that IREE 3.13 does not get to the end of.
+"""Copies of copies that IREE 3.13 does not get to the end of, or takes for others.
 
 - What is read by a computed index (`flip`, `roll`, `gather`) out of every second or third element
   of a tensor, or out of a column, on cpu: "LLVM Translation failed for operation:
@@ -7,8 +7,14 @@
   distribution verification", "write affecting operations on global resources".
 - Every second place of an image, as the mean of windows of one place, added to what a convolution
   gives that has its channels last, on cpu: the same.
+- What is sorted and then padded, put into a larger tensor or sorted again: "write affecting
+  operations on global resources".
+- What is written into every second place of a fill, and with that into a fill of the same number (a
+  padding, too): it is written into places that lie side by side, on all targets.
+- What is written into a slice of a fill, or into a fill that is written into every second place or
+  one row of another: "write affecting operations on global resources".
 
-The copy that is read is written to memory.
+The copy that is read is written to memory, and so is the fill.
 """
 
 from __future__ import annotations
@@ -19,6 +25,12 @@ from mlirules.drivers.iree.traversal import ops_below
 
 __all__ = ["guard_copies"]
 
+#: What a part of a tensor is taken by.
+_VIEWS = RESHAPES | {"tensor.extract_slice"}
+_SORT = "iree_linalg_ext.sort"
+#: Ops that do not take what is sorted as it is computed.
+_AFTER_SORT = frozenset(["tensor.pad", "tensor.insert_slice", _SORT])
+
 
 def guard_copies(module: ir.Module) -> int:
     """Put copies behind barriers where the compiler fails to read through them.
@@ -26,8 +38,12 @@ def guard_copies(module: ir.Module) -> int:
     Returns how many. One pass over the ops.
     """
     read: dict[ir.OpView, None] = {}
-    padded = []
+    written: dict[tuple[ir.OpView, int], None] = {}
     for op in ops_below(module.operation):
+        if op.name in _AFTER_SORT:
+            for number, value in enumerate(op.operands):
+                if _name(_seen_through(value)) == _SORT:
+                    written[op.opview, number] = None
         if op.name == "tensor.extract":
             source = op.operands[0].owner
             while not isinstance(source, ir.Block) and source.name in RESHAPES:
@@ -39,14 +55,16 @@ def guard_copies(module: ir.Module) -> int:
             if isinstance(source, ir.Block) or source.name != "tensor.pad":
                 continue
             if _by(source) is None or _by(source) != _by(op):
-                padded.append(op)
+                written[op.opview, 0] = None
+        elif op.name == "tensor.insert_slice" and _into_fill(op):
+            written[op.opview, 1] = None
         elif op.name == "linalg.generic" and _by_steps(op):
             read[op.opview] = None
-    for op in padded:
-        guard(op, 0)
+    for user, number in written:
+        guard(user, number)
     for copy in read:
         guard_result(copy)
-    return len(padded) + len(read)
+    return len(written) + len(read)
 
 
 def _strided(op: Op) -> bool:
@@ -58,6 +76,41 @@ def _strided(op: Op) -> bool:
         return True
     whole = ir.ShapedType(op.operands[0].type)
     return bool(sizes) and sizes[-1] == 1 and whole.shape[-1] != 1
+
+
+def _seen_through(value: ir.Value) -> Op | ir.Block:
+    """What gives a tensor that a value is a part of, or the same numbers in another shape."""
+    source = value.owner
+    while not isinstance(source, ir.Block) and source.name in _VIEWS:
+        source = source.operands[0].owner
+    return source
+
+
+def _name(source: Op | ir.Block) -> str:
+    return "" if isinstance(source, ir.Block) else source.name
+
+
+def _into_fill(op: ir.Operation) -> bool:
+    """Whether what is written into a fill comes out otherwise, or does not come out."""
+    into = _seen_through(op.operands[1])
+    if _name(into) != "linalg.fill":
+        return False
+    if into != op.operands[1].owner or not _side_by_side(op):
+        return True
+    return any(
+        use.owner.name == "tensor.insert_slice"
+        and not use.operand_number
+        and not _side_by_side(use.owner)
+        for use in op.results[0].uses
+    )
+
+
+def _side_by_side(op: Op) -> bool:
+    """Whether a part is written as it is: no place left out, no dim of it gone."""
+    part, whole = (ir.ShapedType(value.type) for value in op.operands[:2])
+    return part.rank == whole.rank and set(
+        ir.DenseI64ArrayAttr(op.attributes["static_strides"])
+    ) <= {1}
 
 
 def _by_steps(op: ir.Operation) -> bool:

@@ -122,7 +122,8 @@ def has_attribute(op: str, name: str, session: Session | None = None) -> bool:
         except ir.MLIRError as error:
             said = str(error)
         # An attribute of the op is converted, or shown with the op; any other is dropped.
-        if f"Invalid attribute `{name}`" in said or "mlirules.probe" in said.rpartition("op")[2]:
+        converted = (f"Invalid attribute `{name}`", f"for `{name}`: expected")
+        if any(words in said for words in converted) or "mlirules.probe" in said.rpartition("op")[2]:
             return True
     return False
 
