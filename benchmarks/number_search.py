@@ -4,7 +4,8 @@ Each number makes one small program: a product, a convolution, a pooling, a redu
 products, with odd, prime, 1-sized and large sizes, batches, groups, strides and dilations, and what
 models put before and after them (softmax, normalisation, residuals, other orders of dims). Each odd
 number makes a sequence: ops that compute, and between them ops that move (pads, slices, `cat`,
-`roll`, `flip`, reshapes, other orders of dims), which compilers fuse with them. Several
+`roll`, `flip`, reshapes, other orders of dims, parts written into tensors, tensors read in two
+orders at once), which compilers fuse with them. Several
 are compiled together; what fails together is compiled alone. Results go to a file line by line: run
 again to go on.
 
@@ -348,6 +349,42 @@ def _swapped(_pick: random.Random, _x: torch.Tensor) -> _Step:
     return "halves turned", function, []
 
 
+def _put(pick: random.Random, x: torch.Tensor) -> _Step:
+    """A part that is written into zeros, or into what it is a part of."""
+    fresh = pick.random() < 0.6
+    places: list[Any] = []
+    for size in x.shape:
+        if pick.random() < 0.4:
+            places.append(slice(None))
+            continue
+        start = pick.randrange(min(size, 4))
+        places.append(slice(start, size - pick.randrange(min(size - start, 3)), pick.choice((1, 2))))
+    at = tuple(places)
+
+    def function(t: torch.Tensor) -> torch.Tensor:
+        into = torch.zeros_like(t) if fresh else t.clone()
+        into[at] = t[at].tanh()
+        return into
+
+    said = ", ".join(f"{p.start or ''}:{p.stop or ''}:{p.step or ''}" for p in places)
+    return f"its part {said} into {'zeros' if fresh else 'itself'}", function, []
+
+
+def _each_with_each(pick: random.Random, x: torch.Tensor) -> _Step:
+    """What reads one tensor along two different loops."""
+    if x.dim() > 1 and x.shape[-1] == x.shape[-2] and pick.random() < 0.7:
+        return "less itself transposed", lambda t: t - t.transpose(-1, -2), []
+    if x.dim() > 4:
+        return _part(pick, x)
+    dim = pick.randrange(x.dim())
+    return f"each with each along {dim}", lambda t: t.unsqueeze(dim) - t.unsqueeze(dim + 1), []
+
+
+def _sorted(pick: random.Random, x: torch.Tensor) -> _Step:
+    dim = _dim(pick, x)
+    return f"sorted along {dim}", lambda t: t.sort(dim).values, []
+
+
 def _unary(pick: random.Random, _x: torch.Tensor) -> _Step:
     table: dict[str, Function] = {
         "tanh": torch.tanh,
@@ -420,7 +457,8 @@ def _pooled(pick: random.Random, x: torch.Tensor) -> _Step:
 
 _MOVING: list[Callable[[random.Random, torch.Tensor], _Step]] = [
     *[_padded, _padded, _part, _part, _one, _joined, _doubled, _rolled, _flipped],
-    *[_permuted, _reshaped, _repeated, _swapped],
+    *[_permuted, _reshaped, _repeated, _swapped, _put, _put, _each_with_each, _each_with_each],
+    *[_sorted],
 ]
 _COMPUTING: list[Callable[[random.Random, torch.Tensor], _Step]] = [
     *[_unary, _unary, _added, _multiplied, _multiplied, _convolved, _convolved, _reduced],

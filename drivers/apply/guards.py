@@ -6,20 +6,33 @@ import math
 
 from mlirules.drivers.apply.barriers import positions
 from mlirules.drivers.apply.complexes import guard_complex
+from mlirules.drivers.apply.copies import guard_copies
 from mlirules.drivers.apply.gathers import configure_gathers
+from mlirules.drivers.apply.invariant import guard_sums
 from mlirules.drivers.apply.leftovers import span
 from mlirules.drivers.apply.looporder import order_loops
+from mlirules.drivers.apply.overwriting import guard_overwritten
 from mlirules.drivers.apply.rereading import guard_reductions
 from mlirules.drivers.apply.slices import guard_slices
+from mlirules.drivers.apply.twice import guard_twice_read
 from mlirules.drivers.apply.windows import configure_windows, has_windows
 from mlirules.drivers.iree.compiler import Program, ir
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
 from mlirules.drivers.match.values import type_info
 
-__all__ = ["guard_program", "known_wrong", "needs_guards"]
+__all__ = ["guard_early", "guard_program", "known_wrong", "needs_guards"]
 
 #: The longest keys of which IREE 3.13 makes right numbers on CUDA in its fused op of attention.
 LONGEST_KEYS = 128
+
+
+def guard_early(module: ir.Module, kind: str) -> None:
+    """Change a program, before IREE's passes, so that it compiles and comes out right."""
+    if kind == "cpu":
+        guard_sums(module)
+        guard_twice_read(module)
+    guard_copies(module)
+    guard_overwritten(module)
 
 
 def needs_guards(module: ir.Module, kind: str, left: bool) -> bool:

@@ -17,7 +17,7 @@ from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
 
-__all__ = ["guard_reductions"]
+__all__ = ["guard_reductions", "reshaped"]
 
 #: For a value that may share a dispatch with reductions: in which of its dims, by the order of
 #: the loops that made it, the result of each is found. None: in dims that are not known.
@@ -42,7 +42,7 @@ def guard_reductions(module: ir.Module) -> int:
         elif op.name in ("tensor.expand_shape", "tensor.collapse_shape"):
             known = held.get(op.operands[0])
             if known is not None:
-                held[op.results[0]] = frozenset(_reshaped(op, places) for places in known)
+                held[op.results[0]] = frozenset(reshaped(op, places) for places in known)
         elif op.name == "tensor.cast" and op.operands[0] in held:
             held[op.results[0]] = held[op.operands[0]]
     for op, number in found:
@@ -96,7 +96,7 @@ def _fits(along: tuple[int, ...], loops: int) -> bool:
     return len(along) == loops or along == tuple(range(len(along)))
 
 
-def _reshaped(op: ir.Operation, places: _Places) -> _Places:
+def reshaped(op: ir.Operation, places: _Places) -> _Places:
     """Where a reduction is found after a reshape, each of whose groups becomes, or was, one dim."""
     if places is None:
         return None

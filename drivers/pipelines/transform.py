@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from mlirules.drivers.apply import leftovers as leftovers_of
 from mlirules.drivers.apply import tracking
-from mlirules.drivers.apply.copies import guard_copies
 from mlirules.drivers.apply.engine import (
     Engine,
     convert_returned_constants,
@@ -20,9 +19,7 @@ from mlirules.drivers.apply.engine import (
     op_names,
     select,
 )
-from mlirules.drivers.apply.guards import guard_program, known_wrong, needs_guards
-from mlirules.drivers.apply.invariant import guard_sums
-from mlirules.drivers.apply.overwriting import guard_overwritten
+from mlirules.drivers.apply.guards import guard_early, guard_program, known_wrong, needs_guards
 from mlirules.drivers.apply.programs import as_program, located
 from mlirules.drivers.apply.run import Options, Outcome
 from mlirules.drivers.apply.session import Session, current
@@ -602,12 +599,8 @@ def _compiled(
 
 def _prepare(module: ir.Module, pipeline: Pipeline, target: Target) -> None:
     """What a program gets last before the compiler."""
-    on_cpu = target.kind == "cpu"
-    if on_cpu:
-        guard_sums(module)
-    guard_copies(module)
-    guard_overwritten(module)
-    if on_cpu and pipeline.affinity and (parts := cpu.parts(target.architecture)) > 1:
+    guard_early(module, target.kind)
+    if target.kind == "cpu" and pipeline.affinity and (parts := cpu.parts(target.architecture)) > 1:
         share(module, parts)
 
 

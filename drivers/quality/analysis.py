@@ -123,7 +123,10 @@ def has_attribute(op: str, name: str, session: Session | None = None) -> bool:
             said = str(error)
         # An attribute of the op is converted, or shown with the op; any other is dropped.
         converted = (f"Invalid attribute `{name}`", f"for `{name}`: expected")
-        if any(words in said for words in converted) or "mlirules.probe" in said.rpartition("op")[2]:
+        if (
+            any(words in said for words in converted)
+            or "mlirules.probe" in said.rpartition("op")[2]
+        ):
             return True
     return False
 
