@@ -358,7 +358,8 @@ def _put(pick: random.Random, x: torch.Tensor) -> _Step:
             places.append(slice(None))
             continue
         start = pick.randrange(min(size, 4))
-        places.append(slice(start, size - pick.randrange(min(size - start, 3)), pick.choice((1, 2))))
+        end = size - pick.randrange(min(size - start, 3))
+        places.append(slice(start, end, pick.choice((1, 2))))
     at = tuple(places)
 
     def function(t: torch.Tensor) -> torch.Tensor:
