@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from mlirules.drivers.apply.copies import guard_copies
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.pipelines.transform import compile_program
+from mlirules.drivers.pipelines.transform import compile_program, default_for
 from mlirules.language.faults import MlirulesError
 
 CPU = Target("cpu")
@@ -173,3 +175,41 @@ def test_windows_of_one_place_beside_channels_last() -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
     with pytest.raises(MlirulesError):  # where it starts to compile, the guard can go
         compiler.compile_module(compiler.Program(compiler.parse(STEPPED)), CPU)
+
+
+COLUMN = """\
+func.func @main(%x: tensor<48x63xf32>, %w: tensor<63x18xf32>) -> tensor<48x1xf32> {{
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<48x1xf32>
+  %z = linalg.fill ins(%zero : f32) outs(%e : tensor<48x1xf32>) -> tensor<48x1xf32>
+  %c = tensor.extract_slice %w[0, 7] [63, 1] [1, 1] : tensor<63x18xf32> to tensor<63x1xf32>
+{product}
+  return %y : tensor<48x1xf32>
+}}
+"""
+PLAIN = """\
+  %y = linalg.matmul ins(%x, %c : tensor<48x63xf32>, tensor<63x1xf32>)
+    outs(%z : tensor<48x1xf32>) -> tensor<48x1xf32>"""
+TURNED = """\
+  %f = tensor.empty() : tensor<1x63xf32>
+  %t = linalg.transpose ins(%c : tensor<63x1xf32>) outs(%f : tensor<1x63xf32>) permutation = [1, 0]
+  %y = linalg.generic {
+    indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>,
+                     affine_map<(m, n, k) -> (m, n)>],
+    iterator_types = ["parallel", "parallel", "reduction"]}
+    ins(%x, %t : tensor<48x63xf32>, tensor<1x63xf32>) outs(%z : tensor<48x1xf32>) {
+  ^bb0(%p: f32, %q: f32, %o: f32):
+    %r = arith.mulf %p, %q : f32
+    %s = arith.addf %o, %r : f32
+    linalg.yield %s : f32
+  } -> tensor<48x1xf32>"""
+
+
+@pytest.mark.parametrize("product", [PLAIN, TURNED], ids=["plain", "turned"])
+def test_a_packed_product_reads_the_column_that_it_is_given(product: str) -> None:
+    draw = np.random.default_rng(7)
+    x, w = (draw.standard_normal(s).astype(np.float32) for s in ((48, 63), (63, 18)))
+    packing = replace(default_for("cpu"), large_products=[])
+    vmfb, _ = compile_program(COLUMN.format(product=product), CPU, packing)
+    (got,) = runtime.run(vmfb, [x, w], CPU)
+    np.testing.assert_allclose(np.asarray(got), x @ w[:, 7:8], rtol=1e-4, atol=1e-5)

@@ -5,6 +5,7 @@
   builtin.unrealized_conversion_cast".
 - What is padded twice, by two numbers, as it is computed, on cpu and Vulkan: "failed on workgroup
   distribution verification", "write affecting operations on global resources".
+- A column that is a factor of a packed product (`x @ w[:, :1]`), on cpu: other columns are read.
 - Every second place of an image, as the mean of windows of one place, added to what a convolution
   gives that has its channels last, on cpu: the same.
 - What is sorted and then padded, put into a larger tensor or sorted again: "write affecting
@@ -20,6 +21,7 @@ The copy that is read is written to memory, and so is the fill.
 from __future__ import annotations
 
 from mlirules.drivers.apply.barriers import RESHAPES, guard, guard_result, positions
+from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import Op, ir
 from mlirules.drivers.iree.traversal import ops_below
 
@@ -45,11 +47,9 @@ def guard_copies(module: ir.Module) -> int:
                 if _name(_seen_through(value)) == _SORT:
                     written[op.opview, number] = None
         if op.name == "tensor.extract":
-            source = op.operands[0].owner
-            while not isinstance(source, ir.Block) and source.name in RESHAPES:
-                source = source.operands[0].owner
+            source = _seen_through(op.operands[0], RESHAPES)
             if not isinstance(source, ir.Block) and _strided(source):
-                read[source] = None
+                read[source.opview] = None
         elif op.name == "tensor.pad":
             source = op.operands[0].owner
             if isinstance(source, ir.Block) or source.name != "tensor.pad":
@@ -58,6 +58,13 @@ def guard_copies(module: ir.Module) -> int:
                 written[op.opview, 0] = None
         elif op.name == "tensor.insert_slice" and _into_fill(op):
             written[op.opview, 1] = None
+        elif op.name.startswith("linalg.") and compiler.is_contraction(op):
+            for value in (op.operands[0], op.operands[1]):
+                source = value.owner
+                while not isinstance(source, ir.Block) and _moves(source):
+                    source = source.operands[0].owner
+                if not isinstance(source, ir.Block) and _column(source):
+                    read[source.opview] = None
         elif op.name == "linalg.generic" and _by_steps(op):
             read[op.opview] = None
     for user, number in written:
@@ -72,16 +79,30 @@ def _strided(op: Op) -> bool:
         return False
     strides = list(ir.DenseI64ArrayAttr(op.attributes["static_strides"]))
     sizes = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"]))
-    if any(by != 1 and size != 1 for by, size in zip(strides, sizes, strict=True)):
-        return True
+    steps = any(by != 1 and size != 1 for by, size in zip(strides, sizes, strict=True))
+    return steps or _column(op)
+
+
+def _moves(op: Op) -> bool:
+    """Whether an op gives the numbers that it reads in another shape or order."""
+    if op.name != "linalg.generic":
+        return op.name in RESHAPES or op.name == "linalg.transpose"
+    return len(op.operands) == 2 and len(list(op.regions[0].blocks[0].operations)) == 1
+
+
+def _column(op: Op) -> bool:
+    """Whether an op takes one place of the last dim."""
+    if op.name != "tensor.extract_slice":
+        return False
+    sizes = list(ir.DenseI64ArrayAttr(op.attributes["static_sizes"]))
     whole = ir.ShapedType(op.operands[0].type)
     return bool(sizes) and sizes[-1] == 1 and whole.shape[-1] != 1
 
 
-def _seen_through(value: ir.Value) -> Op | ir.Block:
+def _seen_through(value: ir.Value, views: frozenset[str] = _VIEWS) -> Op | ir.Block:
     """What gives a tensor that a value is a part of, or the same numbers in another shape."""
     source = value.owner
-    while not isinstance(source, ir.Block) and source.name in _VIEWS:
+    while not isinstance(source, ir.Block) and source.name in views:
         source = source.operands[0].owner
     return source
 
