@@ -177,7 +177,7 @@ def test_windows_of_one_place_beside_channels_last() -> None:
         compiler.compile_module(compiler.Program(compiler.parse(STEPPED)), CPU)
 
 
-COLUMN = """\
+BY_COLUMN = """\
 func.func @main(%x: tensor<48x63xf32>, %w: tensor<63x18xf32>) -> tensor<48x1xf32> {{
   %zero = arith.constant 0.0 : f32
   %e = tensor.empty() : tensor<48x1xf32>
@@ -210,6 +210,6 @@ def test_a_packed_product_reads_the_column_that_it_is_given(product: str) -> Non
     draw = np.random.default_rng(7)
     x, w = (draw.standard_normal(s).astype(np.float32) for s in ((48, 63), (63, 18)))
     packing = replace(default_for("cpu"), large_products=[])
-    vmfb, _ = compile_program(COLUMN.format(product=product), CPU, packing)
+    vmfb, _ = compile_program(BY_COLUMN.format(product=product), CPU, packing)
     (got,) = runtime.run(vmfb, [x, w], CPU)
     np.testing.assert_allclose(np.asarray(got), x @ w[:, 7:8], rtol=1e-4, atol=1e-5)

@@ -576,9 +576,8 @@ class _Kernel:
             return self.spelt("\n".join(rows[first:last]), self.sizes, later)
 
         def stand(first: int, last: int, text: str) -> None:
-            if first < last:
-                made.extend(text.split("\n"))
-                self.origins.extend(range(first, last))
+            made.extend(text.split("\n") if first < last else [])
+            self.origins.extend(range(first, last))
 
         at = 0
         for found in repeats(self.text):
@@ -595,8 +594,8 @@ class _Kernel:
             # What does not depend on the count is the same each time.
             each = spelt(found.first + 1, found.last, found.name) if times else ""
             for count in range(times):
-                sizes = {**self.sizes, found.name: count}
-                stand(found.first + 1, found.last, self.spelt(each, sizes))
+                counted = self.spelt(each, {**self.sizes, found.name: count})
+                stand(found.first + 1, found.last, counted)
             at = found.last + 1
         stand(at, len(rows), spelt(at, len(rows)))
         return "\n".join(made)
