@@ -10,7 +10,9 @@ less), and their ratios to `iree-compile`, which gets the target's flags and tor
 rule; it is the compiler's own binary, and beside it what pip puts on the path, a script that starts
 it. The caches (rule sets, costs) are warmed by a run that is not counted; with `--first` every run
 finds them empty, as the first compile after an installation does, and with `--new` it finds what
-another program left there, as the first compile of a program does.
+another program left there, as the first compile of a program does. What is measured of a program
+is told as soon as it is; the last rows are the geometric means of all programs. One that
+`iree-compile` alone does not compile has no ratios.
 """
 
 from __future__ import annotations
@@ -36,15 +38,19 @@ from mlirules.support import cache, package
 Seconds = tuple[float, float]  # by the clock, of the processor
 
 
+class FailedError(Exception):
+    """A process that failed, and what it said."""
+
+
 def run(command: Sequence[str]) -> Seconds:
-    """The seconds that a process and its children take."""
+    """The seconds that a process and its children take. Raises :class:`FailedError`."""
     before, start = os.times(), time.perf_counter()
     # Without byte code every run would read the sources again.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     wall, after = time.perf_counter() - start, os.times()
     if done.returncode:
-        sys.exit(f"{' '.join(command)}:\n{done.stderr}")
+        raise FailedError(f"{' '.join(command)}:\n{done.stderr}")
     used = after.children_user + after.children_system
     return wall, used - before.children_user - before.children_system
 
@@ -56,8 +62,8 @@ def medians(samples: list[Seconds]) -> Seconds:
 
 def compiling(
     model: Path, pipelines: Sequence[str], rounds: int, table: Table, before: Path | None = None
-) -> None:
-    """Rows for one program: iree-compile, and each pipeline.
+) -> dict[str, Seconds]:
+    """Rows for one program: iree-compile, and each pipeline. Returns each one's ratios.
 
     ``before`` holds what every run finds in the caches (default: what the last one left).
     """
@@ -74,25 +80,39 @@ def compiling(
             ways[name] = [*ours, "compile", str(model), "--pipeline", name, *out]
         samples: dict[str, list[Seconds]] = {name: [] for name in ways}
         for turn in range(rounds + 1):
-            for name, command in ways.items():
+            for name, command in list(ways.items()):
                 if before is not None:
                     shutil.rmtree(cache.directory(), ignore_errors=True)
                     shutil.copytree(before, cache.directory())
-                found = run(command)
+                try:
+                    found = run(command)
+                except FailedError as failed:
+                    if turn or name in pipelines:
+                        raise
+                    print(f"{model.name}: {str(failed)[-300:]}", file=sys.stderr)
+                    del ways[name], samples[name]
+                    continue
                 if turn:
                     samples[name].append(found)
-    base = medians(samples["iree-compile"])
+    base = medians(samples["iree-compile"]) if "iree-compile" in samples else None
+    ratios: dict[str, Seconds] = {}
     for name, taken in samples.items():
         wall, used = medians(taken)
-        table.add_row(
-            model.name,
-            name,
-            f"{wall:.2f}",
-            f"{used:.2f}",
-            f"{wall / base[0]:.2f}",
-            f"{used / base[1]:.2f}",
-            f"{used - base[1]:+.2f}",
-        )
+        row = [model.name, name, f"{wall:.2f}", f"{used:.2f}"]
+        if base is not None:
+            ratios[name] = wall / base[0], used / base[1]
+            row += [*(f"{ratio:.2f}" for ratio in ratios[name]), f"{used - base[1]:+.2f}"]
+        table.add_row(*row)
+        print("  ".join(row), file=sys.stderr, flush=True)
+    return ratios
+
+
+def means(ratios: Sequence[dict[str, Seconds]], table: Table) -> None:
+    """Rows for the geometric means of all programs' ratios."""
+    for name in dict.fromkeys(name for of in ratios for name in of):
+        held = [of[name] for of in ratios if name in of]
+        mean = [statistics.geometric_mean(ratio[n] for ratio in held) for n in range(2)]
+        table.add_row(f"all {len(held)}", name, "", "", *(f"{ratio:.2f}" for ratio in mean), "")
 
 
 def shipped(folder: Path) -> list[Path]:
@@ -156,10 +176,13 @@ def main() -> None:
         if before is not None and given.new:
             others(pipelines, Path(folder))
             shutil.copytree(cache.directory(), before, dirs_exist_ok=True)
-        for model in given.models or shipped(Path(folder)):
-            compiling(model, pipelines, given.rounds, table, before)
+        models = given.models or shipped(Path(folder))
+        means([compiling(m, pipelines, given.rounds, table, before) for m in models], table)
     Console(width=100).print(table)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except FailedError as failed:
+        sys.exit(str(failed))
