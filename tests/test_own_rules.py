@@ -98,10 +98,10 @@ def stages(name: str, own: Path, kind: str) -> list[tuple[str | None, list[str]]
                 ),
                 *("attention", "layers", "algebra", "flash", "forms", "norms"),
             ],
-            ["parts", "linalg-forms"],
+            ["part-writes", "linalg-forms"],
         ),
-        ("vulkan", [], ["parts", "linalg-forms"]),
-        ("cpu", [], ["parts"]),
+        ("vulkan", [], ["part-writes", "linalg-forms"]),
+        ("cpu", [], ["part-writes"]),
     ],
 )
 def test_each_rule_goes_where_its_ops_are(

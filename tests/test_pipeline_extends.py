@@ -75,7 +75,7 @@ without_flags: [--iree-global-opt-data-tiling]
         "extensions",
         "to-linalg",
         "two",
-        "parts",
+        "part-writes",
         "last",
     ]
     kept = {s.name: s for s in base.stages}
@@ -91,7 +91,7 @@ def test_a_file_beside_it_is_extended_and_its_rules_are_found(tmp_path: Path) ->
     write(tmp_path, "extends: cpu\nstages: [{name: own, phase: torch, rules: [own]}]\n", "one")
     two = write(tmp_path, "extends: one.yaml\nwithout: [decompose]\n", "two")
     made = Pipeline.load(two)
-    assert [s.name for s in made.stages] == ["to-linalg", "parts", "own"]
+    assert [s.name for s in made.stages] == ["to-linalg", "part-writes", "own"]
     assert made.stages[-1].rules == [str(tmp_path / "own")]
 
 
