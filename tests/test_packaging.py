@@ -254,7 +254,7 @@ def test_what_was_edited_where_it_is_installed_takes_effect(installed: Path) -> 
     shutil.rmtree(before.cache)
     after = Compiled(installed, "--pipeline", "cpu")
     # A file for each set that the pipeline names.
-    assert after.kept == {"pipelines": 1, "rules": 3}
+    assert after.kept == {"pipelines": 1, "rules": 4}
     assert after.stderr == before.stderr
 
 

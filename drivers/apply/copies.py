@@ -42,7 +42,8 @@ def guard_copies(module: ir.Module) -> int:
     read: dict[ir.OpView, None] = {}
     written: dict[tuple[ir.OpView, int], None] = {}
     for op in ops_below(module.operation):
-        if op.name in _AFTER_SORT:
+        # What is sorted together is of one shape: a barrier says less of sizes known at run time.
+        if op.name in _AFTER_SORT and (op.name != _SORT or _static(op)):
             for number, value in enumerate(op.operands):
                 if _name(_seen_through(value)) == _SORT:
                     written[op.opview, number] = None
@@ -105,6 +106,10 @@ def _seen_through(value: ir.Value, views: frozenset[str] = _VIEWS) -> Op | ir.Bl
     while not isinstance(source, ir.Block) and source.name in views:
         source = source.operands[0].owner
     return source
+
+
+def _static(op: ir.Operation) -> bool:
+    return all(ir.ShapedType(value.type).has_static_shape for value in op.operands)
 
 
 def _name(source: Op | ir.Block) -> str:
