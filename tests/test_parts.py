@@ -159,6 +159,24 @@ AGAIN = """%t = tensor.extract_slice %s[1, 0] [3, 6] [1, 1] : tensor<4x6xf32> to
   } -> tensor<3x6xf32>"""
 
 
+#: Of as many columns as a call brings.
+COUNTED = """\
+  %1 = arith.constant 1 : index
+  %n = tensor.dim %x, %1 : tensor<4x?xf32>
+"""
+OPEN_AGAIN = (
+    SORTED.format(type="tensor<3x6xf32>", then=f"{COUNTED}  {AGAIN}")
+    .replace("x6xf32", "x?xf32")
+    .replace("[3, 6] [1, 1]", "[3, %n] [1, 1]")
+)
+
+
+def test_what_is_sorted_is_sorted_again_whatever_its_size() -> None:
+    x = np.random.default_rng(5).standard_normal((4, 6)).astype(np.float32)
+    (got,) = runtime.run(compiled(OPEN_AGAIN, "cpu"), [x], CPU)
+    np.testing.assert_array_equal(np.asarray(got), np.sort(np.sort(x, 0)[1:], 1))
+
+
 @pytest.mark.parametrize("then", [PADDED, PLACED, AGAIN], ids=["padded", "placed", "again"])
 def test_what_is_sorted_goes_somewhere(then: str) -> None:
     type_ = "tensor<3x6xf32>" if then == AGAIN else "tensor<5x9xf32>"

@@ -5,9 +5,9 @@
   builtin.unrealized_conversion_cast".
 - What is padded twice, by two numbers, as it is computed, on cpu and Vulkan: "failed on workgroup
   distribution verification", "write affecting operations on global resources".
-- A column that is a factor of a packed product (`x @ w[:, :1]`), on cpu: other columns are read.
 - Every second place of an image, as the mean of windows of one place, added to what a convolution
   gives that has its channels last, on cpu: the same.
+- A column that is a factor of a packed product (`x @ w[:, :1]`), on cpu: other columns are read.
 - What is sorted and then padded, put into a larger tensor or sorted again: "write affecting
   operations on global resources".
 - What is written into every second place of a fill, and with that into a fill of the same number (a
@@ -42,11 +42,12 @@ def guard_copies(module: ir.Module) -> int:
     read: dict[ir.OpView, None] = {}
     written: dict[tuple[ir.OpView, int], None] = {}
     for op in ops_below(module.operation):
-        # What is sorted together is of one shape: a barrier says less of sizes known at run time.
-        if op.name in _AFTER_SORT and (op.name != _SORT or _static(op)):
-            for number, value in enumerate(op.operands):
-                if _name(_seen_through(value)) == _SORT:
-                    written[op.opview, number] = None
+        if op.name in _AFTER_SORT:
+            sorted_ = [n for n, v in enumerate(op.operands) if _name(_seen_through(v)) == _SORT]
+            # What is sorted together is of one shape, of which a barrier says less than others.
+            together = op.name == _SORT and sorted_
+            for number in range(len(op.operands)) if together else sorted_:
+                written[op.opview, number] = None
         if op.name == "tensor.extract":
             source = _seen_through(op.operands[0], RESHAPES)
             if not isinstance(source, ir.Block) and _strided(source):
@@ -106,10 +107,6 @@ def _seen_through(value: ir.Value, views: frozenset[str] = _VIEWS) -> Op | ir.Bl
     while not isinstance(source, ir.Block) and source.name in views:
         source = source.operands[0].owner
     return source
-
-
-def _static(op: ir.Operation) -> bool:
-    return all(ir.ShapedType(value.type).has_static_shape for value in op.operands)
 
 
 def _name(source: Op | ir.Block) -> str:
