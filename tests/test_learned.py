@@ -24,6 +24,24 @@ from mlirules.support import cache
 HERE = Path(__file__).parent
 #: A CPU by name: decisions are then the same on every machine.
 AVX512 = Target.parse("cpu:x86-64-v4")
+AVX2 = Target.parse("cpu:x86-64-v3")
+#: Channels, sizes and filters of convolutions at the limits of the kernel's Winograd form.
+WINOGRAD = [
+    (16, 30, 64),
+    (15, 30, 64),
+    (32, 28, 32),
+    (128, 28, 32),
+    (24, 28, 24),
+    (24, 28, 16),
+    (512, 8, 24),
+    (384, 8, 24),
+    (64, 8, 48),
+    (64, 8, 49),
+    (16, 14, 64),
+    (128, 12, 128),
+    (128, 13, 128),
+    (8, 56, 64),
+]
 FILES = sorted(learned.SHIPPED.glob("*.json"))
 
 
@@ -205,6 +223,43 @@ def test_weights_that_a_call_brings_are_not_transformed_in_it() -> None:
     done = compiled(convolution(8, 7, 8, 3, groups=8, stride=2, constant=False))
     assert done.outcome.counts["kernel-depthwise-bare"] == 1
     assert not any(d.model == "learned" for d in done.outcome.decisions)
+
+
+@pytest.mark.parametrize("size", [2, 4, 5])
+def test_few_places_are_a_product_whatever_was_learned(size: int) -> None:
+    """The models saw no such images, and held the compiler's own form for as fast."""
+    for stride, images in ((1, size), (2, 2 * size)):
+        done = compiled(convolution(50, images, 412, 1, stride=stride), AVX2)
+        made = sum(done.outcome.counts[f"linalg-one-by-one-{n}"] for n in ("nchw", "strided-nchw"))
+        assert made == 1
+        assert "no kernel takes so few places" in str(done.outcome.decisions[-1])
+
+
+def test_winograd_of_the_compiler_is_taken_where_the_kernel_has_none() -> None:
+    """Filters that do not fill vectors go the direct way in the kernel, which takes longer."""
+    done = compiled(convolution(323, 14, 334, 3), AVX2)
+    made = {d.rule: d.applies for d in done.outcome.decisions}
+    assert made["linalg-winograd-nchw"]
+    assert not made["kernel-convolution-bare"]
+    # The kernel's own is faster than what the model says of the two.
+    done = compiled(convolution(320, 14, 336, 3), AVX2)
+    assert done.outcome.counts["kernel-convolution-bare"] == 1
+
+
+@pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cpu:x86-64-v4"])
+def test_when_kernels_take_winograd_is_said_once_more_as_the_rule_says_it(target: str) -> None:
+    cpu = Target.parse(target)
+    lanes = 16 if target.endswith("v4") else 8
+    stage = Stage(phase="torch", rules=["kernels/kernel-convolution"], driver="greedy")
+    counts = set()
+    for c, size, f in WINOGRAD:
+        text = convolution(c, size, f, 3)
+        done = pipeline.transform(text, [stage], costs=cost.Settings(cpu)).text
+        work = forms.Convolution(c, f, 3, 1, size, size, size, size)
+        dispatches = done.count("flow.dispatch @")
+        assert dispatches == 1 + forms.transforms(work, lanes), (c, size, f)
+        counts.add(dispatches)
+    assert counts == {1, 2}
 
 
 def test_kernels_stay_where_nothing_is_faster() -> None:

@@ -31,6 +31,7 @@ LAYERS = [
     pytest.param((2, 64, 14, 14), (64, 64, 3, 3), 1, 2, id="two images"),
     pytest.param((1, 64, 28, 28), (64, 16, 3, 3), 4, 1, id="groups"),
     pytest.param((1, 64, 28, 28), (64, 64, 3, 3), 1, 1, id="winograd"),
+    pytest.param((1, 80, 28, 28), (128, 80, 3, 3), 1, 1, id="winograd of many filters"),
     pytest.param((1, 96, 28, 28), (96, 1, 3, 3), 96, 1, id="depthwise"),
 ]
 

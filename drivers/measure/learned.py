@@ -101,6 +101,8 @@ class Model:
     #: By kinds: the least and largest of :data:`forms.SIZES` among the samples.
     ranges: dict[str, tuple[tuple[float, float], ...]]
     learned: dict[str, dict[str, Form]]
+    #: Kinds whose weights were in no cache, where a network's layer finds them.
+    cold: frozenset[str] = frozenset()
 
     def seconds(self, work: Work) -> dict[str, float]:
         """What an op takes in each form that the model knows; empty for what it was not made for:
@@ -245,6 +247,7 @@ def _model(path: Path, said: dict[str, Any]) -> Model:
         tuple(map(str, said["flags"])),
         ranges,
         learned,
+        frozenset(map(str, said.get("cold", ()))),
     )
 
 

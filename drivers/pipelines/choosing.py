@@ -29,14 +29,14 @@ _FORMS = (
     ("linalg-one-by-one-nchw", "one-by-one"),
     ("linalg-one-by-one-strided-nchw", "one-by-one"),
     ("linalg-im2col-nchw", "im2col"),
+    ("linalg-winograd-nchw", "winograd"),
     ("linalg-depthwise-by-places-", "places"),
     ("torch-depthwise-channels-last", "channels-last"),
 )
 
 
-#: The forms that are chosen from. Winograd's of IREE's code is left to where no kernel can be: the
-#: kernel's own is faster than what was measured.
-_MADE = {"plain", *(form for _, form in _FORMS)}
+#: Forms that were measured with packed products.
+_PACKED = {"one-by-one", "im2col", "winograd"}
 
 
 def form_of(rule: str) -> str | None:
@@ -137,11 +137,27 @@ class Chooser:
             return None
         return Choice(model, form, seconds)
 
+    def certain(self, match: Match) -> bool:
+        """Whether the rule makes the one form of an op that is right whatever a model says."""
+        from mlirules.drivers.measure import forms
+
+        work, form = work_of(match), form_of(match.rule.name)
+        if form is None or work is None or self.target.kind != "cpu":
+            return False
+        return is_fixed(match.values.get("w")) and form == forms.sole(work)
+
     def _seconds(self, model: Model, work: Work) -> dict[str, float]:
-        found = {form: at for form, at in model.seconds(work).items() if form in _MADE}
-        # Products were measured as they are packed.
-        packs = ("one-by-one", "im2col")
-        if not set(model.flags) <= set(self.flags) and found.keys() & set(packs):
+        from mlirules.drivers.measure import forms
+
+        found = model.seconds(work)
+        # The kernel's own is faster than IREE's code for it. Filters four times as large come from
+        # memory in a network: figures of filters in a cache say nothing of them.
+        by_kernel = isinstance(work, forms.Convolution) and forms.transforms(
+            work, model.vector_bytes // 4
+        )
+        if by_kernel or forms.kind(work) not in model.cold:
+            found.pop("winograd", None)
+        if not set(model.flags) <= set(self.flags) and found.keys() & _PACKED:
             return {}
         return found
 
