@@ -190,7 +190,7 @@ class Judge:
     def _learned(self, base: Decision, match: Match) -> Decision | None:
         """The decision by what the learned model says of both forms; None: it says nothing."""
         if self._choose.certain(match):
-            why = "no kernel takes so few places, and a product was never slower there"
+            why = "no kernel takes so few places, of which a product is the faster form"
             return replace(base, applies=True, reason=why)
         choice = self._choose(match)
         if choice is None or "plain" not in choice.seconds:
