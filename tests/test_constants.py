@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlirules.drivers.iree import bytecode, compiler, constants, program, runtime
+from mlirules.drivers.iree import bytecode, compiler, constants, runtime
 from mlirules.drivers.iree.compiler import Job, Program
 from mlirules.drivers.iree.initializers import evaluate
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.iree.traversal import open_ops
 from mlirules.drivers.pipelines.transform import compile_program
 
 CPU = Target("cpu")
@@ -180,7 +181,7 @@ def test_an_expression_of_weights_is_what_the_compiler_makes_of_it(name: str) ->
     source = Program(compiler.parse(text), "test")
     made, job = constants.evaluated(source, Job(CPU))
     assert job.compile_from == "global-optimization"
-    assert not [op for op in program.operations(made.module) if op.name == "util.initializer"]
+    assert not [op for op in open_ops(made.module) if op.name == "util.initializer"]
     ours, _ = compile_program(text, CPU)
     theirs = compiler.compile_module(text, CPU)
     found, expected = _run(ours), _run(theirs)
@@ -225,6 +226,101 @@ def _initialised(text: str, **given: np.ndarray) -> np.ndarray:
     assert evaluate(module, blobs)
     assert "util.initializer" not in str(module)
     return np.array(json.loads(str(module).rpartition("dense<")[2].partition(">")[0]), np.float32)
+
+
+TIMES = """
+    %p = arith.mulf {a}, {b} : f32
+    %s = arith.addf {c}, {d} : f32
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "made", "turned"),
+    [
+        # A matrix along a dimension in the middle, as Winograd's filters have it twice; and first.
+        ("a, b, k, c", "d, k", "a, b, d, c", False),
+        ("d, k", "a, k, b, c", "b, d, c, a", True),
+        # Two loops that are summed over; none that stays of one factor; one that both keep, and
+        # one that only one factor is summed over, which are no products of matrices.
+        ("a, k, l", "l, b, k", "b, a", True),
+        ("k, l", "k, l", "", False),
+        ("a, k", "a, k", "a", False),
+        ("a, k, l", "b, k", "a, b", False),
+    ],
+)
+def test_sums_of_products_of_weights(first: str, second: str, made: str, turned: bool) -> None:
+    sizes = {"a": 3, "b": 4, "c": 2, "d": 3, "k": 5, "l": 7}
+    loops = sorted({*first, *second} & set(sizes))
+    shapes = {n: [sizes[d] for d in n.split(", ") if d] for n in (first, second, made)}
+    types = {n: f"tensor<{'x'.join(map(str, [*shape, 'f32']))}>" for n, shape in shapes.items()}
+    maps = [f"affine_map<({', '.join(loops)}) -> ({n})>" for n in (first, second, made)]
+    kinds = ['"parallel"' if d in made else '"reduction"' for d in loops]
+    body = TIMES.format(
+        **dict(zip("ab", ("%y", "%x") if turned else ("%x", "%y"), strict=True)),
+        **dict(zip("cd", ("%p", "%o") if turned else ("%o", "%p"), strict=True)),
+    )
+    text = f"""
+util.global private @made : {types[made]}
+util.initializer {{
+  %l = arith.constant dense_resource<l> : {types[first]}
+  %r = arith.constant dense_resource<r> : {types[second]}
+  %e = arith.constant dense<0.5> : {types[made]}
+  %m = linalg.generic {{indexing_maps = [{", ".join(maps)}], iterator_types = [{", ".join(kinds)}]}}
+      ins(%l, %r : {types[first]}, {types[second]}) outs(%e : {types[made]}) {{
+  ^bb0(%x: f32, %y: f32, %o: f32):
+    {body}
+    linalg.yield %s : f32
+  }} -> {types[made]}
+  util.global.store %m, @made : {types[made]}
+  util.return
+}}
+"""
+    given = [RNG.standard_normal(shapes[n]).astype(np.float32) for n in (first, second)]
+    letters = [n.replace(", ", "") for n in (first, second, made)]
+    expected = 0.5 + np.einsum(
+        f"{letters[0]},{letters[1]}->{letters[2]}", *(array.astype(np.float64) for array in given)
+    )
+    found = _initialised(text, l=given[0], r=given[1])
+    assert np.allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_only_initializers_read_is_not_kept() -> None:
+    """An expression in parts, as the compiler takes it out of functions."""
+    text = """
+util.global private @part : tensor<3xf32>
+util.global private @read : tensor<3xf32>
+util.global @shown : tensor<3xf32>
+util.global private @whole : tensor<3xf32>
+util.initializer {
+  %c = arith.constant dense<[1.0, 2.0, 3.0]> : tensor<3xf32>
+  %n = arith.negf %c : tensor<3xf32>
+  util.global.store %n, @part : tensor<3xf32>
+  util.global.store %n, @read : tensor<3xf32>
+  util.global.store %n, @shown : tensor<3xf32>
+  util.return
+}
+util.initializer {
+  %p = util.global.load @part : tensor<3xf32>
+  %r = util.global.load @read : tensor<3xf32>
+  %s = util.global.load @shown : tensor<3xf32>
+  %a = arith.addf %p, %r : tensor<3xf32>
+  %b = arith.addf %a, %s : tensor<3xf32>
+  util.global.store %b, @whole : tensor<3xf32>
+  util.return
+}
+util.func public @main() -> (tensor<3xf32>, tensor<3xf32>) {
+  %w = util.global.load @whole : tensor<3xf32>
+  %r = util.global.load @read : tensor<3xf32>
+  util.return %w, %r : tensor<3xf32>, tensor<3xf32>
+}
+"""
+    module = compiler.parse(text)
+    assert evaluate(module, {})
+    held = str(module)
+    assert "@part" not in held
+    assert "private @read = dense<[-1.000000e+00" in held
+    assert "@shown = dense<[-1.000000e+00" in held
+    assert "private @whole = dense<[-3.000000e+00" in held
 
 
 def test_what_is_not_known_stays_with_what_reads_it_where_a_part_is_asked_for() -> None:
@@ -522,9 +618,7 @@ func.func @f() -> (tensor<200xf32>, tensor<7xi64>) {{
     assert set(found) == {"a", "an odd name"}
     assert (np.frombuffer(found["a"], np.float32) == first).all()
     assert (np.frombuffer(found["an odd name"], np.int64) == second).all()
-    names = [
-        str(op.attributes["value"]) for op in program.operations(module) if "value" in op.attributes
-    ]
+    names = [str(op.attributes["value"]) for op in open_ops(module) if "value" in op.attributes]
     assert [bytecode.resource_name(n) for n in names] == ["a", "an odd name"]
     path.write_bytes(path.read_bytes()[:60])
     assert bytecode.resources(path) == {}

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from mlirules.drivers.apply.programs import load_program, parsed
-from mlirules.drivers.iree import compiler, program, runtime
+from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.pipelines.transform import (
     ExpectationError,
     LeftoverError,
@@ -220,7 +221,7 @@ def test_the_compiler_s_errors_are_at_the_line_of_the_program(tmp_path: Path) ->
 
 def test_an_error_about_what_a_rule_made_is_at_the_rule() -> None:
     done = transform(RELU, "cpu")
-    made = [op.location for op in program.operations(done.program.module, bodies=True)]
+    made = [op.location for op in ops_below(done.program.module.operation)]
     assert any("torch-relu-to-linalg.yaml" in str(place) for place in made)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mlirules.drivers.apply.barriers import guard
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.drivers.iree.traversal import open_ops
 
 __all__ = ["guard_complex"]
 
@@ -18,7 +18,7 @@ def guard_complex(module: ir.Module) -> int:
     """Put the real tensors that complex ones are made of behind barriers; returns how many."""
     found = [
         (op, number)
-        for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES))
+        for op in open_ops(module)
         if op.name == "linalg.generic" and any(_complex(value) for value in op.results)
         for number, value in enumerate(list(op.operands)[: len(op.operands) - len(op.results)])
         if isinstance(value.type, ir.RankedTensorType) and not _complex(value)

@@ -22,7 +22,7 @@ from mlirules.drivers.apply import leftovers as unconverted
 from mlirules.drivers.apply import walk as walking
 from mlirules.drivers.apply.run import CONSTANTS, LARGE, Options, Outcome, Run
 from mlirules.drivers.iree.compiler import Op, ir, rewrite
-from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.drivers.iree.traversal import is_open, open_ops, ops_below
 from mlirules.drivers.match.liveness import Marks
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.places import Numbered
@@ -369,19 +369,15 @@ def _one_by_one(rules: Sequence[Rule], options: Options) -> bool:
     return options.order == "top-down" and all(len(rule.match) == 1 for rule in rules)
 
 
-def _holds_ops(op: ir.Operation) -> bool:
-    return not op.name.startswith(SCALAR_BODIES)
-
-
 def op_names(module: ir.Module) -> Counter[str]:
-    """How often each op occurs in a module (bodies of structured ops aside)."""
-    return Counter(op.name for op in ops_below(module.operation, _holds_ops))
+    """How often each op occurs in a module (bodies of structured ops and kernels' code aside)."""
+    return Counter(op.name for op in open_ops(module))
 
 
 def sweep(module: ir.Module, names: Iterable[str]) -> int:
     """Erase ops of the given names whose results nobody uses. Returns how many went."""
     wanted = frozenset(names) | _DEAD_CASTS
-    below = ops_below(module.operation, lambda op: op.name not in wanted and _holds_ops(op))
+    below = ops_below(module.operation, lambda op: op.name not in wanted and is_open(op))
     gone = 0
     for op in reversed([op for op in below if op.name in wanted]):
         results = op.results

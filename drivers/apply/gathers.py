@@ -12,7 +12,7 @@ from __future__ import annotations
 from mlirules.drivers.apply.barriers import RESHAPES, guard_result, positions
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.drivers.iree.traversal import open_ops, ops_below
 
 __all__ = ["configure_gathers"]
 
@@ -31,7 +31,7 @@ def configure_gathers(module: ir.Module) -> int:
     #: By what may share a dispatch with them: the ops that read by a computed index.
     read: dict[ir.Value, frozenset[ir.Operation]] = {}
     guarded: dict[ir.Operation, None] = {}
-    for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
+    for op in open_ops(module):
         if op.name in RESHAPES:
             if op.operands[0] in read:
                 read[op.results[0]] = read[op.operands[0]]

@@ -17,7 +17,7 @@ from mlirules.drivers.apply.slices import guard_slices
 from mlirules.drivers.apply.twice import guard_twice_read
 from mlirules.drivers.apply.windows import configure_windows, has_windows
 from mlirules.drivers.iree.compiler import Program, ir
-from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.drivers.iree.traversal import open_ops
 from mlirules.drivers.match.values import type_info
 
 __all__ = ["guard_early", "guard_program", "known_wrong", "needs_guards"]
@@ -63,7 +63,7 @@ def known_wrong(program: Program, kind: str, path: str) -> list[str]:
     if kind != "cuda":
         return []
     found = []
-    for op in ops_below(program.module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
+    for op in open_ops(program.module):
         if op.name == "iree_linalg_ext.attention" and (long := _summed(op)) > LONGEST_KEYS:
             place = span(str(op.location), path, program.lines())
             found.append(

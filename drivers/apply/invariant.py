@@ -13,7 +13,7 @@ from typing import TypeAlias
 from mlirules.drivers.apply.barriers import guard, positions
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.drivers.iree.traversal import open_ops, ops_below
 
 __all__ = ["guard_sums"]
 
@@ -32,7 +32,7 @@ def guard_sums(module: ir.Module) -> int:
     """
     varying: _Varying = {}
     found: list[tuple[ir.Operation, int]] = []
-    for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
+    for op in open_ops(module):
         if op.name in ("tensor.empty", "tensor.splat") or _splat(op) or op.name == "linalg.fill":
             varying[op.results[0]] = frozenset()
         elif op.name in _SAME:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from mlirules.drivers.iree.compiler import Program, ir
-from mlirules.drivers.iree.program import operations
+from mlirules.drivers.iree.traversal import open_ops
 from mlirules.language.faults import Fault, Span
 
 __all__ = ["counted", "span", "unruled"]
@@ -26,7 +26,7 @@ def counted(module: ir.Module, ignored: Collection[str]) -> Counter[str]:
     Ops that the torch dialect does not know go by their own name.
     """
     found: Counter[str] = Counter()
-    for op in operations(module):
+    for op in open_ops(module):
         name = op.name
         if name.startswith("torch.") and name not in ignored:
             found[_own_name(op) if name == _OPERATOR else name] += 1
@@ -51,7 +51,7 @@ def unruled(program: Program, path: str) -> list[Fault]:
             f"no rule for {_own_name(op)}",
             "the torch dialect has no such op, so the compiler cannot convert it either",
         )
-        for op in operations(program.module)
+        for op in open_ops(program.module)
         if op.name == _OPERATOR
     ]
 

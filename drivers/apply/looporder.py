@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from mlirules.drivers.apply.barriers import guard, positions
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.drivers.iree.traversal import open_ops, ops_below
 
 __all__ = ["order_loops"]
 
@@ -25,7 +25,7 @@ _OWN = frozenset(["indexing_maps", "iterator_types", "operandSegmentSizes", "dil
 def order_loops(module: ir.Module) -> int:
     """Put the loops of a program's reductions in the order of their results; returns how many."""
     found: list[tuple[ir.Operation, list[ir.AffineMap], list[int] | None]] = []
-    for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
+    for op in open_ops(module):
         maps = compiler.indexing_maps(op) if op.name.startswith("linalg.") else None
         if not maps or not len(op.results) or len(maps) != len(op.operands):
             continue

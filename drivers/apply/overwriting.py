@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from mlirules.drivers.apply.barriers import RESHAPES, copy
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import Op, ir
-from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.drivers.iree.traversal import open_ops, ops_below
 
 __all__ = ["guard_overwritten"]
 
@@ -49,7 +49,7 @@ def guard_overwritten(module: ir.Module) -> int:
 
 
 def _ops(module: ir.Module) -> Iterator[ir.Operation]:
-    return ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES))
+    return open_ops(module)
 
 
 def _written(op: ir.Operation) -> int | None:

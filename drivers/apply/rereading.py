@@ -15,7 +15,7 @@ from typing import TypeAlias
 from mlirules.drivers.apply.barriers import guard, positions
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.drivers.iree.traversal import open_ops
 
 __all__ = ["guard_reductions", "reshaped"]
 
@@ -36,7 +36,7 @@ def guard_reductions(module: ir.Module) -> int:
     """
     held: _Held = {}
     found: list[tuple[ir.Operation, int]] = []
-    for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
+    for op in open_ops(module):
         if op.name.startswith("linalg."):
             found += _structured(op, held)
         elif op.name in ("tensor.expand_shape", "tensor.collapse_shape"):

@@ -29,7 +29,7 @@ from mlirules.drivers.apply.placing import Instantiator
 from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree import irtypes
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.drivers.iree.traversal import is_open, open_ops, ops_below
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.results import Around, Match
 from mlirules.drivers.match.rewrites import Rewrite
@@ -121,16 +121,12 @@ def blocks(module: ir.Module) -> list[ir.Block]:
     """The blocks whose ops are looked at, inner ones before those around them."""
     found = [
         block
-        for op in (module.operation, *ops_below(module.operation, _enters))
-        if op.name != "builtin.module" and _enters(op)
+        for op in (module.operation, *open_ops(module))
+        if op.name != "builtin.module" and is_open(op)
         for region in op.regions
         for block in region.blocks
     ]
     return found[::-1]
-
-
-def _enters(op: ir.Operation) -> bool:
-    return not op.name.startswith(SCALAR_BODIES)
 
 
 def _pure(op: ir.Operation) -> bool:

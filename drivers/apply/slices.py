@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from mlirules.drivers.apply.barriers import guard, guard_result
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.drivers.iree.traversal import open_ops
 
 __all__ = ["guard_slices"]
 
@@ -36,7 +36,7 @@ def guard_slices(module: ir.Module) -> int:
     optimisation, which moves slices.
     """
     found: list[ir.Operation] = []
-    for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
+    for op in open_ops(module):
         if op.name == "tensor.pad":
             whole = ir.ShapedType(op.results[0].type)
             sizes, offsets = ir.ShapedType(op.operands[0].type).shape, _numbers(op, "static_low")

@@ -17,7 +17,7 @@ from mlirules.drivers.apply.barriers import guard
 from mlirules.drivers.apply.rereading import reshaped
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.drivers.iree.traversal import open_ops
 
 __all__ = ["guard_twice_read"]
 
@@ -41,7 +41,7 @@ def guard_twice_read(module: ir.Module) -> int:
     held: _Held = {}
     numbers = count()
     found: list[tuple[ir.Operation, int]] = []
-    for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
+    for op in open_ops(module):
         if op.name.startswith("linalg."):
             found += _structured(op, held, numbers)
         elif op.name in ("tensor.expand_shape", "tensor.collapse_shape"):

@@ -17,7 +17,7 @@ from mlirules.drivers.apply.placing import ISOLATED, Scope
 from mlirules.drivers.apply.run import Run
 from mlirules.drivers.apply.uncast import Uncast
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.iree.traversal import Steps, finish
+from mlirules.drivers.iree.traversal import EXECUTABLES, Steps, finish
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.places import following
 from mlirules.drivers.match.results import Match
@@ -25,8 +25,9 @@ from mlirules.drivers.match.rewrites import Read, Rewrite
 from mlirules.drivers.match.values import Tensors
 from mlirules.language.rule import Rule
 
-# Ops that cannot have regions; asking an op costs more than comparing its name once.
-_FLAT = ("torch.aten.", "torch.constant.", "torch.prims.", "torch_c.")
+# Ops that cannot have regions, or whose regions are not entered; asking an op costs more than
+# comparing its name once.
+_FLAT = ("torch.aten.", "torch.constant.", "torch.prims.", "torch_c.", *EXECUTABLES)
 
 
 @dataclass(slots=True)

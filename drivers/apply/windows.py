@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from mlirules.drivers.apply.barriers import positions
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.drivers.iree.traversal import open_ops
 
 __all__ = ["configure_windows", "has_windows"]
 
@@ -46,7 +46,7 @@ def has_windows(module: ir.Module) -> bool:
 def _found(module: ir.Module) -> list[tuple[ir.Operation, int, list[int]]]:
     """The ops, how many loops each has, and which of them make its result."""
     found = []
-    for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
+    for op in open_ops(module):
         if op.name != "linalg.generic" or _NAME in op.attributes:
             continue
         maps = compiler.indexing_maps(op)

@@ -267,12 +267,15 @@ def compile_job(source: Source, job: Job) -> bytes:
     Raises CompileError, also where the compiler reports an error but exits with success, and
     MlirulesError for flags that it would ignore for this target.
     """
+    given = {flag.partition("=")[0] for flag in job.flags}
+    # A vmfb that is an archive as well has checksums, which take a second for 300 MB of weights.
+    extra = [] if _ZIP_FLAG in given else [f"{_ZIP_FLAG}=false"]
     if job.output is not None:
-        _compile(source, job, ["-o", str(job.output)])
+        _compile(source, job, [*extra, "-o", str(job.output)])
         return b""
     with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
         output = Path(directory) / "module.vmfb"
-        _compile(source, job, ["-o", str(output)])
+        _compile(source, job, [*extra, "-o", str(output)])
         return output.read_bytes()
 
 
@@ -524,6 +527,7 @@ def _check_kernels(target: Target, facts: program.Facts | None) -> None:
         )
 
 
+_ZIP_FLAG = "--iree-vm-emit-polyglot-zip"
 _SPEC_FLAG = "--iree-codegen-tuning-spec-path"
 _LIBRARY_FLAG = "--iree-codegen-transform-dialect-library"
 _PREPROCESSING = "--iree-preprocessing-pass-pipeline"

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from mlirules.drivers.iree import bytecode, compiler, program
 from mlirules.drivers.iree.compiler import Job, Program, ir
+from mlirules.drivers.iree.traversal import ops_below
 
 __all__ = ["compiled", "evaluated", "lowered"]
 
@@ -125,7 +126,7 @@ def _evaluated(source: Program, job: Job, *, partly: bool = False) -> Program | 
 def _has_weights(module: ir.Module) -> bool:
     """Whether enough is computed, and some of it perhaps of weights alone."""
     found = False
-    for count, op in enumerate(program.operations(module), 1):
+    for count, op in enumerate(ops_below(module.operation), 1):
         found = found or (op.name in _CONSTANTS and _is_weight(op))
         if found and count >= _FEW_OPS:
             return True

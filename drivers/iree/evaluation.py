@@ -475,6 +475,9 @@ def _generic(op: Op, operands: Sequence[Array], outside: Callable[[ir.Value], Ar
     value = functools.partial(_value, values=values, outside=outside)
     summed = tuple(d for d in range(len(loops)) if d not in to)
     inner = [nested.operation for nested in block.operations]
+    letters = _contraction(inner, block.arguments, maps) if summed else None
+    if letters is not None:
+        return _of_type(op, _contracted(letters, operands))
     combined = None
     if summed:
         combined = _combining(inner, block.arguments[len(held) - 1])
@@ -495,6 +498,38 @@ def _generic(op: Op, operands: Sequence[Array], outside: Callable[[ir.Value], Ar
     kept = made.reshape([size for d, size in enumerate(loops) if d in to])
     rank = sorted(to)
     return _of_type(op, kept.transpose([rank.index(d) for d in to]))
+
+
+def _contraction(
+    inner: Sequence[ir.Operation], arguments: Sequence[ir.Value], maps: Sequence[ir.AffineMap]
+) -> tuple[str, str, str] | None:
+    """The loops of two factors and of their sum of products, a letter each; None for others.
+
+    Loops that are summed over belong to both factors, all others to one: a product of matrices.
+    """
+    names = [nested.name for nested in inner]
+    if names != ["arith.mulf", "arith.addf", "linalg.yield"] or len(arguments) != 3:
+        return None
+    times, plus, given = inner
+    left, right, running = arguments
+    if set(times.operands) != {left, right} or set(plus.operands) != {times.result, running}:
+        return None
+    if list(given.operands) != [plus.result]:
+        return None
+    dims = [_dims(map_) for map_ in maps]
+    if any(held is None for held in dims):
+        return None
+    a, b, made = ("".join(chr(ord("a") + d) for d in held or ()) for held in dims)
+    return (a, b, made) if set(a) ^ set(b) == set(made) else None
+
+
+def _contracted(letters: tuple[str, str, str], operands: Sequence[Array]) -> Array:
+    """A sum of products, onto what is there: a matrix's rows by all columns of a larger factor."""
+    (a, b, made), (left, right, onto) = letters, operands
+    if left.size > right.size:
+        a, b, left, right = b, a, right, left
+    product = np.asarray(np.einsum(f"{a},{b}->{made}", left, right, optimize=True))
+    return product if not onto.any() else np.asarray(product + onto)
 
 
 def _combining(inner: Sequence[ir.Operation], running: ir.Value) -> ir.Operation:

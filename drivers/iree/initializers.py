@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -17,7 +17,7 @@ import numpy as np
 from mlirules.drivers.iree import bytecode, compiler, program
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.evaluation import Array, Unknown, dtype_of, results_of
-from mlirules.drivers.iree.traversal import children
+from mlirules.drivers.iree.traversal import children, is_open, ops_below
 
 __all__ = ["evaluate"]
 
@@ -57,17 +57,48 @@ def evaluate(module: ir.Module, blobs: Mapping[str, memoryview], *, partly: bool
             except _Loaded:
                 continue
             done.append(op)
+        unread = _between(top, done, globals_)
         # All values first: a type that has no attribute leaves the module as it was.
         names = (f"evaluated_{number}" for number in itertools.count())
         try:
-            made = {name: value.attribute(next(names)) for name, value in known.items()}
+            made = {
+                name: value.attribute(next(names))
+                for name, value in known.items()
+                if name not in unread
+            }
         except Unknown:
             return False
         for name, attribute in made.items():
             globals_[name].attributes["initial_value"] = attribute
     for op in done:
         op.erase()
+    for name in unread:
+        globals_[name].erase()
     return True
+
+
+def _between(
+    top: Sequence[ir.Operation],
+    done: Sequence[ir.Operation],
+    globals_: Mapping[str, ir.Operation],
+) -> set[str]:
+    """The globals that one of the initializers hands to the next, and nothing else reads."""
+    gone, by_them, by_others = set(done), set[str](), set[str]()
+    for op in top:
+        (by_them if op in gone else by_others).update(_read(op))
+    return {
+        name
+        for name in by_them - by_others
+        if "sym_visibility" in globals_[name].attributes
+        and ir.StringAttr(globals_[name].attributes["sym_visibility"]).value == "private"
+    }
+
+
+def _read(below: ir.Operation) -> Iterator[str]:
+    """The globals that the ops below one name, and are not the ones to store."""
+    for op in ops_below(below, is_open):
+        if op.name.startswith("util.global.") and op.name != "util.global.store":
+            yield ir.FlatSymbolRefAttr(op.attributes["global"]).value
 
 
 class _Value:

@@ -15,7 +15,7 @@ from pathlib import Path
 from mlirules.drivers.iree import bytecode
 from mlirules.drivers.iree.bindings import ir
 from mlirules.drivers.iree.bytecode import MAGIC
-from mlirules.drivers.iree.traversal import ops_below
+from mlirules.drivers.iree.traversal import open_ops, ops_below
 from mlirules.language.grid import TARGET
 
 __all__ = [
@@ -31,14 +31,10 @@ __all__ = [
     "inline_resources",
     "is_bytecode",
     "of_bytecode",
-    "operations",
 ]
 
 #: Bytes of a constant that the compiler may put into a dispatch, and some more.
 _FEW = 1024
-
-# Ops whose regions compute on scalars: no op stands in them that is looked for here.
-_SCALAR_REGIONS = ("linalg.", "tensor.", "iree_linalg_ext.", "arith.", "math.")
 
 
 @dataclass(frozen=True)
@@ -81,27 +77,6 @@ def of_bytecode(path: str | Path, context: ir.Context) -> ir.Module:
     return bytecode.parse_file(path, context)
 
 
-def operations(module: ir.Module, *, bodies: bool = False) -> Iterator[ir.Operation]:
-    """All ops of a module in order, those in the bodies of structured ops only if asked for."""
-    waiting = [_nested(module.operation)]
-    while waiting:
-        for op in waiting[-1]:
-            inner = op.operation
-            yield inner
-            # Most ops have no region; asking for the name is cheaper than for the regions.
-            if (bodies or not inner.name.startswith(_SCALAR_REGIONS)) and len(inner.regions):
-                waiting.append(_nested(inner))
-                break
-        else:
-            waiting.pop()
-
-
-def _nested(op: ir.Operation) -> Iterator[ir.OpView]:
-    for region in op.regions:
-        for block in region.blocks:
-            yield from block.operations
-
-
 _FUNCTIONS = frozenset(["func.func", "util.func"])
 
 
@@ -121,7 +96,7 @@ def facts(module: ir.Module) -> Facts:
         # `!torch.float` is an f64 too, once converted.
         if re.search(r"f64|!torch\.float\b", signature) and not _is_private(inner):
             wide = True
-    torch = torch or any(op.name.startswith(("torch.", "torch_c.")) for op in operations(module))
+    torch = torch or any(op.name.startswith(("torch.", "torch_c.")) for op in open_ops(module))
     return Facts(torch, wide, frozenset(kernels))
 
 
@@ -189,7 +164,7 @@ def inline_resources(module: ir.Module) -> None:
     that all of {value, result} have same type").
     """
     found: dict[ir.Attribute, list[ir.Operation]] = {}
-    for op in operations(module):
+    for op in open_ops(module):
         if op.name != "torch.vtensor.literal":
             continue
         value = op.attributes["value"]

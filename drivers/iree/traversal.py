@@ -9,13 +9,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from iree.compiler import ir
 
-__all__ = ["SCALAR_BODIES", "Steps", "children", "finish", "flattened", "ops_below"]
+__all__ = [
+    "EXECUTABLES",
+    "Steps",
+    "children",
+    "finish",
+    "flattened",
+    "is_open",
+    "open_ops",
+    "ops_below",
+]
 
 #: What gives items, and generators of such steps where it would otherwise call itself.
 Steps = Generator[Any, None, None]
 
-#: Ops whose regions compute on scalars.
-SCALAR_BODIES = ("linalg.", "tensor.", "iree_linalg_ext.", "arith.", "math.")
+#: Ops that hold the code of kernels, whose ops are no part of the program that is rewritten.
+EXECUTABLES = ("stream.executable", "hal.executable")
+#: The others have regions that compute on scalars.
+_CLOSED = (*("linalg.", "tensor.", "iree_linalg_ext.", "arith.", "math."), *EXECUTABLES)
 
 
 def children(operation: ir.Operation) -> Iterator[ir.Operation]:
@@ -43,6 +54,16 @@ def ops_below(
                 break
         else:
             stack.pop()
+
+
+def is_open(op: ir.Operation) -> bool:
+    """Whether what stands in an op's regions, if it has any, is part of the program."""
+    return not op.name.startswith(_CLOSED)
+
+
+def open_ops(module: ir.Module) -> Iterator[ir.Operation]:
+    """The ops of a program in order, without bodies of structured ops and kernels' code."""
+    return ops_below(module.operation, is_open)
 
 
 def flattened(steps: Steps) -> Iterator[Any]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from mlirules.drivers.iree.compiler import Op, ir
+from mlirules.drivers.iree.traversal import EXECUTABLES
 
 __all__ = ["Frozen", "Liveness", "Marks", "in_reverse", "is_dead"]
 
@@ -19,7 +20,7 @@ _TORCH = ("torch.aten.", "torch.prims.")
 _BUILTIN = ("linalg.", "tensor.")
 # Rewrites share these: dead now, they may live again. What they read is no tensor of the program.
 _SHARED = frozenset(["linalg.fill", "tensor.empty"])
-_SCALAR = ("linalg.", "tensor.", "iree_linalg_ext.")
+_CLOSED = ("linalg.", "tensor.", "iree_linalg_ext.", *EXECUTABLES)
 _MARK = "mlirules.dead"
 
 
@@ -40,7 +41,7 @@ def in_reverse(operation: ir.Operation) -> Iterator[ir.Operation]:
         for region in parent.regions:
             for block in region.blocks:
                 ops = [op.operation for op in block.operations]
-                levels += [op for op in ops if len(op.regions) and not op.name.startswith(_SCALAR)]
+                levels += [op for op in ops if len(op.regions) and not op.name.startswith(_CLOSED)]
                 yield from reversed(ops)
 
 

@@ -18,9 +18,8 @@ import itertools
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from mlirules.drivers.iree import program
 from mlirules.drivers.iree.compiler import Op, ir, parse
-from mlirules.drivers.iree.traversal import Steps, finish
+from mlirules.drivers.iree.traversal import Steps, finish, ops_below
 from mlirules.generator.lowering.values import Lowered
 from mlirules.language.faults import Span
 
@@ -222,7 +221,7 @@ def build(lowered: Lowered, context: ir.Context, made_by: Span) -> Rewrite:
     module = parse(lowered.text, "<rewrite>", context)
     place = _location(made_by, context)
     places = {line: _location(span, context) for line, span in lowered.places.items()}
-    for op in program.operations(module, bodies=True):
+    for op in ops_below(module.operation):
         op.location = (
             places.get(ir.FileLineColLoc(op.location).start_line, place) if places else place
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir
-from mlirules.drivers.iree.traversal import ops_below
+from mlirules.drivers.iree.traversal import EXECUTABLES, ops_below
 from mlirules.generator.lowering.lower import lower
 from mlirules.generator.lowering.values import LoweringError
 from mlirules.language.faults import Fault, MlirulesError
@@ -62,7 +62,7 @@ _COMMUTE = frozenset(
 )
 
 
-_CLOSED = ("linalg.", "hal.executable", "stream.executable")
+_CLOSED = ("linalg.", *EXECUTABLES)
 
 
 def ops_of(operation: ir.Operation) -> Iterator[ir.Operation]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from mlirules.drivers.iree import compiler, weights
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.iree.traversal import SCALAR_BODIES, ops_below
+from mlirules.drivers.iree.traversal import open_ops
 from mlirules.drivers.match.values import type_info
 from mlirules.drivers.measure.forms import Product
 from mlirules.language.pipeline import Pipeline
@@ -112,7 +112,7 @@ def _layers(module: ir.Module) -> list[Product] | None:
     """The products of a lowered program as the model knows them: rows of f32 by a constant; None
     where some are others."""
     found = []
-    for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
+    for op in open_ops(module):
         if op.name in _LEFT:
             return None
         if op.name.startswith("linalg.") and compiler.is_contraction(op):
@@ -166,7 +166,7 @@ def multiplied(module: ir.Module) -> float:
     times; its other dims, each of which two of its three tensors have, once.
     """
     found = 0.0
-    for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
+    for op in open_ops(module):
         if op.name in _LEFT:
             return math.inf
         if op.name.startswith("linalg.") and compiler.is_contraction(op):
@@ -179,7 +179,7 @@ def multiplied(module: ir.Module) -> float:
 
 def open_vectors(module: ir.Module) -> Iterator[ir.Operation]:
     """The products whose result has one dim that is not 1, known only at run time."""
-    for op in ops_below(module.operation, lambda op: not op.name.startswith(SCALAR_BODIES)):
+    for op in open_ops(module):
         name = op.name
         if name in _LEFT:
             if any(_open_vector(_sizes(result.type)) for result in op.results):

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlirules.drivers.apply.run import Options, Outcome
-from mlirules.drivers.iree import compiler, cpu, program
+from mlirules.drivers.iree import compiler, cpu
 from mlirules.drivers.iree.compiler import ir
+from mlirules.drivers.iree.traversal import open_ops
 from mlirules.language.library import Entry
 from mlirules.language.stage import Stage, as_data
 from mlirules.support import cache, package
@@ -68,7 +69,7 @@ class Verdict:
 
 
 def _is_large(module: ir.Module) -> bool:
-    for op in program.operations(module):
+    for op in open_ops(module):
         if op.name in ("torch.vtensor.literal", "arith.constant"):
             value = op.attributes["value"]
             if not isinstance(value, ir.DenseElementsAttr):

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from mlirules.drivers.iree import compiler, program, runtime
+from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.compiler import Program, ir
 from mlirules.drivers.iree.runtime import Array
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.measure import numerics
 from mlirules.drivers.quality import custom_ops, torch_reference
 from mlirules.language.faults import MlirulesError
@@ -522,7 +523,7 @@ def _module(source: Source) -> ir.Module:
 def op_names(module: ir.Module) -> str:
     """The names of a program's ops, those of ``torch.operator`` by the op that each stands for."""
     found = set()
-    for op in program.operations(module, bodies=True):
+    for op in ops_below(module.operation):
         found.add(op.name)
         if op.name == "torch.operator":
             found.add(ir.StringAttr(op.attributes["name"]).value)
