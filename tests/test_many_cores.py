@@ -88,3 +88,15 @@ def test_work_is_divided_among_the_cores_that_may_be_used(monkeypatch: pytest.Mo
         monkeypatch.setattr(cpu, "cores", lambda has=has: has)
         assert cpu.divided("") == said
         assert cpu.divided("znver4") == 2
+
+
+@pytest.mark.parametrize(("channels", "filters", "one"), [(16, 128, True), (96, 320, False)])
+def test_little_work_is_not_divided(channels: int, filters: int, one: bool) -> None:
+    """Of 7x7 places; a second workgroup costs as much as half of the smaller one's work."""
+    target = Target("cpu", "x86-64-v3")
+    if reason := target.available():
+        pytest.skip(reason)
+    held = np.ones((filters, channels, 1, 1), np.float32)
+    program = convolution((1, channels, 7, 7), held, pads=(0, 0))
+    [count] = workgroups(transform(program, STAGES, costs=Settings(target)).text)
+    assert (count == 1) == one
