@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -282,6 +283,39 @@ util.initializer {{
     )
     found = _initialised(text, l=given[0], r=given[1])
     assert np.allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+def test_sums_of_narrow_products_stay_narrow(element: str) -> None:
+    """Numpy multiplies matrices of bf16 in f32, and gives that."""
+    text = f"""
+util.global private @made : tensor<2x3x{element}>
+util.initializer {{
+  %l = arith.constant dense<[[1.0, 2.0], [3.0, 4.0]]> : tensor<2x2x{element}>
+  %r = arith.constant dense<[[1.0, 2.0], [0.5, 4.0], [2.0, 1.0]]> : tensor<3x2x{element}>
+  %e = arith.constant dense<1.0> : tensor<2x3x{element}>
+  %m = linalg.generic {{indexing_maps = [affine_map<(a, b, k) -> (a, k)>,
+      affine_map<(a, b, k) -> (b, k)>, affine_map<(a, b, k) -> (a, b)>],
+      iterator_types = ["parallel", "parallel", "reduction"]}}
+      ins(%l, %r : tensor<2x2x{element}>, tensor<3x2x{element}>) outs(%e : tensor<2x3x{element}>) {{
+  ^bb0(%x: {element}, %y: {element}, %o: {element}):
+    {TIMES.format(a="%x", b="%y", c="%o", d="%p").replace("f32", element)}
+    linalg.yield %s : {element}
+  }} -> tensor<2x3x{element}>
+  util.global.store %m, @made : tensor<2x3x{element}>
+  util.return
+}}
+"""
+    module = compiler.parse(text)
+    assert evaluate(module, {})
+    module.operation.verify()
+    held = str(module)
+    if element == "bf16":  # a resource: an alignment, then the numbers
+        digits = bytes.fromhex(held.rpartition('"0x')[2].partition('"')[0])[4:]
+        found = np.frombuffer(digits, ml_dtypes.bfloat16).astype(np.float32)
+    else:
+        found = np.array(json.loads(held.rpartition("dense<")[2].partition(">")[0])).ravel()
+    assert found.tolist() == [6.0, 9.5, 5.0, 12.0, 18.5, 11.0]
 
 
 def test_what_only_initializers_read_is_not_kept() -> None:

@@ -12,8 +12,6 @@ There it is written into a copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from mlirules.drivers.apply.barriers import RESHAPES, copy
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import Op, ir
@@ -36,20 +34,18 @@ def guard_overwritten(module: ir.Module) -> int:
 
     One pass over the ops, and another where anything is written into a tensor of numbers.
     """
-    if not any(_written(op) is not None for op in _ops(module)):
+    if not any(_written(op) is not None for op in open_ops(module)):
         return 0
     # Two ops that compute the same are one later on.
     compiler.run_passes(module, "builtin.module(cse)")
-    found = [op for op in _ops(module) if (at := _written(op)) is not None and _overwrites(op, at)]
+    found = [
+        op for op in open_ops(module) if (at := _written(op)) is not None and _overwrites(op, at)
+    ]
     for op in found:
         at = _written(op)
         assert at is not None
         copy(op, at)
     return len(found)
-
-
-def _ops(module: ir.Module) -> Iterator[ir.Operation]:
-    return open_ops(module)
 
 
 def _written(op: ir.Operation) -> int | None:

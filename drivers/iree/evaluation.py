@@ -476,7 +476,7 @@ def _generic(op: Op, operands: Sequence[Array], outside: Callable[[ir.Value], Ar
     summed = tuple(d for d in range(len(loops)) if d not in to)
     inner = [nested.operation for nested in block.operations]
     letters = _contraction(inner, block.arguments, maps) if summed else None
-    if letters is not None:
+    if letters is not None and _is_wide(operands):
         return _of_type(op, _contracted(letters, operands))
     combined = None
     if summed:
@@ -516,11 +516,25 @@ def _contraction(
         return None
     if list(given.operands) != [plus.result]:
         return None
-    dims = [_dims(map_) for map_ in maps]
-    if any(held is None for held in dims):
+    letters = _letters(maps)
+    if letters is None:
         return None
-    a, b, made = ("".join(chr(ord("a") + d) for d in held or ()) for held in dims)
-    return (a, b, made) if set(a) ^ set(b) == set(made) else None
+    a, b, made = letters
+    return letters if set(a) ^ set(b) == set(made) else None
+
+
+def _letters(maps: Sequence[ir.AffineMap]) -> tuple[str, str, str] | None:
+    """The loops of two factors and of what they make in :func:`numpy.einsum`'s notation."""
+    left, right, made = (_dims(map_) for map_ in maps)
+    if left is None or right is None or made is None:
+        return None
+    a, b, c = ("".join(chr(ord("a") + d) for d in held) for held in (left, right, made))
+    return a, b, c
+
+
+def _is_wide(operands: Sequence[Array]) -> bool:
+    """Whether numpy multiplies matrices of such numbers as they are: narrow ones it widens."""
+    return {operand.dtype for operand in operands} <= {np.dtype(np.float32), np.dtype(np.float64)}
 
 
 def _contracted(letters: tuple[str, str, str], operands: Sequence[Array]) -> Array:
@@ -566,7 +580,7 @@ _SUMS = {
 def _product(op: Op, operands: Sequence[Array]) -> Array:
     """A product of two factors and a sum."""
     left, right, onto = operands
-    if {left.dtype, right.dtype, onto.dtype} - {np.dtype(np.float32), np.dtype(np.float64)}:
+    if not _is_wide(operands):
         raise Unknown(f"a product of {left.dtype}")
     made = np.einsum(_summed_over(op), left, right, optimize=True)
     return np.asarray(onto + made.astype(onto.dtype))
@@ -576,11 +590,12 @@ def _summed_over(op: Op) -> str:
     """Its loops in :func:`numpy.einsum`'s notation: an op may read its factors turned."""
     if op.name == "linalg.mmt4d" or "indexing_maps" not in op.attributes:
         return _SUMS[op.name]
-    maps = (ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"]))
-    dims = [_dims(map_) for map_ in maps]
-    left, right, made = ("".join(chr(ord("a") + d) for d in held or ()) for held in dims)
-    if None in dims or set(made) - {*left, *right}:
+    letters = _letters(
+        [ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"])]
+    )
+    if letters is None or set(letters[2]) - {*letters[0], *letters[1]}:
         raise Unknown(f"{op.name}: broadcast")
+    left, right, made = letters
     return f"{left},{right}->{made}"
 
 

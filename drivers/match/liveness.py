@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from mlirules.drivers.iree.compiler import Op, ir
-from mlirules.drivers.iree.traversal import EXECUTABLES
+from mlirules.drivers.iree.traversal import is_open
 
 __all__ = ["Frozen", "Liveness", "Marks", "in_reverse", "is_dead"]
 
@@ -20,7 +20,6 @@ _TORCH = ("torch.aten.", "torch.prims.")
 _BUILTIN = ("linalg.", "tensor.")
 # Rewrites share these: dead now, they may live again. What they read is no tensor of the program.
 _SHARED = frozenset(["linalg.fill", "tensor.empty"])
-_CLOSED = ("linalg.", "tensor.", "iree_linalg_ext.", *EXECUTABLES)
 _MARK = "mlirules.dead"
 
 
@@ -34,14 +33,15 @@ class Liveness(Protocol):
 def in_reverse(operation: ir.Operation) -> Iterator[ir.Operation]:
     """The ops in the regions of ``operation``, each one after its users, a level at a time.
 
-    What stands in bodies that compute on scalars is left out: it never dies before its op.
+    What stands in bodies that compute on scalars, or is a kernel's code, is left out: it never dies
+    before its op.
     """
     levels = [operation]
     for parent in levels:
         for region in parent.regions:
             for block in region.blocks:
                 ops = [op.operation for op in block.operations]
-                levels += [op for op in ops if len(op.regions) and not op.name.startswith(_CLOSED)]
+                levels += [op for op in ops if len(op.regions) and is_open(op)]
                 yield from reversed(ops)
 
 
