@@ -2,7 +2,9 @@
 
 ``generator.sharing`` says how a workgroup is taken. Here a program's kernels get that, the
 dispatches their slots, and each function a buffer of counters, which a dispatch of its own sets to
-zero. Its operand is behind a barrier: else zeros could be made once, for all calls.
+zero. It is given a tensor of the function's own: zeros that depend on nothing could be made once,
+for all calls, and with a number from behind a barrier, which serves functions that have no such
+tensor, IREE records a function's dispatches in each call anew.
 """
 
 from __future__ import annotations
@@ -13,15 +15,16 @@ from collections.abc import Iterator
 
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.program import entry_points
-from mlirules.drivers.iree.traversal import ops_below
+from mlirules.drivers.iree.traversal import open_ops, ops_below
 from mlirules.generator import sharing
 from mlirules.language.grid import TARGET
 
 __all__ = ["share"]
 
-#: Slots of a buffer; a function of more dispatches has more buffers.
+#: A buffer holds a multiple of so many slots.
 _SLOTS = 64
 _COUNTERS = "mlirules_counters"
+_CAST = "torch_c.to_builtin_tensor"
 
 
 def share(module: ir.Module, parts: int) -> int:
@@ -52,22 +55,67 @@ def share(module: ir.Module, parts: int) -> int:
             if name in inputs and name not in elsewhere
             if (grid := _grid(op)) is not None and math.prod(grid) > 1
         }
-        numbers = _SLOTS * parts * sharing.LINE
+        chosen = {
+            block: kept
+            for block, ops in found.items()
+            if (kept := [op for op in ops if entry_points(op)[0][0] in grids])
+        }
+        if not chosen:
+            return 0
+        # Two dispatches that do the same to the same are one later on, and kernels that shared
+        # counters would never end. So each function has one buffer, as large as any of them needs.
+        slots = -(-max(map(len, chosen.values())) // _SLOTS) * _SLOTS
+        numbers = slots * parts * sharing.LINE
         for name, grid in grids.items():
             taking = sharing.take(grid, min(parts, math.prod(grid)), numbers)
             _take(kernels[name], inputs[name], taking, numbers)
-        count = 0
-        for block, dispatches in found.items():
-            chosen = [op for op in dispatches if entry_points(op)[0][0] in grids]
-            buffers = [_zeros(block, numbers) for _ in range(0, len(chosen), _SLOTS)]
-            for number, op in enumerate(chosen):
-                nth, slot = divmod(number, _SLOTS)
-                _give(op, buffers[nth], slot * parts * sharing.LINE)
-            count += len(chosen)
-        if count:
-            made = ir.Module.parse(sharing.zeroes(_COUNTERS, numbers))
+        called = _called(module)
+        makers: dict[str, bool] = {}
+        for block, dispatches in chosen.items():
+            # Of a function that is called there may be several in another, by and by.
+            name = ir.StringAttr(block.owner.attributes["sym_name"]).value
+            given = None if name in called else _tensor(block)
+            counters, symbol = _zeros(block, numbers, given)
+            makers[symbol] = given is not None
+            for number, op in enumerate(dispatches):
+                _give(op, counters, number * parts * sharing.LINE)
+        for symbol, of_tensor in makers.items():
+            made = ir.Module.parse(sharing.zeroes(symbol, numbers, of_tensor=of_tensor))
             made.body.operations[0].operation.clone(ir.InsertionPoint(module.body))
-        return count
+        return sum(map(len, chosen.values()))
+
+
+def _called(module: ir.Module) -> set[str]:
+    """Functions that others call or take the address of."""
+    return {
+        told.value
+        for op in open_ops(module)
+        for told in (op.attributes[name] for name in op.attributes)
+        if isinstance(told, ir.FlatSymbolRefAttr)
+    }
+
+
+def _tensor(block: ir.Block) -> ir.Value | None:
+    """A tensor that a function is given, whose shape is known, for use from its first op on."""
+    for argument in block.arguments:
+        if _known(argument.type):
+            return argument
+        for use in argument.uses:
+            op = use.owner
+            if op.name == _CAST and op.operation.block == block and _known(op.results[0].type):
+                first = block.operations[0].operation
+                if op.operation != first:
+                    op.operation.move_before(first)
+                return op.results[0]
+    return None
+
+
+def _known(kind: ir.Type) -> bool:
+    if not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
+        return False
+    element = kind.element_type
+    whole = isinstance(element, ir.IntegerType | ir.FloatType) and element.width % 8 == 0
+    return whole and 0 not in kind.shape
 
 
 def _dispatches(module: ir.Module) -> Iterator[tuple[ir.Operation, ir.Block | None]]:
@@ -159,22 +207,27 @@ def _take(executable: ir.Operation, inputs: int, taking: str, numbers: int) -> N
     last.erase()
 
 
-def _zeros(block: ir.Block, numbers: int) -> ir.Value:
-    """Counters that are zero whenever a function begins."""
-    with ir.InsertionPoint.at_block_begin(block):
-        index = ir.IndexType.get()
-        first = ir.Operation.create(
-            "util.optimization_barrier", results=[index], operands=[_index(0)]
-        ).result
-        return ir.Operation.create(
+def _zeros(block: ir.Block, numbers: int, given: ir.Value | None) -> tuple[ir.Value, str]:
+    """Counters that are zero whenever a function begins, and the name of what makes them so."""
+    cast = given is not None and not isinstance(given.owner, ir.Block)
+    with ir.InsertionPoint(block.operations[1 if cast else 0].operation):
+        symbol = _COUNTERS if given is None else f"{_COUNTERS}_of_tensor"
+        operand = (
+            given
+            or ir.Operation.create(
+                "util.optimization_barrier", results=[ir.IndexType.get()], operands=[_index(0)]
+            ).result
+        )
+        made = ir.Operation.create(
             "flow.dispatch",
             results=[ir.RankedTensorType.get([numbers], _i32())],
-            operands=[first],
+            operands=[operand],
             attributes={
-                "entry_points": ir.Attribute.parse(f"[@{_COUNTERS}::@{_COUNTERS}]"),
+                "entry_points": ir.Attribute.parse(f"[@{symbol}::@{symbol}]"),
                 "operandSegmentSizes": ir.DenseI32ArrayAttr.get([0, 1, 0, 0]),
             },
-        ).result
+        )
+        return made.result, symbol
 
 
 def _give(dispatch: ir.Operation, counters: ir.Value, slot: int) -> None:
