@@ -113,6 +113,8 @@ def of_a_function(kind: str, function: str = "func.func", rest: str = "") -> ir.
         ("tensor<3xcomplex<f32>>", False),
         ("index", False),
         ("!torch.vtensor<[3],f32>", False),
+        ("tensor<7x64xf32> {iree.abi.output = 0 : index}", False),
+        ('index, %given: tensor<3xf32> {iree.abi.name = "x"}, %z: tensor<3xf32>', True),
     ],
 )
 def test_zeros_are_made_of_a_tensor_that_a_function_is_given(kind: str, taken: bool) -> None:

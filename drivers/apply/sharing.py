@@ -96,8 +96,16 @@ def _called(module: ir.Module) -> set[str]:
 
 
 def _tensor(block: ir.Block) -> ir.Value | None:
-    """A tensor that a function is given, whose shape is known, for use from its first op on."""
+    """A tensor that a function is given, whose shape is known, for use from its first op on.
+
+    What it is given to write its results to is left out.
+    """
+    told = block.owner.attributes
+    marks = list(ir.ArrayAttr(told["arg_attrs"])) if "arg_attrs" in told else []
+    written = {n for n, each in enumerate(marks) if "iree.abi.output" in ir.DictAttr(each)}
     for argument in block.arguments:
+        if argument.arg_number in written:
+            continue
         if _known(argument.type):
             return argument
         for use in argument.uses:
