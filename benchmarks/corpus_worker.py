@@ -185,6 +185,8 @@ def judge(
         return Judged(kind, _why(error))
     except MlirulesError as error:
         return Judged("run", _why(error))
+    except Exception as error:  # noqa: BLE001 -- a fault of ours is an outcome to report
+        return Judged("compile", f"{type(error).__name__}: {error}".splitlines()[0])
     stage("compare")
     unequal = difference(program, variant, results)
     return Judged("numerics" if unequal else "pass", unequal, results=results)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mlirules.drivers.apply.rereading import guard_reductions
 from mlirules.drivers.apply.twice import guard_twice_read
 from mlirules.drivers.iree import runtime
 from mlirules.drivers.iree.compiler import ir
@@ -106,3 +107,40 @@ def test_a_reduction_is_read_along_two_loops(then: str, wanted: np.ndarray, guar
         assert guard_twice_read(module) == 0
     (got,) = runtime.run(Recipe(text, CPU, Pipeline.load("cpu")).compile()[0], [X], CPU)
     np.testing.assert_allclose(np.asarray(got), wanted, rtol=2e-5, atol=2e-5)
+
+
+ONE = """\
+func.func @main(%x: tensor<1x1x7xf32>) -> tensor<1xf32> {
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<1x1xf32>
+  %z = linalg.fill ins(%zero : f32) outs(%e : tensor<1x1xf32>) -> tensor<1x1xf32>
+  %y = linalg.generic {indexing_maps = [affine_map<(a, b, c) -> (a, b, c)>,
+      affine_map<(a, b, c) -> (a, b)>], iterator_types = ["parallel", "parallel", "reduction"]}
+      ins(%x : tensor<1x1x7xf32>) outs(%z : tensor<1x1xf32>) {
+  ^bb0(%p: f32, %o: f32):
+    %r = arith.addf %o, %p : f32
+    linalg.yield %r : f32
+  } -> tensor<1x1xf32>
+  %s = tensor.collapse_shape %y [] : tensor<1x1xf32> into tensor<f32>
+  %t = tensor.expand_shape %s [] output_shape [1] : tensor<f32> into tensor<1xf32>
+  %f = tensor.empty() : tensor<1xf32>
+  %out = linalg.generic {indexing_maps = [affine_map<(a) -> ()>, affine_map<(a) -> (a)>,
+      affine_map<(a) -> (a)>], iterator_types = ["parallel"]}
+      ins(%s, %t : tensor<f32>, tensor<1xf32>) outs(%f : tensor<1xf32>) {
+  ^bb0(%p: f32, %q: f32, %o: f32):
+    %r = arith.addf %p, %q : f32
+    linalg.yield %r : f32
+  } -> tensor<1xf32>
+  return %out : tensor<1xf32>
+}
+"""
+
+
+def test_a_sum_that_becomes_a_single_number() -> None:
+    """Its reshape has no groups of dims: a program with one did not compile."""
+    given = X[:1, :1, 0]
+    with ir.Context():
+        module = ir.Module.parse(ONE)
+        assert (guard_twice_read(module), guard_reductions(module)) == (0, 0)
+    (got,) = runtime.run(Recipe(ONE, CPU, Pipeline.load("cpu")).compile()[0], [given], CPU)
+    np.testing.assert_allclose(np.asarray(got), [2 * given.sum()], rtol=1e-5)

@@ -104,6 +104,8 @@ def reshaped(op: ir.Operation, places: _Places) -> _Places:
         [ir.IntegerAttr(dim).value for dim in ir.ArrayAttr(group)]
         for group in ir.ArrayAttr(op.attributes["reassociation"])
     ]
+    if not groups:
+        return ()  # a single number, on either side: its dims are of size one
     if op.name == "tensor.expand_shape":
         return tuple(dim for place in places for dim in groups[place])
     out: list[int] = []
