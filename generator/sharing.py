@@ -69,31 +69,23 @@ def take(grid: tuple[int, int, int], parts: int, numbers: int) -> str:
 """
 
 
-def zeroes(symbol: str, numbers: int, *, of_tensor: bool) -> str:
-    """An executable that sets the counters to zero.
-
-    It is given an index to begin at, or a tensor of which it reads nothing (``of_tensor``).
-    """
+def zeroes(symbol: str, numbers: int) -> str:
+    """An executable that sets the counters to zero, given a tensor of which it reads nothing."""
     counters = f"memref<{numbers}xi32>"
-    given = "%given: !stream.binding, %made: !stream.binding"
-    if not of_tensor:
-        given = "%made: !stream.binding, %first: index"
-    first = "%first = arith.constant 0 : index" if of_tensor else ""
     return f"""stream.executable private @{symbol} attributes {{{TARGET} = "cpu"}} {{
   stream.executable.export public @{symbol} workgroups() -> (index, index, index) {{
     %one = arith.constant 1 : index
     stream.return %one, %one, %one : index, index, index
   }}
   builtin.module {{
-    func.func @{symbol}({given}) attributes {{
+    func.func @{symbol}(%given: !stream.binding, %made: !stream.binding) attributes {{
         translation_info = #iree_codegen.translation_info<pipeline = #iree_codegen.no_pipeline>}} {{
-      {first}
       %none = arith.constant 0 : index
       %counters = stream.binding.subspan %made[%none] : !stream.binding -> {counters}
       %zero = arith.constant dense<0> : vector<{LINE}xi32>
       %end = arith.constant {numbers} : index
       %line = arith.constant {LINE} : index
-      scf.for %at = %first to %end step %line {{
+      scf.for %at = %none to %end step %line {{
         vector.store %zero, %counters[%at] : {counters}, vector<{LINE}xi32>
       }}
       return

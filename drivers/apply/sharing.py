@@ -2,9 +2,8 @@
 
 ``generator.sharing`` says how a workgroup is taken. Here a program's kernels get that, the
 dispatches their slots, and each function a buffer of counters, which a dispatch of its own sets to
-zero. It is given a tensor of the function's own: zeros that depend on nothing could be made once,
-for all calls, and with a number from behind a barrier, which serves functions that have no such
-tensor, IREE records a function's dispatches in each call anew.
+zero. Its operand is behind a barrier: else zeros could be made once, for all calls. It is a tensor:
+with a number IREE records a function's dispatches in each call anew.
 """
 
 from __future__ import annotations
@@ -15,16 +14,13 @@ from collections.abc import Iterator
 
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.program import entry_points
-from mlirules.drivers.iree.traversal import open_ops, ops_below
+from mlirules.drivers.iree.traversal import ops_below
 from mlirules.generator import sharing
 from mlirules.language.grid import TARGET
 
 __all__ = ["share"]
 
-#: A buffer holds a multiple of so many slots.
-_SLOTS = 64
 _COUNTERS = "mlirules_counters"
-_CAST = "torch_c.to_builtin_tensor"
 
 
 def share(module: ir.Module, parts: int) -> int:
@@ -62,68 +58,18 @@ def share(module: ir.Module, parts: int) -> int:
         }
         if not chosen:
             return 0
-        # Two dispatches that do the same to the same are one later on, and kernels that shared
-        # counters would never end. So each function has one buffer, as large as any of them needs.
-        slots = -(-max(map(len, chosen.values())) // _SLOTS) * _SLOTS
-        numbers = slots * parts * sharing.LINE
+        # Each function has one buffer, as large as any of them needs.
+        numbers = max(map(len, chosen.values())) * parts * sharing.LINE
         for name, grid in grids.items():
             taking = sharing.take(grid, min(parts, math.prod(grid)), numbers)
             _take(kernels[name], inputs[name], taking, numbers)
-        called = _called(module)
-        makers: dict[str, bool] = {}
         for block, dispatches in chosen.items():
-            # Of a function that is called there may be several in another, by and by.
-            name = ir.StringAttr(block.owner.attributes["sym_name"]).value
-            given = None if name in called else _tensor(block)
-            counters, symbol = _zeros(block, numbers, given)
-            makers[symbol] = given is not None
+            counters = _zeros(block, numbers)
             for number, op in enumerate(dispatches):
                 _give(op, counters, number * parts * sharing.LINE)
-        for symbol, of_tensor in makers.items():
-            made = ir.Module.parse(sharing.zeroes(symbol, numbers, of_tensor=of_tensor))
-            made.body.operations[0].operation.clone(ir.InsertionPoint(module.body))
+        made = ir.Module.parse(sharing.zeroes(_COUNTERS, numbers))
+        made.body.operations[0].operation.clone(ir.InsertionPoint(module.body))
         return sum(map(len, chosen.values()))
-
-
-def _called(module: ir.Module) -> set[str]:
-    """Functions that others call or take the address of."""
-    return {
-        told.value
-        for op in open_ops(module)
-        for told in (op.attributes[name] for name in op.attributes)
-        if isinstance(told, ir.FlatSymbolRefAttr)
-    }
-
-
-def _tensor(block: ir.Block) -> ir.Value | None:
-    """A tensor that a function is given, whose shape is known, for use from its first op on.
-
-    What it is given to write its results to is left out.
-    """
-    told = block.owner.attributes
-    marks = list(ir.ArrayAttr(told["arg_attrs"])) if "arg_attrs" in told else []
-    written = {n for n, each in enumerate(marks) if "iree.abi.output" in ir.DictAttr(each)}
-    for argument in block.arguments:
-        if argument.arg_number in written:
-            continue
-        if _known(argument.type):
-            return argument
-        for use in argument.uses:
-            op = use.owner
-            if op.name == _CAST and op.operation.block == block and _known(op.results[0].type):
-                first = block.operations[0].operation
-                if op.operation != first:
-                    op.operation.move_before(first)
-                return op.results[0]
-    return None
-
-
-def _known(kind: ir.Type) -> bool:
-    if not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
-        return False
-    element = kind.element_type
-    whole = isinstance(element, ir.IntegerType | ir.FloatType) and element.width % 8 == 0
-    return whole and 0 not in kind.shape
 
 
 def _dispatches(module: ir.Module) -> Iterator[tuple[ir.Operation, ir.Block | None]]:
@@ -215,27 +161,28 @@ def _take(executable: ir.Operation, inputs: int, taking: str, numbers: int) -> N
     last.erase()
 
 
-def _zeros(block: ir.Block, numbers: int, given: ir.Value | None) -> tuple[ir.Value, str]:
-    """Counters that are zero whenever a function begins, and the name of what makes them so."""
-    cast = given is not None and not isinstance(given.owner, ir.Block)
-    with ir.InsertionPoint(block.operations[1 if cast else 0].operation):
-        symbol = _COUNTERS if given is None else f"{_COUNTERS}_of_tensor"
-        operand = (
-            given
-            or ir.Operation.create(
-                "util.optimization_barrier", results=[ir.IndexType.get()], operands=[_index(0)]
-            ).result
-        )
-        made = ir.Operation.create(
+def _zeros(block: ir.Block, numbers: int) -> ir.Value:
+    """Counters that are zero whenever a function begins."""
+    with ir.InsertionPoint.at_block_begin(block):
+        kind = ir.RankedTensorType.get([2], _i32())
+        # Of equal numbers IREE would fill a buffer in each call.
+        told = ir.Operation.create(
+            "arith.constant",
+            results=[kind],
+            attributes={"value": ir.Attribute.parse("dense<[0, 1]> : tensor<2xi32>")},
+        ).result
+        given = ir.Operation.create(
+            "util.optimization_barrier", results=[kind], operands=[told]
+        ).result
+        return ir.Operation.create(
             "flow.dispatch",
             results=[ir.RankedTensorType.get([numbers], _i32())],
-            operands=[operand],
+            operands=[given],
             attributes={
-                "entry_points": ir.Attribute.parse(f"[@{symbol}::@{symbol}]"),
+                "entry_points": ir.Attribute.parse(f"[@{_COUNTERS}::@{_COUNTERS}]"),
                 "operandSegmentSizes": ir.DenseI32ArrayAttr.get([0, 1, 0, 0]),
             },
-        )
-        return made.result, symbol
+        ).result
 
 
 def _give(dispatch: ir.Operation, counters: ir.Value, slot: int) -> None:
