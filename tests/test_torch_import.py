@@ -398,6 +398,18 @@ def test_missing_file(tmp_path: Path) -> None:
 
 
 @needs_torch
+def test_model_of_a_module_further_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "zoo_of_nets"
+    package.mkdir()
+    (package / "__init__.py").write_text("from . import models\n")
+    (package / "models.py").write_text(NET)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    message = refused("zoo_of_nets:Net")
+    assert "defines no 'Net'" in message
+    assert "zoo_of_nets.models does: zoo_of_nets.models:Net" in message
+
+
+@needs_torch
 def test_misspelt_model(tmp_path: Path) -> None:
     message = refused(f"{written(tmp_path, NET)}:Nett")
     assert "defines no 'Nett'" in message

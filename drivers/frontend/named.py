@@ -209,9 +209,22 @@ def _lookup(module: ModuleType, name: Name) -> Any:
                 name.place,
                 f"defines no {part!r}",
                 code="model-name",
-                suggestion=did_you_mean(part, own),
+                suggestion=_further_in(owner, part) or did_you_mean(part, own),
             ) from None
     return found
+
+
+def _further_in(owner: object, part: str) -> str | None:
+    """Where a module of this package has the name that the package lacks: timm.models for timm."""
+    if not isinstance(owner, ModuleType):
+        return None
+    inner = f"{owner.__name__}."
+    for module in vars(owner).values():
+        if isinstance(module, ModuleType) and module.__name__.startswith(inner):
+            # Not getattr: a package may load its parts when they are asked for.
+            if part in vars(module):
+                return f"{module.__name__} does: {module.__name__}:{part}"
+    return None
 
 
 def _made(named: object, name: Name, arguments: Mapping[str, object]) -> Any:
