@@ -220,10 +220,10 @@ def _further_in(owner: object, part: str) -> str | None:
         return None
     inner = f"{owner.__name__}."
     for module in vars(owner).values():
-        if isinstance(module, ModuleType) and module.__name__.startswith(inner):
-            # Not getattr: a package may load its parts when they are asked for.
-            if part in vars(module):
-                return f"{module.__name__} does: {module.__name__}:{part}"
+        # Not getattr: a package may load its parts when they are asked for.
+        within = isinstance(module, ModuleType) and module.__name__.startswith(inner)
+        if within and part in vars(module):
+            return f"{module.__name__} does: {module.__name__}:{part}"
     return None
 
 
