@@ -79,12 +79,14 @@ def test_what_no_number_and_no_crash_would_tell() -> None:
 def test_every_access_of_the_shipped_kernels_is_checked(made: Rule, kind: str) -> None:
     if kind not in {target for variant in made.variants for target in variant.doc.targets}:
         pytest.skip(f"not for {kind}")
-    module = parsed(made.tests[0].input or "", made.path)
-    # A CPU that has all that a kernel asks for: this machine's may not.
-    named = "znver4" if kind == "cpu" else ""
-    how = Options(driver="greedy", fold=False, target=kind, cpu=named)
-    engine_for([made]).run(module, how)
-    checks = with_checks(module, made)
+    first = made.tests[0]
+    # A CPU that has all that most kernels ask for, else the one that this is for.
+    for named in ("znver4", first.cpu or "") if kind == "cpu" else ("",):
+        module = parsed(first.input or "", made.path)
+        how = Options(driver="greedy", fold=False, target=kind, cpu=named)
+        engine_for([made]).run(module, how)
+        if (checks := with_checks(module, made)) is not None:
+            break
     assert isinstance(checks, Checked)
     assert not checks.unchecked
     # That CPU has no tile registers, whose loads nothing follows; what is for known weights alone
