@@ -13,7 +13,10 @@ from mlirules.language.nomatch import NoMatch
 from mlirules.language.notation import ast
 from mlirules.language.operands import Refused, describe, truth
 from mlirules.language.rule import Line, Variant
-from mlirules.language.values import Tensor
+from mlirules.language.values import DType, Tensor
+
+#: What whole numbers multiplied by a matrix are held in.
+_WHOLE = DType("si16")
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,9 @@ class Order:
     def of(self, tensor: Tensor) -> Tensor:
         """The tensor as the kernel reads it."""
         sizes = [len(self.along[n]) if n in self.along else d for n, d in enumerate(self.view)]
-        return replace(tensor, dims=tuple(sizes[n] for n in self.permute))
+        made = replace(tensor, dims=tuple(sizes[n] for n in self.permute))
+        whole = self.along and made.dtype is not None and made.dtype.is_int
+        return replace(made, dtype=_WHOLE) if whole else made
 
     def put(self, tensor: Tensor, held: str, emit: Callable[[str], str]) -> str:
         """What puts ``held``, of the tensor's own type, in order; the name of the result."""
@@ -61,13 +66,20 @@ class Order:
 def _multiplied(
     held: str, type_: str, axis: int, matrix: list[list[float]], emit: Callable[[str], str]
 ) -> tuple[str, str]:
-    """``held`` times a matrix along one of its dims: the result's name and type."""
-    sizes = type_.removeprefix("tensor<").removesuffix("xf32>").split("x")
-    made = f"tensor<{'x'.join([*sizes[:axis], str(len(matrix)), *sizes[axis + 1 :]])}xf32>"
-    kind = f"tensor<{len(matrix)}x{len(matrix[0])}xf32>"
-    rows = ", ".join(f"[{', '.join(float_text(float(n)) for n in row)}]" for row in matrix)
+    """``held`` times a matrix along one of its dims: the result's name and type.
+
+    Bytes become numbers of 16 bits, which hold what they are multiplied by (:func:`_whole_fits`).
+    """
+    *sizes, element = type_.removeprefix("tensor<").removesuffix(">").split("x")
+    sort, wide = ("f", element) if element == "f32" else ("i", _WHOLE.mlir)
+    made = f"tensor<{'x'.join([*sizes[:axis], str(len(matrix)), *sizes[axis + 1 :]])}x{wide}>"
+    kind = f"tensor<{len(matrix)}x{len(matrix[0])}x{wide}>"
+    said: Callable[[float], str] = (
+        (lambda n: float_text(float(n))) if sort == "f" else (lambda n: str(int(n)))
+    )
+    rows = ", ".join(f"[{', '.join(said(n) for n in row)}]" for row in matrix)
     by = emit(f"arith.constant dense<[{rows}]> : {kind}")
-    into = emit(f"arith.constant dense<0.0> : {made}")
+    into = emit(f"arith.constant dense<{said(0)}> : {made}")
     outer = [f"d{n}" for n in range(len(sizes))]
     read = [*outer[:axis], "k", *outer[axis + 1 :]]
     loops = f"({', '.join([*outer, 'k'])})"
@@ -75,14 +87,25 @@ def _multiplied(
         f"affine_map<{loops} -> ({', '.join(at)})>" for at in (read, [outer[axis], "k"], outer)
     )
     kinds = ", ".join(['"parallel"'] * len(sizes) + ['"reduction"'])
+    widened = (
+        "" if element == wide else f"%mlirules_w = arith.extsi %mlirules_a : {element} to {wide} "
+    )
+    factor = "%mlirules_w" if widened else "%mlirules_a"
     return emit(
         f"linalg.generic {{indexing_maps = [{maps}], iterator_types = [{kinds}]}} "
         f"ins({held}, {by} : {type_}, {kind}) outs({into} : {made}) {{ "
-        "^bb0(%mlirules_a: f32, %mlirules_b: f32, %mlirules_c: f32): "
-        "%mlirules_p = arith.mulf %mlirules_a, %mlirules_b : f32 "
-        "%mlirules_q = arith.addf %mlirules_c, %mlirules_p : f32 "
-        f"linalg.yield %mlirules_q : f32 }} -> {made}"
+        f"^bb0(%mlirules_a: {element}, %mlirules_b: {wide}, %mlirules_c: {wide}): {widened}"
+        f"%mlirules_p = arith.mul{sort} {factor}, %mlirules_b : {wide} "
+        f"%mlirules_q = arith.add{sort} %mlirules_c, %mlirules_p : {wide} "
+        f"linalg.yield %mlirules_q : {wide} }} -> {made}"
     ), made
+
+
+def _whole_fits(along: Mapping[int, list[list[float]]]) -> bool:
+    """Whether signed bytes multiplied by these matrices are whole numbers of 16 bits."""
+    numbers = [n for matrix in along.values() for row in matrix for n in row]
+    most = math.prod(max(sum(map(abs, row)) for row in matrix) for matrix in along.values())
+    return all(float(n).is_integer() for n in numbers) and 128 * most < 2**15
 
 
 def value_of(
@@ -135,15 +158,24 @@ def orders(variant: Variant, env: dict[str, Any]) -> dict[str, Order]:
                 expected=f"as many numbers as {name} has",
                 found=shown,
             )
+        element = tensor.dtype.name if tensor.dtype is not None else ""
         for axis, matrix in order.along.items():
             columns, (line, _) = len(matrix[0]), order.view[axis]
-            if columns != sizes[axis] or tensor.dtype is None or tensor.dtype.mlir != "f32":
+            if columns != sizes[axis] or element not in ("f32", "si8"):
                 raise NoMatch(
                     line,
                     f"a matrix of {columns} columns goes along dim {axis} of {name}, which is "
                     f"{sizes[axis]} of {describe(tensor)}",
-                    expected=f"{columns} of f32",
+                    expected=f"{columns} of f32 or si8",
                     found=str(sizes[axis]),
+                )
+            if element == "si8" and not _whole_fits(order.along):
+                raise NoMatch(
+                    line,
+                    f"{name} is of bytes, which times these matrices are not whole numbers of "
+                    "16 bits",
+                    expected="whole numbers, whose rows' sums times each other are below 256",
+                    found=str(matrix),
                 )
         found[name] = Order(tuple(sizes), tuple(order.permute), order.along)
     return found

@@ -106,7 +106,8 @@ class Reorder(Strict):
     multiply: list[Multiply] = Field(
         max_length=8,
         default=[],
-        description="What its numbers are multiplied by along dims of the view. Of f32 alone.",
+        description="What its numbers are multiplied by along dims of the view: f32, or si8 by "
+        "whole numbers, which become si16.",
         examples=[[{"along": [2], "by": [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]}]],
     )
 
@@ -120,7 +121,7 @@ class Scratch(Strict):
         description="Its dims, known when the kernel is compiled.",
         examples=[["TB", 36, "C", 8]],
     )
-    element: Literal["f32", "f16", "bf16", "i8", "i32"] = Field(
+    element: Literal["f32", "f16", "bf16", "i8", "i16", "i32"] = Field(
         default="f32", description="What it holds."
     )
     grid: list[Equation | int] = Field(
