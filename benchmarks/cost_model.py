@@ -2,6 +2,7 @@
 
     python benchmarks/cost_model.py measure --count 800
     python benchmarks/cost_model.py fit
+    python benchmarks/cost_model.py judge --samples FRESH.jsonl
     python benchmarks/cost_model.py report --count 64 --seed 7
 
 `measure` draws sizes as `ops.py --random` does, compiles every form of an op, many ops in a
@@ -13,9 +14,10 @@ what CPUs with AVX2 run, on one that has more.
 `fit` grows the model of those samples in the cache folder, where it goes before what ships
 (`--ship` writes that instead). The errors that the file states are those at each fifth of the
 shapes of models that were fitted to the other four. With `--kind` the model's other kinds stay as
-its file has them: for a kernel that changed. `report` draws shapes of a seed that no sample
-has, lets the default pipeline choose, and times what it chose beside every other form; `--write`
-puts the tables into docs/cost.md and docs/models.md.
+its file has them: for a kernel that changed. `judge` holds the model in use against samples of
+another seed than those it was fitted to. `report` draws shapes of a seed that no sample has, lets
+the default pipeline choose, and times what it chose beside every other form; `--write` puts the
+tables into docs/cost.md and docs/models.md.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ IDLE = ("integers", "integer-kernels", "attention", "algebra", "forms")
 #: Of fewer samples no model is made.
 LEAST_SAMPLES = 100
 #: For each form. In eight calls what takes 20 microseconds differs by a fifth: that is no choice.
-SECONDS = {"measure": 0.06, "fit": 0.06, "report": 0.4}
+SECONDS = {"measure": 0.06, "fit": 0.06, "judge": 0.06, "report": 0.4}
 COLUMNS = (
     TextColumn("{task.description}"),
     BarColumn(),
@@ -351,9 +353,14 @@ def held_out(samples: Sequence[dict[str, Any]], lanes: int, folds: int = 5) -> d
         model = learned.of_kinds(made, 4 * lanes)
         for number in left:
             sample = samples[number]
-            said = model.seconds(work_of(sample["sizes"]))
+            said = model.choices(work_of(sample["sizes"]))
             if said:
                 found[sample["kind"]].append(judged(said, sample["ms"]))
+    return errors_of(found)
+
+
+def errors_of(found: dict[str, list[tuple[float, list[float]]]]) -> dict[str, Any]:
+    """How many choices of each kind of op lose how much, of what :func:`judged` says of them."""
     return {
         which: {
             "shapes": len(pairs),
@@ -405,11 +412,37 @@ def fit(options: argparse.Namespace, console: Console) -> int:
         said = renewed(path, said, options.kind)
     files.write(path, written(said))
     learned.read(path)
-    table = Table("kind of op", "shapes", "median error", "within 5 %", "within 10 %", "worst")
-    for which, found in said["held_out"].items():
-        table.add_row(which, *(str(found[key]) for key in found))
-    console.print(table)
+    console.print(error_table(said["held_out"]))
     console.print(f"{path}: {path.stat().st_size / 1000:.0f} kB, from {len(samples)} samples")
+    return 0
+
+
+def error_table(errors: dict[str, Any]) -> Table:
+    """What :func:`errors_of` found, a row for each kind of op."""
+    table = Table("kind of op", "shapes", "median error", "within 5 %", "within 10 %", "worst")
+    for which, found in errors.items():
+        table.add_row(which, *(str(found[key]) for key in found))
+    return table
+
+
+def judge(options: argparse.Namespace, console: Console) -> int:
+    """What the model that is in use loses on samples that it was not fitted to."""
+    target = Target.parse(options.target)
+    model = learned.for_target(target)
+    if model is None:
+        console.print(f"no model is known for {target}: fit one")
+        return 1
+    found: dict[str, list[tuple[float, list[float]]]] = defaultdict(list)
+    samples = cold(read_samples(options.samples), options.samples, console)
+    for sample in samples:
+        said = model.choices(work_of(sample["sizes"]))
+        if sample["kind"].startswith(options.kind) and len(said.keys() & sample["ms"].keys()) > 1:
+            found[sample["kind"]].append(judged(said, sample["ms"]))
+    if not found:
+        console.print(f"{options.samples}: no sample that {model} chooses a form of")
+        return 1
+    console.print(error_table(errors_of(found)))
+    console.print(f"{options.samples}: {len(samples)} samples, by {model}")
     return 0
 
 
@@ -521,12 +554,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("step", choices=["measure", "fit", "report"])
+    parser.add_argument("step", choices=["measure", "fit", "judge", "report"])
     parser.add_argument("--target", default="cpu")
     parser.add_argument("--count", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--seconds", type=float, metavar="S", help="for each form")
-    parser.add_argument("--kind", default="", help="measure, fit: only of kinds that begin so")
+    parser.add_argument("--kind", default="", help="only of kinds that begin so")
     parser.add_argument("--form", default="", help="measure: only what has this form")
     parser.add_argument("--samples", type=Path, metavar="FILE")
     parser.add_argument("--ship", action="store_true", help="fit: what ships")
@@ -543,7 +576,7 @@ def main() -> int:
     if any(os.environ.get(name) != value for name, value in one.items()):
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **one})
     console = Console()
-    steps = {"measure": measure, "fit": fit, "report": report}
+    steps = {"measure": measure, "fit": fit, "judge": judge, "report": report}
     try:
         return steps[options.step](options, console)
     except KeyboardInterrupt:

@@ -30,11 +30,13 @@ from mlirules.drivers.measure.forms import (
     FEATURES,
     FORMS,
     SIZES,
+    Convolution,
     Work,
     features,
     forms,
     kind,
     rough,
+    transforms,
 )
 from mlirules.drivers.measure.machine import machine
 from mlirules.language.faults import Fault, MlirulesError, Span
@@ -122,6 +124,19 @@ class Model:
             for form in forms(work)
             if form in known
         }
+
+    def choices(self, work: Work) -> dict[str, float]:
+        """What the op takes in each form that the default pipeline chooses among.
+
+        Where the kernel takes Winograd's form itself it is faster than IREE's code for it. Filters
+        four times as large come from memory in a network: figures of filters in a cache say
+        nothing of them.
+        """
+        found = self.seconds(work)
+        by_kernel = isinstance(work, Convolution) and transforms(work, self.vector_bytes // 4)
+        if by_kernel or kind(work) not in self.cold:
+            found.pop("winograd", None)
+        return found
 
     def __str__(self) -> str:
         where = "shipped" if self.path.is_relative_to(SHIPPED) else f"made here: {self.path}"

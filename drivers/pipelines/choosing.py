@@ -147,16 +147,7 @@ class Chooser:
         return is_fixed(match.values.get("w")) and form == forms.sole(work)
 
     def _seconds(self, model: Model, work: Work) -> dict[str, float]:
-        from mlirules.drivers.measure import forms
-
-        found = model.seconds(work)
-        # The kernel's own is faster than IREE's code for it. Filters four times as large come from
-        # memory in a network: figures of filters in a cache say nothing of them.
-        by_kernel = isinstance(work, forms.Convolution) and forms.transforms(
-            work, model.vector_bytes // 4
-        )
-        if by_kernel or forms.kind(work) not in model.cold:
-            found.pop("winograd", None)
+        found = model.choices(work)
         if not set(model.flags) <= set(self.flags) and found.keys() & _PACKED:
             return {}
         return found
