@@ -38,6 +38,8 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 #: One thread, whose processor time is that of the program.
 DEVICE = "local-sync"
+#: How often the programs of an op are given memory of their own.
+PLACES = 3
 
 
 def program(ops: Mapping[str, tuple[Convolution | Product, list[Any]]]) -> str:
@@ -214,6 +216,27 @@ def cold_race(
     return fastest
 
 
+def placed_race(
+    compiled: Mapping[str, bytes],
+    layers: Mapping[str, runtime.Program],
+    images: Sequence[Any],
+    network: Network,
+    seconds: float,
+) -> dict[str, float]:
+    """As :func:`cold_race`, the least of programs that lie in memory of their own each time.
+
+    In which pages an image and a result lie makes up to a half of what a call takes with nothing in
+    the caches, and stays as it is for as long as a program does.
+    """
+    placed = [layers]
+    times = cold_race(layers, network, seconds / PLACES)
+    for _ in range(PLACES - 1):
+        placed.append({n: runtime.Program(b, images, DEVICE) for n, b in compiled.items()})
+        again = cold_race(placed[-1], network, seconds / PLACES)
+        times = {name: min(took, again[name]) for name, took in times.items()}
+    return times
+
+
 def _timed(call: Callable[[], object]) -> float:
     """The processor time of a call."""
     began = time.thread_time()
@@ -278,6 +301,7 @@ def measure(
         lines |= packing(base)
     else:
         lines |= {name: pipeline_with(base, FORMS[name]) for name in fitting(op)}
+    compiled: dict[str, bytes] = {}
     layers: dict[str, runtime.Program] = {}
     others: dict[str, Callable[[], object]] = {}
     results: dict[str, Any] = {}
@@ -299,6 +323,7 @@ def measure(
             if same[name] == "default":
                 chosen = [*chosen, name]
             continue
+        compiled[name] = binary
         layers[name] = runtime.Program(binary, arrays[:1], DEVICE)
         results[name] = layers[name].results()[0]
     if options.torch:
@@ -310,7 +335,7 @@ def measure(
     if network is None:
         times = race({**layers, **others}, options.seconds)
     else:
-        times = cold_race(layers, network, options.seconds)
+        times = placed_race(compiled, layers, arrays[:1], network, options.seconds)
     times |= {name: times[first] for name, first in same.items()}
     forms = [seconds for name, seconds in times.items() if name != "torch"]
     return {

@@ -65,6 +65,9 @@ def test_vectors_of_unknown_length(op: str, a: str, b: str, o: str, found: int) 
         ("matmul", "128x128", "128x64", "128x64", 1 << 20),
         ("batch_matmul", "4x8x16", "4x16x32", "4x8x32", 4**1.5 * 8 * 16 * 32),
         ("matmul", "?x64", "64x64", "?x64", math.inf),
+        # Of few columns: their rows would be packed in each call.
+        ("matmul", "512x4096", "4096x8", "512x8", 0),
+        ("matmul", "8x4096", "4096x512", "8x512", 1 << 24),
     ],
 )
 def test_small_products_are_not_packed(op: str, a: str, b: str, o: str, pairs: float) -> None:
