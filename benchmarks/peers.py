@@ -6,6 +6,8 @@
     python benchmarks/peers.py --engine max-autotune,tuned --tune 10m
     python benchmarks/peers.py --only '*-bf16'                    # in bf16
     python benchmarks/peers.py --only bert-int8 --only gpt2-int8  # products of bytes (torchao)
+    python benchmarks/peers.py --drawn 12 --seed 1                # models of timm that nobody chose
+    python benchmarks/peers.py --only timm:ghostnet_100           # one of timm's models
     python benchmarks/peers.py --finished --report docs/peers.md
 
 Engines: PyTorch eager, Inductor with frozen weights (and with max-autotune), ONNX Runtime,
@@ -34,7 +36,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from peers_models import BF16, INT8, MODELS, UNLISTED
+from peers_models import BF16, INT8, MODELS, TIMM, UNLISTED, drawn, recipe
 from sections import parts, renew
 from turns import NOTHING, OURS, SLOW, Plan, Row, Store, cell, line, measured, ratio
 
@@ -186,6 +188,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         prog="peers.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", action="append", default=[], metavar="GLOB", help="repeatable")
+    parser.add_argument("--drawn", type=int, default=0, metavar="N", help="as many models of timm")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of what is drawn")
     parser.add_argument("--engine", metavar="NAMES", help=f"by commas: {', '.join(ENGINES)}")
     parser.add_argument("--max-autotune", action="store_true", help="Inductor with it, too")
     parser.add_argument("--tune", metavar="BUDGET", default="", help="mlirules after it, too: 10m")
@@ -209,11 +213,21 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         if glob in UNLISTED or glob.endswith((BF16, INT8))
         else [name for name in MODELS if fnmatch.fnmatchcase(name, glob)]
         for glob in parsed.only
+        if not glob.startswith(TIMM)
     }
+    theirs = [name for name in parsed.only if name.startswith(TIMM)]
     if nothing := [glob for glob, found in names_of.items() if not found]:
         parser.error(f"--only: no such model: {', '.join(nothing)}; known: {', '.join(MODELS)}")
-    wanted = {name for found in names_of.values() for name in found} if parsed.only else {*MODELS}
-    parsed.models = [name for name in (*MODELS, *UNLISTED) if name in wanted]
+    for name in theirs:
+        try:
+            recipe(name)
+        except KeyError:
+            parser.error(f"--only: timm has no such model: {name.removeprefix(TIMM)}")
+    theirs += drawn(parsed.drawn, parsed.seed) if parsed.drawn else []
+    wanted = {name for found in names_of.values() for name in found}
+    if not theirs and not parsed.only:
+        wanted = {*MODELS}
+    parsed.models = [name for name in (*MODELS, *UNLISTED) if name in wanted] + theirs
     names = list(ENGINES) if parsed.engine is None else parsed.engine.split(",")
     if unknown := [name for name in names if name not in (*ENGINES, *SLOW)]:
         parser.error(f"--engine: {', '.join(unknown)} given; known: {', '.join(ENGINES + SLOW)}")

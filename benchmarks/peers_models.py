@@ -4,6 +4,7 @@
 Needs torchvision, timm and transformers for what is theirs; the list itself needs none of them.
 """
 
+import random
 import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -110,6 +111,51 @@ UNLISTED: Mapping[str, Recipe] = {
 }
 
 
+#: What the names of timm's models begin with, as `mlirules import` spells them.
+TIMM = "timm:"
+
+#: Weights of drawn models, and the side of their images: a minute to prepare at most.
+LEAST, MOST, SIDES = 1_000_000, 40_000_000, range(160, 289)
+
+
+def recipe(name: str) -> Recipe:
+    """How a model is made. Raises KeyError where there is no such name."""
+    known = {**MODELS, **UNLISTED}
+    if name in known or not name.startswith(TIMM):
+        return known[name]
+    import timm
+
+    model = name.removeprefix(TIMM)
+    if not timm.is_model(model):
+        raise KeyError(name)
+    side: int = timm.get_pretrained_cfg(model).input_size[-1]
+    return Timm(model, side)
+
+
+def drawn(count: int, seed: int) -> list[str]:
+    """Models of timm that nobody chose: any of its names, as large as people run on CPUs."""
+    import timm
+    import torch
+
+    names = timm.list_models()
+    random.Random(seed).shuffle(names)
+    found: list[str] = []
+    for name in names:
+        if len(found) == count:
+            break
+        side = timm.get_pretrained_cfg(name).input_size[-1]
+        if side not in SIDES:
+            continue
+        try:
+            with torch.device("meta"):
+                weights = sum(p.numel() for p in timm.create_model(name).parameters())
+        except (NotImplementedError, RuntimeError):
+            continue  # it computes numbers of its own, which nothing here has
+        if LEAST <= weights <= MOST:
+            found.append(f"{TIMM}{name}")
+    return found
+
+
 def made(
     name: str, *, exact: bool = False
 ) -> "tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]":
@@ -122,7 +168,7 @@ def made(
     from torch.utils._pytree import tree_map
 
     torch.manual_seed(zlib.crc32(name.removesuffix(BF16).removesuffix(INT8).encode()))
-    model, args, kwargs = {**MODELS, **UNLISTED}[name].make()
+    model, args, kwargs = recipe(name).make()
     model.eval()
     draw(model, args, kwargs)
     if name.endswith(BF16):

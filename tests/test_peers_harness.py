@@ -210,6 +210,20 @@ def test_what_is_wrong_is_said(
     assert said in capsys.readouterr().err
 
 
+def test_models_of_timm_are_named_or_drawn(peers: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("timm")
+    assert peers.parse_arguments(["--only", "timm:resnet10t"]).models == ["timm:resnet10t"]
+    with pytest.raises(SystemExit):
+        peers.parse_arguments(["--only", "timm:resnet11t"])
+    assert "timm has no such model: resnet11t" in capsys.readouterr().err
+    words = ["--drawn", "2", "--seed", "3"]
+    names = peers.parse_arguments(words).models
+    assert len({*names}) == 2
+    assert all(name.startswith("timm:") for name in names)
+    assert peers.parse_arguments(words).models == names
+    assert peers.parse_arguments([*words, "--only", "tiny"]).models == ["tiny", *names]
+
+
 def test_a_report_is_looked_for_before_anything_runs(
     peers: Any, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
