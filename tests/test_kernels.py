@@ -39,6 +39,47 @@ CONVOLUTIONS = rule_set(("kernels/kernel-convolution", "kernels/kernel-depthwise
 FOUR = ["cpu", "vulkan", "cuda:sm_80", "hip:gfx942"]
 
 
+ATTENTION = """
+func.func @main(%q: !torch.vtensor<[1,2,32,8],f32>, %k: !torch.vtensor<[1,2,48,8],f32>,
+                %v: !torch.vtensor<[1,2,48,20],f32>) -> !torch.vtensor<[1,2,32,20],f32> {
+  %none = torch.constant.none
+  %zero = torch.constant.float 0.0
+  %false = torch.constant.bool false
+  %o = torch.aten.scaled_dot_product_attention %q, %k, %v, %none, %zero, %false, %none, %false
+      : !torch.vtensor<[1,2,32,8],f32>, !torch.vtensor<[1,2,48,8],f32>,
+        !torch.vtensor<[1,2,48,20],f32>, !torch.none, !torch.float, !torch.bool, !torch.none,
+        !torch.bool -> !torch.vtensor<[1,2,32,20],f32>
+  return %o : !torch.vtensor<[1,2,32,20],f32>
+}
+"""
+#: As images lie: what belongs to a place is one column.
+PLANES = """
+func.func @main(%q: !torch.vtensor<[1,2,8,49],f32>, %k: !torch.vtensor<[1,2,8,49],f32>,
+                %v: !torch.vtensor<[1,2,20,49],f32>) -> !torch.vtensor<[1,2,20,49],f32> {
+  %i0 = torch.constant.int 0
+  %i1 = torch.constant.int 1
+  %i2 = torch.constant.int 2
+  %false = torch.constant.bool false
+  %i3 = torch.constant.int 3
+  %l = torch.prim.ListConstruct %i0, %i1, %i3, %i2
+      : (!torch.int, !torch.int, !torch.int, !torch.int) -> !torch.list<int>
+  %t = torch.aten.permute %q, %l
+      : !torch.vtensor<[1,2,8,49],f32>, !torch.list<int> -> !torch.vtensor<[1,2,49,8],f32>
+  %s = torch.aten.matmul %t, %k
+      : !torch.vtensor<[1,2,49,8],f32>, !torch.vtensor<[1,2,8,49],f32>
+        -> !torch.vtensor<[1,2,49,49],f32>
+  %w = torch.aten._softmax %s, %i3, %false
+      : !torch.vtensor<[1,2,49,49],f32>, !torch.int, !torch.bool -> !torch.vtensor<[1,2,49,49],f32>
+  %u = torch.aten.permute %w, %l
+      : !torch.vtensor<[1,2,49,49],f32>, !torch.list<int> -> !torch.vtensor<[1,2,49,49],f32>
+  %o = torch.aten.matmul %v, %u
+      : !torch.vtensor<[1,2,20,49],f32>, !torch.vtensor<[1,2,49,49],f32>
+        -> !torch.vtensor<[1,2,20,49],f32>
+  return %o : !torch.vtensor<[1,2,20,49],f32>
+}
+"""
+
+
 @pytest.fixture(autouse=True)
 def trusted() -> Iterator[None]:
     with consent.given(native=True):
@@ -95,6 +136,30 @@ def test_the_target_chooses_the_kernel_and_no_other_target_takes_it() -> None:
     assert 'mlirules.target = "vulkan"' in text
     with pytest.raises(MlirulesError, match="the program holds kernels written for vulkan"):
         compiler.compile_module(text, Target.parse("cpu"))
+
+
+def test_values_wider_than_keys_are_a_cpus() -> None:
+    text = ATTENTION
+    assert "flow.dispatch" in applied(text, "cpu", "kernels/kernel-flash-attention")
+    stages = [Stage(phase="torch", rules=["kernels/kernel-flash-attention"], driver="greedy")]
+    for kind in ("vulkan", "cuda"):
+        assert transform(text, stages, kind=kind).outcome.total == 0
+        same = text.replace("48,20]", "48,8]").replace("32,20]", "32,8]")
+        assert transform(same, stages, kind=kind).outcome.total == 1
+
+
+def test_attention_of_images_in_planes_is_one_kernel() -> None:
+    """Values that stand first, and are wider than keys: LeViT, YOLO."""
+    binary, done = compile_program(PLANES, Target.parse("cpu"))
+    assert done.applications["torch-values-first-permuted-fuse"] == 1
+    assert done.applications["kernel-flash-attention"] == 1
+    draw = np.random.default_rng(4)
+    shapes = ((1, 2, 8, 49), (1, 2, 8, 49), (1, 2, 20, 49))
+    q, k, v = (draw.standard_normal(shape, np.float32) for shape in shapes)
+    (found,) = runtime.run(binary, [q, k, v], Target.parse("cpu"))
+    scores = np.exp(q.swapaxes(-1, -2) @ k)
+    expected = v @ (scores / scores.sum(-1, keepdims=True)).swapaxes(-1, -2)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
