@@ -223,6 +223,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
             recipe(name)
         except KeyError:
             parser.error(f"--only: timm has no such model: {name.removeprefix(TIMM)}")
+    if parsed.drawn < 0:
+        parser.error("--drawn: at least 0")
     theirs += drawn(parsed.drawn, parsed.seed) if parsed.drawn else []
     wanted = {name for found in names_of.values() for name in found}
     if not theirs and not parsed.only:

@@ -5,6 +5,7 @@ Needs torchvision, timm and transformers for what is theirs; the list itself nee
 """
 
 import random
+import sys
 import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -133,7 +134,10 @@ def recipe(name: str) -> Recipe:
 
 
 def drawn(count: int, seed: int) -> list[str]:
-    """Models of timm that nobody chose: any of its names, as large as people run on CPUs."""
+    """Models of timm that nobody chose: any of its names, as large as people run on CPUs.
+
+    One whose weights cannot be counted without making them is told on stderr and passed over.
+    """
     import timm
     import torch
 
@@ -149,8 +153,11 @@ def drawn(count: int, seed: int) -> list[str]:
         try:
             with torch.device("meta"):
                 weights = sum(p.numel() for p in timm.create_model(name).parameters())
-        except (NotImplementedError, RuntimeError):
-            continue  # it computes numbers of its own, which nothing here has
+        except (NotImplementedError, RuntimeError) as error:
+            # It computes with its weights, which have no numbers here.
+            why = str(error).splitlines()[0]
+            print(f"{TIMM}{name}: not drawn, its weights cannot be counted: {why}", file=sys.stderr)
+            continue
         if LEAST <= weights <= MOST:
             found.append(f"{TIMM}{name}")
     return found

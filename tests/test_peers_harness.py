@@ -199,6 +199,7 @@ def test_models_side_by_side_have_cores_of_their_own(
         (["--only", "nothing-*"], "no such model"),
         (["--threads", "0"], "--threads: at least 1"),
         (["--together", "0"], "--together: at least 1"),
+        (["--drawn", "-1"], "--drawn: at least 0"),
     ],
 )
 def test_what_is_wrong_is_said(

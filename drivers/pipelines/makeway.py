@@ -177,10 +177,8 @@ def multiplied(module: ir.Module) -> float:
             sizes = [size for value in op.operands for size in _dims(ir.ShapedType(value.type))]
             if "?" in sizes:
                 return math.inf
-            if any(
-                int(columns) < COLUMNS
-                for columns in _dims(ir.ShapedType(op.operands[-1].type))[-1:]
-            ):
+            result = _dims(ir.ShapedType(op.operands[-1].type))
+            if result and int(result[-1]) < COLUMNS:
                 continue
             found += math.sqrt(math.prod(map(int, sizes)))
     return found
