@@ -70,6 +70,7 @@ without_flags: [--iree-global-opt-data-tiling]
         "pools",
         "packing",
         "products",
+        "computed-products",
         "bytes",
         "depthwise",
         "integer-products",
