@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -209,6 +209,41 @@ class Product:
         return call
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Products of two factors that are both computed, ``pairs`` of them."""
+
+    pairs: int
+    rows: int
+    inner: int
+    columns: int
+    #: Which factor is the transpose of what is given.
+    turned: Literal["", "first", "second"] = ""
+    kind: ClassVar[str] = "product of a batch"
+
+    @property
+    def name(self) -> str:
+        """As ``batch-12x197x64x197-second``: pairs, rows, what is summed, columns."""
+        sizes = f"{self.pairs}x{self.rows}x{self.inner}x{self.columns}"
+        return f"batch-{sizes}" + (f"-{self.turned}" if self.turned else "")
+
+    def make(self) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
+        """``torch.matmul``, of a transpose where one factor is turned."""
+        import torch
+        from torch import nn
+
+        turned = self.turned
+
+        class Products(nn.Module):
+            def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+                a = a.transpose(-2, -1) if turned == "first" else a
+                return torch.matmul(a, b.transpose(-2, -1) if turned == "second" else b)
+
+        a = [self.inner, self.rows] if turned == "first" else [self.rows, self.inner]
+        b = [self.columns, self.inner] if turned == "second" else [self.inner, self.columns]
+        return Products(), (torch.randn(self.pairs, *a), torch.randn(self.pairs, *b)), {}
+
+
 def _resource(name: str, array: Any) -> str:
     return f"dense_resource<{name}> : tensor<{'x'.join(map(str, array.shape))}xf32>"
 
@@ -396,6 +431,16 @@ OPS: tuple[Op, ...] = (
     Product(1, 8192, 2048),
     Product(1, 1280, 1000),
     Product(1, 2048, 1000),
+    # Attention that is no scaled dot product: CaiT's talking heads, windows, XCiT's channels by
+    # channels, EfficientViT's keys by values, DeBERTa's queries by positions.
+    Batch(12, 197, 64, 197, "second"),
+    Batch(12, 197, 197, 64),
+    Batch(64, 49, 32, 49, "second"),
+    Batch(64, 49, 49, 32),
+    Batch(8, 48, 196, 48, "second"),
+    Batch(8, 48, 48, 196),
+    Batch(8, 32, 784, 32, "first"),
+    Batch(12, 128, 64, 512, "second"),
     # BERT-base, GPT-2, Llama, ViT-B/16, Swin-T; one token of GPT-2 and of Llama after others.
     Attention(12, 128, 128, 64),
     Attention(12, 128, 128, 64, causal=True),

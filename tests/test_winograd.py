@@ -107,6 +107,38 @@ def test_numbers(
     assert np.abs(found - expected).max() <= 4e-6 * np.abs(expected).max()
 
 
+@pytest.mark.parametrize(
+    ("images", "filters", "groups"),
+    [
+        ((1, 96, 27, 30), 192, 3),  # 32 channels by 64 filters each
+        ((2, 128, 18, 15), 64, 2),  # 64 by 32, of two images
+        ((1, 160, 20, 20), 160, 5),  # filters that go by before tiles
+    ],
+)
+def test_groups_read_their_own_channels(
+    images: tuple[int, int, int, int], filters: int, groups: int, cpu: Target
+) -> None:
+    image, held = drawn(images, (filters, images[1] // groups, 3, 3))
+    binary = compiled(convolution(images, held, groups=groups), cpu)
+    (found,) = runtime.run(binary, [image], cpu, "f")
+    parts = zip(np.split(image, groups, axis=1), np.split(held, groups), strict=True)
+    expected = np.concatenate([exact(x, w, (1, 1)) for x, w in parts], axis=1)
+    assert np.abs(found - expected).max() <= 4e-6 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    ("size", "width", "dispatches"), [(28, 16, 2), (14, 16, 1), (14, 24, 2), (28, 8, 1)]
+)
+def test_narrow_groups_of_large_images_gain_with_avx2(
+    size: int, width: int, dispatches: int
+) -> None:
+    images = (1, 8 * width, size, size)
+    _, held = drawn(images, (8 * width, width, 3, 3))
+    program = convolution(images, held, groups=8)
+    text = transform(program, STAGES, costs=Settings(Target("cpu", "x86-64-v3"))).text
+    assert text.count("= flow.dispatch") == dispatches
+
+
 def test_one_vector_of_filters_with_avx2() -> None:
     target = Target("cpu", "x86-64-v3")
     if reason := target.available():
