@@ -839,14 +839,14 @@ COMMAND = [sys.executable, "-m", "mlirules", "tune"]
 def test_a_search_begins_with_what_compile_does(
     named: tuple[str, ...], packs: bool, tmp_path: Path
 ) -> None:
-    """A product of a size that the default pipeline packs."""
+    """A product that no kernel takes, of a size that the default pipeline packs."""
     model = tmp_path / "mm.mlir"
     model.write_text(
-        """func.func @main(%a: !torch.vtensor<[64,64],f32>, %b: !torch.vtensor<[64,128],f32>)
-    -> !torch.vtensor<[64,128],f32> {
-  %0 = torch.aten.mm %a, %b : !torch.vtensor<[64,64],f32>, !torch.vtensor<[64,128],f32>
-      -> !torch.vtensor<[64,128],f32>
-  return %0 : !torch.vtensor<[64,128],f32>
+        """func.func @main(%a: !torch.vtensor<[1024,12],f32>, %b: !torch.vtensor<[12,64],f32>)
+    -> !torch.vtensor<[1024,64],f32> {
+  %0 = torch.aten.mm %a, %b : !torch.vtensor<[1024,12],f32>, !torch.vtensor<[12,64],f32>
+      -> !torch.vtensor<[1024,64],f32>
+  return %0 : !torch.vtensor<[1024,64],f32>
 }
 """
     )

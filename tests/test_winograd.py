@@ -127,7 +127,7 @@ def test_groups_read_their_own_channels(
 
 
 @pytest.mark.parametrize(
-    ("size", "width", "dispatches"), [(28, 16, 2), (14, 16, 1), (14, 24, 2), (28, 8, 1)]
+    ("size", "width", "dispatches"), [(28, 16, 2), (14, 24, 1), (14, 32, 2), (28, 8, 1)]
 )
 def test_narrow_groups_of_large_images_gain_with_avx2(
     size: int, width: int, dispatches: int

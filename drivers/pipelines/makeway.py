@@ -16,6 +16,7 @@ from mlirules.language.pipeline import Pipeline
 
 __all__ = [
     "SMALL",
+    "for_configs",
     "for_products",
     "for_weights",
     "instead",
@@ -96,6 +97,25 @@ def for_products(
         # What the flags are for, and no refusal: that needs no telling.
         pipeline, _ = _without(pipeline, pipeline.large_products, "")
     return pipeline, notes
+
+
+def for_configs(pipeline: Pipeline, error: Exception) -> tuple[Pipeline, str] | None:
+    """The pipeline without kernels that take what config rules may be for, and what to say.
+
+    None where that can be no help: it has no such stage, or the error is another one than that no
+    rule found an op.
+    """
+    from mlirules.drivers.tuning_specs.compile import NothingHit
+
+    kept = [stage for stage in pipeline.stages if not stage.configurable]
+    if not isinstance(error, NothingHit) or len(kept) == len(pipeline.stages):
+        return None
+    names = ", ".join(str(stage.name) for stage in pipeline.stages if stage.configurable)
+    note = (
+        f"compiled without {names} of the pipeline {pipeline.pipeline}: what kernels compute "
+        "takes no configuration"
+    )
+    return replace(pipeline, stages=kept), note
 
 
 def _packing_pays(module: ir.Module, target: Target | None) -> bool:

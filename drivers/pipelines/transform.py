@@ -546,6 +546,13 @@ def _whole(recipe: Recipe, part: Part, run: Run, fallback: bool) -> tuple[bytes,
         if not unknown or error.kind != "error":
             raise
         raise compiler.CompileError(error.kind, error.stderr, unknown, error.op) from error
+    except CheckFailed as error:
+        aside = makeway.for_configs(recipe.pipeline or default_for(kind), error)
+        if aside is None:
+            raise
+        binary, done = _whole(replace(recipe, pipeline=aside[0]), part, run, fallback)
+        done.notes.append(aside[1])
+        return binary, done
 
 
 def _compiled(

@@ -275,10 +275,14 @@ def prove(folder: Path, rules: Sequence[ConfigRule], target: Target) -> ConfigRe
     return report
 
 
-def nothing_hit(rules: Sequence[ConfigRule], left_out: Sequence[str], path: str) -> NotApplied:
+class NothingHit(NotApplied):
+    """None of the config rules found an op."""
+
+
+def nothing_hit(rules: Sequence[ConfigRule], left_out: Sequence[str], path: str) -> NothingHit:
     """The error of config rules none of which found an op: all they do is to cost flags."""
     cost = f", and the program would go without {', '.join(left_out)} for it" if left_out else ""
-    return NotApplied(
+    return NothingHit(
         [
             Fault(
                 rule.span,

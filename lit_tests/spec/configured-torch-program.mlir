@@ -2,6 +2,7 @@
 // RUN: %mlirules compile %s --configs %S/Inputs/mm.yaml -o %t.vmfb 2>&1 | %filecheck %s --check-prefix=HIT
 // RUN: %mlirules spec link %S/Inputs/mm.yaml -o %t.mlir
 // RUN: %filecheck %s --check-prefix=SPEC < %t.mlir
+// HIT: compiled without computed-products of the pipeline cpu-fast
 // HIT: configured main$async_dispatch_0_matmul_64x64x32_f32 by mm-64-f32: #iree_cpu.lowering_config<distribution = [16, 32, 0], vector_common_parallel = [4, 16, 0], vector_reduction = [0, 0, 8]>
 // SPEC: mm-64-f32: generated from lit_tests/spec/Inputs/mm.yaml:1
 // SPEC: named_sequence @match_matmul_64xDxD_f32_mm_64_f32

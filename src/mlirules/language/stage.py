@@ -106,6 +106,11 @@ class Stage:
         [],
     )
     unless: list[Fact] = _said("Left out on a CPU that has one of these.", [])
+    configurable: bool = _said(
+        "Left out where config rules would find no op without it: those of kernels take no "
+        "configuration.",
+        False,
+    )
     only: list[str] = _said("Filters: globs, tag:TAG, kind:KIND.", [])
     skip: list[str] = _said("Filters: globs, tag:TAG, kind:KIND.", [])
     expect: Expect | None = _said("What the whole stage must do.", None)
