@@ -160,7 +160,15 @@ class Recipe:
         :class:`~mlirules.drivers.tuning_specs.compile.NotApplied` when a config rule did not take
         effect.
         """
-        return _whole(self, part, self.run(part.applications, record=record), fallback)
+        run = self.run(part.applications, record=record)
+        try:
+            return _whole(self, part, run, fallback)
+        except CheckFailed as error:
+            aside = makeway.for_configs(self.pipeline or default_for(self.target.kind), error)
+            if aside is None:
+                raise
+        binary, done = _whole(replace(self, pipeline=aside[0]), part, run, fallback)
+        return binary, replace(done, notes=[*done.notes, aside[1]])
 
     def rewritten(self, applications: int | None = None, *, record: bool = False) -> Transformed:
         """The program after the torch stages, or after their first applications."""
@@ -546,13 +554,6 @@ def _whole(recipe: Recipe, part: Part, run: Run, fallback: bool) -> tuple[bytes,
         if not unknown or error.kind != "error":
             raise
         raise compiler.CompileError(error.kind, error.stderr, unknown, error.op) from error
-    except CheckFailed as error:
-        aside = makeway.for_configs(recipe.pipeline or default_for(kind), error)
-        if aside is None:
-            raise
-        binary, done = _whole(replace(recipe, pipeline=aside[0]), part, run, fallback)
-        done.notes.append(aside[1])
-        return binary, done
 
 
 def _compiled(
