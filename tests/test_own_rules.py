@@ -113,15 +113,8 @@ def test_each_rule_goes_where_its_ops_are(
     own_stages = (
         *("scales", "means", "row-kernels", "limited-kernels", "added-kernels"),
         *("shifted-kernels", "kernels", "pools"),
-        *(
-            "packing",
-            "products",
-            "computed-products",
-            "bytes",
-            "depthwise",
-            "integer-products",
-            "extensions",
-        ),
+        *("packing", "products", "computed-products", "bytes"),
+        *("depthwise", "integer-products", "extensions"),
     )
     turned = [(stage, []) for stage in own_stages] if name == "cpu-fast" else []
     assert stages(name, own, target) == [

@@ -414,3 +414,20 @@ def test_the_commands(tmp_path: Path) -> None:
     done = run("bisect", program, *options, "--verify")
     assert done.returncode == 0
     assert "torch-relu-to-linalg" in done.stdout
+
+
+def test_bisection_goes_by_the_pipeline_that_a_config_rule_takes_effect_in() -> None:
+    """By default a kernel takes the product: kernels make way, for the whole and for its parts."""
+    folder = ROOT / "lit_tests" / "spec"
+    text = (folder / "configured-torch-program.mlir").read_text()
+    recipe = Recipe(text, CPU, configs=(folder / "Inputs" / "mm.yaml",))
+    _, done = recipe.compile()
+    assert done.pipeline is not None
+    assert "computed-products" not in [stage.name for stage in done.pipeline.stages]
+
+    def untouched(candidate: bisecting.Candidate) -> bool:
+        return not candidate.compiled[1].applications["torch-mm-to-linalg"]
+
+    culprit = bisecting.bisect(recipe, untouched)
+    assert culprit.application is not None
+    assert culprit.application.rule == "torch-mm-to-linalg"

@@ -99,22 +99,22 @@ def for_products(
     return pipeline, notes
 
 
-def for_configs(pipeline: Pipeline, error: Exception) -> tuple[Pipeline, str] | None:
+def for_configs(pipeline: Pipeline, error: Exception) -> tuple[Pipeline, str]:
     """The pipeline without kernels that take what config rules may be for, and what to say.
 
-    None where that can be no help: it has no such stage, or the error is another one than that no
-    rule found an op.
+    Raises the error where that can be no help: it is another one than that no rule found an op, or
+    the pipeline has no such stage.
     """
     from mlirules.drivers.tuning_specs.compile import NothingHit
 
-    kept = [stage for stage in pipeline.stages if not stage.configurable]
-    if not isinstance(error, NothingHit) or len(kept) == len(pipeline.stages):
-        return None
-    names = ", ".join(str(stage.name) for stage in pipeline.stages if stage.configurable)
+    aside = [str(stage.name) for stage in pipeline.stages if stage.configurable]
+    if not isinstance(error, NothingHit) or not aside:
+        raise error
     note = (
-        f"compiled without {names} of the pipeline {pipeline.pipeline}: what kernels compute "
-        "takes no configuration"
+        f"compiled without {', '.join(aside)} of the pipeline {pipeline.pipeline}: what kernels "
+        "compute takes no configuration"
     )
+    kept = [stage for stage in pipeline.stages if not stage.configurable]
     return replace(pipeline, stages=kept), note
 
 

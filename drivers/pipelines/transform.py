@@ -72,6 +72,8 @@ class Transformed:
     notes: list[str] = field(default_factory=list)
     #: The flags that the compiler was given: the pipeline's, then the user's.
     flags: tuple[str, ...] = ()
+    #: The pipeline, where it is another than was asked for.
+    pipeline: Pipeline | None = None
 
     @functools.cached_property
     def text(self) -> str:
@@ -164,11 +166,9 @@ class Recipe:
         try:
             return _whole(self, part, run, fallback)
         except CheckFailed as error:
-            aside = makeway.for_configs(self.pipeline or default_for(self.target.kind), error)
-            if aside is None:
-                raise
-        binary, done = _whole(replace(self, pipeline=aside[0]), part, run, fallback)
-        return binary, replace(done, notes=[*done.notes, aside[1]])
+            line, note = makeway.for_configs(self.pipeline or default_for(self.target.kind), error)
+        binary, done = _whole(replace(self, pipeline=line), part, run, fallback)
+        return binary, replace(done, notes=[*done.notes, note], pipeline=line)
 
     def rewritten(self, applications: int | None = None, *, record: bool = False) -> Transformed:
         """The program after the torch stages, or after their first applications."""

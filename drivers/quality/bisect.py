@@ -139,6 +139,7 @@ def bisect(
     else:
         try:
             done = recipe.compile()[1]
+            recipe = replace(recipe, pipeline=done.pipeline or recipe.pipeline)
         except (compiler.CompileError, CheckFailed):
             compiles = False
             done = recipe.rewritten()
