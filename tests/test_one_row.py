@@ -45,7 +45,7 @@ func.func @main(%x: !torch.vtensor<[1,{k}],{t}>, %b: !torch.vtensor<[{n}],{t}>)
 def test_numbers(
     k: int, n: int, turned: bool, cpu: str, dtype: str, kernel: str, width: str, bound: float
 ) -> None:
-    """In blocks where eight divides the columns and a vector a short row, else as rows lie."""
+    """In blocks (with AVX2 of short rows that eight and a vector divide), or as rows lie."""
     target = Target.parse(cpu)
     if reason := target.available():
         pytest.skip(reason)

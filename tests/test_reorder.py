@@ -103,6 +103,43 @@ def test_what_the_program_knows_is_put_in_order(known: bool, tmp_path: Path) -> 
     np.testing.assert_allclose(found, x @ w, rtol=1e-5, atol=1e-5)
 
 
+#: The sizes that the tensor has with zeros behind, and what of the body goes by them.
+PADDED = (
+    ("view: [K, N]", "pad: [1, -N % 8], view: [deep, wide]"),
+    ("let: {known: fixed(w)}", 'let: {known: fixed(w), deep: K + 1, wide: "8 * ceildiv(N, 8)"}'),
+    ("sizes: [$(K * N)]", "sizes: [$(deep * wide)]"),
+    ("memref<f32> to memref<$(K * N)x", "memref<f32> to memref<$(deep * wide)x"),
+    ("%ws[%at] : memref<$(K * N)x", "%ws[%at] : memref<$(deep * wide)x"),
+    (
+        "%down = arith.muli %n, %K : index",
+        "%pitch = arith.constant $(deep) : index\n"
+        "            %down = arith.muli %n, %pitch : index",
+    ),
+)
+
+
+def test_zeros_follow_before_it_is_put_in_order(tmp_path: Path) -> None:
+    """Three rows of four numbers are four of eight for the kernel."""
+    rng = np.random.default_rng(3)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((5, 3), (3, 4)))
+    path = changed(RULE, tmp_path, *PADDED)
+    stages = [Stage(phase="torch", rules=[str(path)], driver="greedy")]
+    text = transform(product(weights=w), stages).text
+    assert "tensor.pad" in text
+    target = Target("cpu")
+    (found,) = runtime.run(compiler.compile_module(text, target), [x], target)
+    np.testing.assert_allclose(found, x @ w, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("pad", ["[1]", "[1, -1]", "[0, 3]"])
+def test_zeros_that_do_not_fit_are_refused(pad: str, tmp_path: Path) -> None:
+    """Of one dim alone, fewer than none, more than the view has."""
+    path = changed(RULE, tmp_path, *PADDED, ("pad: [1, -N % 8]", f"pad: {pad}"))
+    stages = [Stage(phase="torch", rules=[str(path)], driver="greedy")]
+    made = transform(product(weights=np.ones((3, 4), np.float32)), stages)
+    assert made.outcome.total == 0
+
+
 def test_a_view_of_more_numbers_than_the_tensor_has_is_refused(tmp_path: Path) -> None:
     path = changed(RULE, tmp_path, ("view: [K, N]", "view: [K, N + 1]"))
     stages = [Stage(phase="torch", rules=[str(path)], driver="greedy")]

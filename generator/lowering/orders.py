@@ -27,6 +27,8 @@ class Order:
     permute: tuple[int, ...]
     #: What the numbers are multiplied by along dims of the view, a row for each new place.
     along: Mapping[int, list[list[float]]] = field(default_factory=dict)
+    #: The zeros that follow along the tensor's own dims; empty: none.
+    pad: tuple[int, ...] = ()
 
     def of(self, tensor: Tensor) -> Tensor:
         """The tensor as the kernel reads it."""
@@ -37,6 +39,8 @@ class Order:
 
     def put(self, tensor: Tensor, held: str, emit: Callable[[str], str]) -> str:
         """What puts ``held``, of the tensor's own type, in order; the name of the result."""
+        if any(self.pad):
+            held, tensor = _padded(held, tensor, self.pad, emit)
         flat, seen, made = (
             replace(found, torch=False).builtin_type()
             for found in (
@@ -61,6 +65,23 @@ class Order:
             f"linalg.transpose ins({held} : {seen}) outs({into} : {made}) "
             f"permutation = {list(self.permute)}"
         )
+
+
+def _padded(
+    held: str, tensor: Tensor, pad: tuple[int, ...], emit: Callable[[str], str]
+) -> tuple[str, Tensor]:
+    """``held`` with zeros behind along its dims: the result's name, and what it is."""
+    sizes = [d for d in tensor.dims or () if isinstance(d, int)]
+    dims = tuple(d + more for d, more in zip(sizes, pad, strict=True))
+    made = replace(tensor, dims=dims)
+    before, after = (replace(found, torch=False).builtin_type() for found in (tensor, made))
+    element = before.removesuffix(">").rsplit("x", 1)[-1]
+    zero = emit(f"arith.constant {'0.0' if 'f' in element else '0'} : {element}")
+    indices = ", ".join(f"%mlirules_{n}: index" for n in range(len(pad)))
+    return emit(
+        f"tensor.pad {held} low[{', '.join('0' for _ in pad)}] high[{', '.join(map(str, pad))}] {{ "
+        f"^bb0({indices}): tensor.yield {zero} : {element} }} : {before} to {after}"
+    ), made
 
 
 def _multiplied(
@@ -121,16 +142,18 @@ def value_of(
         raise NoMatch(line, refused.message, expected=str(line), node=refused.node) from None
 
 
-def fixed_sizes(rows: list[tuple[Line, ast.Expr]], env: dict[str, Any], what: str) -> list[int]:
+def fixed_sizes(
+    rows: list[tuple[Line, ast.Expr]], env: dict[str, Any], what: str, least: int = 1
+) -> list[int]:
     """The dims of ``what``. Raises :class:`NoMatch` at one known only at run time."""
     sizes = []
     for line, expr in rows:
         size = value_of(line, expr, env)
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        if not isinstance(size, int) or isinstance(size, bool) or size < least:
             raise NoMatch(
                 line,
                 f"{line} is {describe(size)}: {what} has dims known when the kernel is compiled",
-                expected="a number from 1 up",
+                expected=f"a number from {least} up",
                 found=describe(size),
             )
         sizes.append(size)
@@ -149,12 +172,22 @@ def orders(variant: Variant, env: dict[str, Any]) -> dict[str, Order]:
             continue
         sizes = fixed_sizes(order.view, env, "what is put in order")
         tensor = env[name]
-        own = [d if isinstance(d, int) else 0 for d in tensor.dims]
+        pad = fixed_sizes(order.pad, env, "what is put in order", 0)
+        if pad and len(pad) != tensor.rank:
+            raise NoMatch(
+                order.pad[0][0],
+                f"zeros along {len(pad)} dims, and {name} is {describe(tensor)}",
+                expected=f"a number for each dim of {name}",
+                found=str(len(pad)),
+            )
+        more = pad or [0] * tensor.rank
+        own = [d + n if isinstance(d, int) else 0 for d, n in zip(tensor.dims, more, strict=True)]
         if math.prod(own) != math.prod(sizes):
             shown = " x ".join(map(str, sizes))
             raise NoMatch(
                 order.view[0][0],
-                f"{shown} are {math.prod(sizes)} numbers, and {name} is {describe(tensor)}",
+                f"{shown} are {math.prod(sizes)} numbers, and {name} is {describe(tensor)}"
+                + (f" with {' x '.join(map(str, pad))} zeros behind" if any(pad) else ""),
                 expected=f"as many numbers as {name} has",
                 found=shown,
             )
@@ -177,5 +210,5 @@ def orders(variant: Variant, env: dict[str, Any]) -> dict[str, Order]:
                     expected="whole numbers, whose rows' sums times each other are below 256",
                     found=str(matrix),
                 )
-        found[name] = Order(tuple(sizes), tuple(order.permute), order.along)
+        found[name] = Order(tuple(sizes), tuple(order.permute), order.along, tuple(pad))
     return found

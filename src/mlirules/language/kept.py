@@ -350,6 +350,10 @@ def _encoded_variant(number: int, variant: Variant) -> dict[str, object]:
                 ],
                 order.permute,
                 [[axis, matrix] for axis, matrix in order.along.items()],
+                [
+                    [_place(line, *at, "reorder", name, "pad", n), _coded(e)]
+                    for n, (line, e) in enumerate(order.pad)
+                ],
             ]
             for name, order in variant.reorder.items()
         ],
@@ -414,9 +418,10 @@ def _decoded_variant(kept: dict[str, Any], doc: Any, source: SourceFile) -> Vari
     body = _body(kept["body"], source)
     tiles = [(line(rows), line(bytes_)) for rows, bytes_ in kept["tiles"]]
     made = Variant(doc, let, lines("where"), lines("grid"), lines("workgroup"), body, tiles)
-    for name, when, view, permute, along in kept["reorder"]:
+    for name, when, view, permute, along, pad in kept["reorder"]:
         held = when if isinstance(when, bool) else line(when)
-        made.reorder[name] = Reordered(held, [line(found) for found in view], permute, dict(along))
+        dims, zeros = ([line(found) for found in section] for section in (view, pad))
+        made.reorder[name] = Reordered(held, dims, permute, dict(along), zeros)
     for name, element, at, *sections in kept["first"]:
         rows = [[line(found) for found in section] for section in sections]
         made.first[name] = Before(element, _body(at, source), *rows)

@@ -91,10 +91,16 @@ class Reorder(Strict):
         description="Whether it is put in this order; else the kernel reads it as it is.",
         examples=["fixed(w) and divisible(F, 8)"],
     )
+    pad: list[Equation | int] = Field(
+        max_length=8,
+        default=[],
+        description="How many zeros follow along each of its own dims, before anything else.",
+        examples=[["-N % 8", 0]],
+    )
     view: list[Equation | int] = Field(
         min_length=1,
         max_length=8,
-        description="Its numbers as they lie, with these dims.",
+        description="Its numbers as they then lie, with these dims.",
         examples=[["F // 8", 8, "K"]],
     )
     permute: list[int] = Field(

@@ -112,13 +112,15 @@ class BodyText:
 class Reordered:
     """An input that lies in another order for the kernel: when, its view, the order of its dims.
 
-    ``along`` holds the matrices that its numbers are multiplied by, each along a dim of the view.
+    ``along`` holds the matrices that its numbers are multiplied by, each along a dim of the view;
+    ``pad`` how many zeros follow along its own dims, none where it is empty.
     """
 
     when: tuple[Line, ast.Expr] | bool
     view: list[tuple[Line, ast.Expr]]
     permute: list[int]
     along: dict[int, list[list[float]]] = field(default_factory=dict)
+    pad: list[tuple[Line, ast.Expr]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -220,13 +220,14 @@ def _kernel_orders(
             if expr is not None:
                 checker.expression(line, expr, scope, runtime=False)
                 when = (line, expr)
-        view = []
-        for n in range(len(order.view)):
-            line = checker.line("kernel", "variants", i, "reorder", name, "view", n)
-            expr = checker.parsed(line, parse_expression)
-            if expr is not None:
-                checker.expression(line, expr, scope, runtime=False)
-                view.append((line, expr))
+        rows: dict[str, list[tuple[Line, ast.Expr]]] = {"pad": [], "view": []}
+        for part, held in (("pad", order.pad), ("view", order.view)):
+            for n in range(len(held)):
+                line = checker.line("kernel", "variants", i, "reorder", name, part, n)
+                expr = checker.parsed(line, parse_expression)
+                if expr is not None:
+                    checker.expression(line, expr, scope, runtime=False)
+                    rows[part].append((line, expr))
         along: dict[int, list[list[float]]] = {}
         for made in order.multiply:
             if len({len(row) for row in made.by}) > 1:
@@ -237,7 +238,9 @@ def _kernel_orders(
                 elif axis in along:
                     fault(f"two matrices go along dim {axis}", "write their product")
                 along[axis] = made.by
-        variant.reorder[name] = Reordered(when, view, order.permute, along)
+        variant.reorder[name] = Reordered(
+            when, rows["view"], order.permute, along, rows["pad"]
+        )
 
 
 def _kernel_first(checker: Expressions, variant: Variant, i: int, scope: set[str]) -> None:
