@@ -13,7 +13,6 @@ from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import context
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import forms, learned
-from mlirules.drivers.measure.machine import machine
 from mlirules.drivers.pipelines import cost, makeway
 from mlirules.drivers.pipelines import transform as pipeline
 from mlirules.language.faults import MlirulesError
@@ -54,6 +53,8 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for kept in ("pdl", "pdl-of-rules", "rules", "cpus"):
         if (shared / kept).exists():
             (tmp_path / "cache" / kept).symlink_to(shared / kept)
+    # What ships was measured on machines that may be this one: files go by CPUs' names here.
+    monkeypatch.setattr(learned, "machine", lambda: "a machine that nothing ships for")
 
 
 def convolution(
@@ -119,14 +120,12 @@ def test_avx512_and_avx2_have_models_of_their_own() -> None:
     assert same_core is not None
     assert same_core.path.name == "avx512-emeraldrapids.json"
     assert found[0] == same_core, "the first of Intel's for those that none was measured on"
-    for name in ("znver4", "znver5"):
-        of_amd = learned.for_target(Target.parse(f"cpu:{name}"))
-        assert of_amd is not None
-        assert of_amd.path.name == f"avx512-{name}.json"
-    assert min(FILES, key=lambda path: learned._nearness(path.name, "avx512-znver6.json")).stem in (
-        "avx512-znver4",
-        "avx512-znver5",
-    ), "AMD's for AMD's"
+    of_amd = learned.for_target(Target.parse("cpu:znver4"))
+    assert of_amd is not None
+    assert of_amd.path.name == "avx512-znver4.json"
+    names = [path.name for path in FILES if path.name.startswith("avx512")]
+    nearest = min(names, key=lambda name: learned._nearness(name, "avx512-znver6.json"))
+    assert nearest == "avx512-znver4.json", "AMD's for AMD's"
     assert learned.for_target(Target.parse("vulkan:baseline")) is None
 
 
@@ -301,7 +300,7 @@ def test_a_model_made_here_goes_first(tmp_path: Path) -> None:
     own.parent.mkdir()
     own.write_text(json.dumps({**said, "machine": "another machine"}))
     assert learned.for_target(AVX512) == shipped
-    own.write_text(json.dumps({**said, "machine": machine()}))
+    own.write_text(json.dumps({**said, "machine": learned.machine()}))
     found = learned.for_target(AVX512)
     assert found is not None
     assert found.path == own
