@@ -40,6 +40,14 @@ WINOGRAD = [
     (128, 12, 128),
     (128, 13, 128),
     (8, 56, 64),
+    # Of nine tiles, four whole ones, four of 7x7 places.
+    (128, 10, 64),
+    (256, 10, 256),
+    (96, 11, 96),
+    (64, 8, 64),
+    (256, 7, 256),
+    (512, 7, 512),
+    (128, 28, 16),
 ]
 FILES = sorted(learned.SHIPPED.glob("*.json"))
 
@@ -250,10 +258,10 @@ def test_winograd_of_the_compiler_is_taken_where_the_kernel_has_none() -> None:
     assert done.outcome.counts["kernel-convolution-bare"] == 1
 
 
-@pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cpu:x86-64-v4"])
+@pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:znver4"])
 def test_when_kernels_take_winograd_is_said_once_more_as_the_rule_says_it(target: str) -> None:
     cpu = Target.parse(target)
-    lanes = 16 if target.endswith("v4") else 8
+    lanes, halves = 8 if target.endswith("v3") else 16, target == "cpu:znver4"
     stage = Stage(phase="torch", rules=["kernels/kernel-convolution"], driver="greedy")
     counts = set()
     for c, size, f in WINOGRAD:
@@ -261,7 +269,7 @@ def test_when_kernels_take_winograd_is_said_once_more_as_the_rule_says_it(target
         done = pipeline.transform(text, [stage], costs=cost.Settings(cpu)).text
         work = forms.Convolution(c, f, 3, 1, size, size, size, size)
         dispatches = done.count("flow.dispatch @")
-        assert dispatches == 1 + forms.transforms(work, lanes), (c, size, f)
+        assert dispatches == 1 + forms.transforms(work, lanes, halves=halves), (c, size, f)
         counts.add(dispatches)
     assert counts == {1, 2}
 

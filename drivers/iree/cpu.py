@@ -135,6 +135,16 @@ def vector_bytes(architecture: str) -> int:
 
 
 @functools.lru_cache(maxsize=64)
+def unit_bytes(architecture: str) -> int:
+    """The bytes that a CPU multiplies and adds at a time: what it takes its vectors by.
+
+    Of Zen 4's vectors of 64 bytes 32, one half after the other; else :func:`vector_bytes`.
+    """
+    found = vector_bytes(architecture)
+    return 32 if found == 64 and name(architecture) == "znver4" else found
+
+
+@functools.lru_cache(maxsize=64)
 def dot_bytes(architecture: str) -> int:
     """The bytes of the vectors of which a CPU adds products of bytes, by fours, in one operation.
 
@@ -170,6 +180,7 @@ def fact(name: str, architecture: str) -> int:
     """What rules and stages may ask of a CPU, by its name in ``language.grid.FACTS``."""
     asked: dict[str, Callable[[str], int]] = {
         "vector_bytes": vector_bytes,
+        "unit_bytes": unit_bytes,
         "dot_bytes": dot_bytes,
         "bf16_bytes": bf16_bytes,
         "bf16_tile_rows": bf16_tile_rows,

@@ -113,10 +113,14 @@ def sole(work: Work) -> str | None:
     return None if _fits(work, "kernel") else "one-by-one"
 
 
-def transforms(work: Convolution, lanes: int) -> bool:
-    """Whether the kernel takes Winograd's form: rules/kernels/kernel-convolution says when."""
+def transforms(work: Convolution, lanes: int, *, halves: bool = False) -> bool:
+    """Whether the kernel takes Winograd's form: rules/kernels/kernel-convolution says when.
+
+    ``halves``: vectors of so many lanes are taken one half after the other.
+    """
     c, f, i, j = work.channels, work.filters, work.height, work.width
-    wide = lanes == 16
+    wide = lanes == 16 and not halves
+    tiles = -(-i // 4) * -(-j // 4)
     return (
         not work.depthwise
         and (work.window, work.stride) == (3, 1)
@@ -125,7 +129,13 @@ def transforms(work: Convolution, lanes: int) -> bool:
         and c >= 16
         and (f >= (64 if wide else 24) or (f >= 32 and c <= 2 * f))
         and (wide or c <= 16 * f)
-        and -(-i // 4) * -(-j // 4) >= (16 if wide else 4)
+        and tiles >= (16 if wide else 4)
+        and (
+            not halves
+            or tiles >= 16
+            or 5 * i * j >= 64 * tiles
+            or c * f >= (60000 if tiles >= 9 else 200000)
+        )
         and c * f * i * j >= (1100000 if wide else 200000)
     )
 

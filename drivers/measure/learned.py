@@ -20,7 +20,7 @@ import functools
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -105,6 +105,8 @@ class Model:
     learned: dict[str, dict[str, Form]]
     #: Kinds whose weights were in no cache, where a network's layer finds them.
     cold: frozenset[str] = frozenset()
+    #: Whether the CPU that is asked for takes its vectors in halves.
+    halves: bool = False
 
     def seconds(self, work: Work) -> dict[str, float]:
         """What an op takes in each form that the model knows; empty for what it was not made for:
@@ -133,7 +135,8 @@ class Model:
         nothing of them.
         """
         found = self.seconds(work)
-        by_kernel = isinstance(work, Convolution) and transforms(work, self.vector_bytes // 4)
+        lanes = self.vector_bytes // 4
+        by_kernel = isinstance(work, Convolution) and transforms(work, lanes, halves=self.halves)
         if by_kernel or kind(work) not in self.cold:
             found.pop("winograd", None)
         return found
@@ -178,6 +181,14 @@ def own() -> Path:
 
 def for_target(target: Target) -> Model | None:
     """The model for a target; None where nothing was learned for the like. Raises MlirulesError."""
+    model = _for_target(target)
+    if model is None:
+        return None
+    whole, unit = cpu.vector_bytes(target.architecture), cpu.unit_bytes(target.architecture)
+    return replace(model, halves=unit < whole)
+
+
+def _for_target(target: Target) -> Model | None:
     if target.kind != "cpu" or (exact := name_of(target)) is None:
         return None
     pattern = name_of(target, like=True)

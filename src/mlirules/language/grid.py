@@ -22,6 +22,7 @@ PLACES = {
 #: What `let:`, `where:` and `grid:` of a variant may ask of the target beside the match's sizes.
 FACTS = (
     "vector_bytes",
+    "unit_bytes",
     "dot_bytes",
     "bf16_bytes",
     "bf16_tile_rows",

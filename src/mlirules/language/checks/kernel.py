@@ -238,9 +238,7 @@ def _kernel_orders(
                 elif axis in along:
                     fault(f"two matrices go along dim {axis}", "write their product")
                 along[axis] = made.by
-        variant.reorder[name] = Reordered(
-            when, rows["view"], order.permute, along, rows["pad"]
-        )
+        variant.reorder[name] = Reordered(when, rows["view"], order.permute, along, rows["pad"])
 
 
 def _kernel_first(checker: Expressions, variant: Variant, i: int, scope: set[str]) -> None:
