@@ -127,6 +127,34 @@ def test_groups_read_their_own_channels(
 
 
 @pytest.mark.parametrize(
+    ("images", "filters", "groups"),
+    [
+        ((1, 128, 28, 28), 32, 1),  # few filters: one vector of them
+        ((1, 64, 14, 14), 64, 1),
+        ((2, 48, 12, 11), 48, 1),  # nine tiles
+        ((1, 128, 8, 8), 128, 1),  # four, none beyond the image
+        ((1, 512, 7, 7), 512, 1),  # four that are, of large filters
+        ((1, 64, 28, 28), 64, 4),  # groups of one vector
+    ],
+)
+def test_vectors_in_halves_go_this_way_as_soon_as_with_avx2(
+    images: tuple[int, int, int, int], filters: int, groups: int
+) -> None:
+    """What the direct form keeps where a CPU takes whole vectors at once."""
+    target, whole = Target("cpu", "znver4"), Target("cpu", "x86-64-v4")
+    image, held = drawn(images, (filters, images[1] // groups, 3, 3))
+    program = convolution(images, held, groups=groups)
+    assert transform(program, STAGES, costs=Settings(whole)).text.count("= flow.dispatch") == 1
+    binary = compiled(program, target)
+    if reason := target.available():
+        pytest.skip(reason)
+    (found,) = runtime.run(binary, [image], target, "f")
+    parts = zip(np.split(image, groups, axis=1), np.split(held, groups), strict=True)
+    expected = np.concatenate([exact(x, w, (1, 1)) for x, w in parts], axis=1)
+    assert np.abs(found - expected).max() <= 4e-6 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
     ("size", "width", "dispatches"), [(28, 16, 2), (14, 24, 1), (14, 32, 2), (28, 8, 1)]
 )
 def test_narrow_groups_of_large_images_gain_with_avx2(
