@@ -124,7 +124,9 @@ def _packing_pays(module: ir.Module, target: Target | None) -> bool:
         from mlirules.drivers.measure import learned
 
         model = learned.for_target(target)
-        found = [model.seconds(work) for work in works] if model is not None else [{}]
+        # Of few columns a model of some hundred shapes has seen few.
+        many = [work for work in works if work.columns >= COLUMNS]
+        found = [model.seconds(work) for work in many] if model is not None else [{}]
         if all("packed" in seconds for seconds in found):
             packed, unpacked = (sum(s[form] for s in found) for form in ("packed", "unpacked"))
             return unpacked > (1 + learned.MARGINS["unpacked"]) * packed
