@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 from mlirules.drivers.iree import runtime
 from mlirules.drivers.iree.targets import Target
-from mlirules.drivers.pipelines.transform import compile_program
+from mlirules.drivers.pipelines.cost import Settings
+from mlirules.drivers.pipelines.transform import compile_program, transform
+from mlirules.language.stage import Stage
 
 TURN = """
   %0 = torch.constant.int 0
@@ -70,3 +74,33 @@ def test_numbers(
     exact = x.astype(np.float64) @ (w.T if turned else w).astype(np.float64)
     exact += b.astype(np.float64)
     assert np.abs(found - exact).max() <= bound * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_weights_that_are_mapped_stay_where_they_lie(mapped: bool) -> None:
+    """In blocks they would be copied at every start."""
+    n, k = 64, 1024
+    program = LAYER.format(
+        t="f32",
+        k=k,
+        n=n,
+        rows=n,
+        columns=k,
+        numbers="1.0",
+        turn=TURN.format(k=k, n=n, t="f32"),
+        factor="%t",
+    )
+    if mapped:
+        literal = re.search(r"  %w = torch\.vtensor\.literal[^:]+: [^:]+: (\S+)\n", program)
+        assert literal is not None
+        held = f"tensor<{n}x{k}xf32>"
+        loaded = f"  %u = util.global.load @w : {held}\n"
+        loaded += f"  %w = torch_c.from_builtin_tensor %u : {held} -> {literal[1]}\n"
+        program = program.replace(literal[0], loaded)
+        program = (
+            f'util.global private @w = #stream.parameter.named<"model"::"w"> : {held}\n{program}'
+        )
+    stages = [Stage(phase="torch", rules=["kernels/kernel-mv"], driver="greedy")]
+    text = transform(program, stages, costs=Settings(Target.parse("cpu:znver4"))).text
+    assert "flow.dispatch" in text
+    assert ("linalg.transpose" in text) != mapped

@@ -22,7 +22,7 @@ from mlirules.drivers.match.values import (
     elements_of,
     in_words,
     is_elements,
-    is_fixed,
+    known,
     live_users,
     opaque_attribute,
     owner_of,
@@ -84,7 +84,7 @@ class Judging:
             key.append(self._key_of(name, value, values, expanded, state))
         for root in (op, *(state.ops[n] for n in self.other_roots)):
             key.extend(value.type for value in root.results)
-        key += [is_fixed(values.get(name)) for name in self.fixed]
+        key += [known(values.get(name)) for name in self.fixed]
         return (
             tuple(key),
             tuple(len(v) for v in state.lists.values()),
@@ -239,8 +239,9 @@ class Judging:
             if "#" not in name and name not in named:
                 named[name] = self._value(name, state)
         for name in self.fixed:
-            if isinstance(named.get(name), Tensor) and is_fixed(state.values.get(name)):
-                named[name] = replace(named[name], fixed=True)
+            if isinstance(named.get(name), Tensor):
+                fixed, embedded = known(state.values.get(name))
+                named[name] = replace(named[name], fixed=fixed, embedded=embedded)
         results: list[tuple[str | None, object, str]] = []
         # Their numbers differ only while explaining, after that was noted.
         ends = list(zip(self.structure.names_of_results(op), op.results, strict=False))
@@ -324,7 +325,7 @@ class Judging:
 
 
 def _asked(rule: Rule) -> list[str]:
-    """The names that ``fixed`` is asked of anywhere in a rule."""
+    """The names that ``fixed`` or ``embedded`` is asked of anywhere in a rule."""
     exprs = [expr for _, expr in rule.where]
     for variant in rule.variants:
         exprs += [expr for _, _, expr, _ in variant.let if expr is not None]
@@ -332,7 +333,7 @@ def _asked(rule: Rule) -> list[str]:
         whens = (order.when for order in variant.reorder.values())
         exprs += [when[1] for when in whens if isinstance(when, tuple)]
     calls = (n for e in exprs for n in walk_expression(e) if isinstance(n, ast.Call))
-    asked = (a for call in calls if call.fn == "fixed" for a in call.args)
+    asked = (a for call in calls if call.fn in ("fixed", "embedded") for a in call.args)
     return sorted({a.id for a in asked if isinstance(a, ast.Name)})
 
 

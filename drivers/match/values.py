@@ -90,21 +90,31 @@ def constant_of(value: ir.Value) -> Plain | _NotConstant:
     return attribute_value(owner.attributes["value"])
 
 
-def is_fixed(value: object) -> bool:
-    """Whether the program knows a value: few ops make it, and none reads what a call brings."""
+def known(value: object) -> tuple[bool, bool]:
+    """Whether the program knows a value, and whether its numbers stand in it.
+
+    Few ops make it, and none reads what a call brings; for the second none loads a parameter,
+    which is mapped where it lies.
+    """
     if not isinstance(value, ir.Value):
-        return False
-    left, seen = [value], set()
+        return False, False
+    left, seen, embedded = [value], set(), True
     while left:
         owner = left.pop().owner
         if isinstance(owner, ir.Block):
-            return False
+            return False, False
         if owner not in seen:
             seen.add(owner)
             if len(seen) > MAX_FIXED:
-                return False
+                return False, False
+            embedded = embedded and owner.name != "util.global.load"
             left += owner.operands
-    return True
+    return True, embedded
+
+
+def is_fixed(value: object) -> bool:
+    """Whether the program knows a value."""
+    return known(value)[0]
 
 
 def attribute_value(attribute: ir.Attribute) -> Plain:

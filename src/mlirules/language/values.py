@@ -124,6 +124,8 @@ class Tensor:
     torch: bool = True
     #: The program knows it: no call brings it. Told only to rules that ask (``fixed``).
     fixed: bool = False
+    #: Its numbers stand in the program: no parameter, which is mapped from a file. As above.
+    embedded: bool = False
 
     @property
     def rank(self) -> int:

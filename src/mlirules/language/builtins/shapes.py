@@ -86,6 +86,19 @@ def _fixed(x: object) -> bool:
     return x.fixed
 
 
+@table.function(
+    "embedded",
+    1,
+    1,
+    "A tensor whose numbers stand in the program: fixed, and no mapped parameter (in kernels).",
+    "embedded(w)",
+)
+def _embedded(x: object) -> bool:
+    if not isinstance(x, Tensor):
+        raise Refused(f"{describe(x)} is no tensor")
+    return x.embedded
+
+
 @table.function("present", 1, 1, "An optional operand is there (is not none).", "present(bias)")
 def _present(x: object) -> bool:
     return x is not None

@@ -186,12 +186,12 @@ class Expressions(Checker):
 
     def function(self, line: Line, node: ast.Call, scope: set[str], *, runtime: bool) -> None:
         """Check that a function is known and takes as many values."""
-        if node.fn == "fixed" and line.section != "kernel":
+        if node.fn in ("fixed", "embedded") and line.section != "kernel":
             self.fault(
                 line,
                 ast.Node(node.pos, node.pos + len(node.fn)),
                 "syntax",
-                "fixed is asked in the variants of a kernel alone",
+                f"{node.fn} is asked in the variants of a kernel alone",
                 "match the constant: w = torch.vtensor.literal()",
             )
         head = ast.Node(node.pos, node.pos + len(node.fn))
