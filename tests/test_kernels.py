@@ -319,6 +319,40 @@ def test_places_that_are_left_over(
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("architecture", ["x86-64-v3", "x86-64-v4", "znver4"])
+@pytest.mark.parametrize(
+    ("images", "window", "stride"),
+    [
+        ((2, 3, 23, 24), (7, 7), 1),  # half a vector more than one
+        ((1, 4, 17, 15), (5, 5), 1),
+        ((1, 3, 29, 55), (5, 5), 2),  # rows of the window by twos
+        ((1, 3, 30, 41), (4, 3), 2),
+        ((1, 5, 9, 20), (1, 9), 2),  # one row of the window
+        ((1, 2, 21, 18), (11, 3), 1),  # a loop, of more than are unrolled
+        ((1, 9, 7, 7), (3, 3), 1),
+        ((1, 2, 130, 120), (3, 3), 1),  # several bands
+    ],
+)
+def test_rows_of_depthwise_windows_that_are_handed_on(
+    images: tuple[int, ...], window: tuple[int, int], stride: int, architecture: str
+) -> None:
+    target = Target("cpu", architecture)
+    channels = images[1]
+    program = convolution(images, (channels, 1, *window), groups=channels, stride=stride)
+    stages = [Stage(phase="torch", rules=["kernels/kernel-depthwise"], driver="greedy")]
+    done = transform(program, stages, costs=Settings(target))
+    assert done.outcome.total == 1
+    binary = compiler.compile_module(done.text, target)
+    if reason := target.available():
+        pytest.skip(reason)
+    _, arguments = numerics.signature(program)
+    ((_, inputs),) = numerics.inputs_of(RunDoc(devices=["cpu"]), arguments)
+    (got,) = runtime.run(binary, inputs, target, "f")
+    plain = compiler.compile_module(program, Target("cpu"))
+    (expected,) = runtime.run(plain, inputs, Target("cpu"), "f")
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=4e-6 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize(
     ("rule", "queries", "length", "width"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,6 +120,22 @@ def test_every_target_kind_has_a_shipped_pipeline() -> None:
     for kind in ("cpu", "vulkan", "cuda", "hip"):
         assert kind in default_for(kind).targets
     assert default_for("cpu").pipeline == "cpu-fast"
+
+
+def test_functions_begin_at_lines_of_the_cache() -> None:
+    binary, _ = compile_program(RELU, Target.parse("cpu"), default_for("cpu"))
+    assert _code_alignment(binary) == 64
+    assert _code_alignment(compiler.compile_module(RELU, Target.parse("cpu"))) < 64
+
+
+def _code_alignment(binary: bytes) -> int:
+    """The most that sections of machine code ask for, in bytes: those of the first ELF file."""
+    elf = binary[binary.index(b"\x7fELF") :]
+    (headers,) = struct.unpack_from("<Q", elf, 0x28)
+    size, count = struct.unpack_from("<HH", elf, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", elf, headers + n * size) for n in range(count)]
+    runs = 4
+    return max(section[8] for section in sections if section[2] & runs)
 
 
 @pytest.mark.slow
