@@ -40,6 +40,9 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 DEVICE = "local-sync"
 #: How often the programs of an op are given memory of their own.
 PLACES = 3
+#: Where the default took so many times the fastest, all are timed in further places, so often at
+#: most: a fifth of what 50 us take may be luck of pages.
+LOST, DOUBTS = 1.05, 3
 
 
 def program(ops: Mapping[str, tuple[Convolution | Product, list[Any]]]) -> str:
@@ -336,6 +339,11 @@ def measure(
         times = race({**layers, **others}, options.seconds)
     else:
         times = placed_race(compiled, layers, arrays[:1], network, options.seconds)
+        for _ in range(DOUBTS):
+            if not times.get("default", 0.0) > LOST * min(times.values()):
+                break
+            again = placed_race(compiled, layers, arrays[:1], network, options.seconds)
+            times = {name: min(took, again[name]) for name, took in times.items()}
     times |= {name: times[first] for name, first in same.items()}
     forms = [seconds for name, seconds in times.items() if name != "torch"]
     return {
