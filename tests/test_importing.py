@@ -12,6 +12,7 @@ from mlirules.drivers.iree.runtime import load_npz, run
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import compile_program
 from mlirules.language.faults import MlirulesError
+from mlirules.support import memory
 
 torch = pytest.importorskip("torch")
 
@@ -196,6 +197,31 @@ def test_public_packages(
     got = run(binary, load_npz(golden), CPU)
     for have, want in zip(got, load_npz(golden, prefix="r"), strict=True):
         np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_beyond_what_memory_is_free_are_refused_before_they_are_made(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("transformers")
+    if memory.available() is None:
+        pytest.skip("this system does not say how much memory is free")
+    large = {**DECODER, "hidden_size": 1 << 20, "intermediate_size": 1 << 22}
+    options = Options(arguments=large, inputs=["1x8xsi64"])
+    with pytest.raises(MlirulesError, match=r"take [\d.]+ GB, and [\d.]+ GB of memory are free"):
+        import_file("transformers:LlamaForCausalLM", tmp_path / "o.mlir", options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_memory_is_what_the_system_and_the_group_leave(tmp_path: Path) -> None:
+    system = tmp_path / "meminfo"
+    assert memory.available(system, tmp_path) is None
+    system.write_text("MemTotal:  9000 kB\nMemAvailable:    3500 kB\nSwapFree: 500 kB\n")
+    assert memory.available(system, tmp_path) == 4000 << 10
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("1000\n")
+    assert memory.available(system, tmp_path) == 4000 << 10
+    (tmp_path / "memory.max").write_text("3000\n")
+    assert memory.available(system, tmp_path) == 2000
 
 
 def test_parts_that_do_not_load_are_a_fault_of_the_package(tmp_path: Path) -> None:

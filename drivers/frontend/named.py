@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mlirules.language.faults import Fault, MlirulesError, Span, did_you_mean
+from mlirules.support import memory
 
 if TYPE_CHECKING:
     import torch
@@ -244,7 +245,34 @@ def _made(named: object, name: Name, arguments: Mapping[str, object]) -> Any:
         return named
     shown = ", ".join(f"{k}={v!r}" for k, v in arguments.items())
     with name.blaming(f"{name.model}({shown})"):
-        return (_of_transformers(named) or named)(**arguments)
+        make = _of_transformers(named)
+        if make is None:
+            return named(**arguments)
+        _check_room(make, name, arguments)
+        return make(**arguments)
+
+
+def _check_room(make: Callable[..., Any], name: Name, arguments: Mapping[str, object]) -> None:
+    """Refuse weights that free memory cannot hold: the system would end the process, silently."""
+    import torch
+
+    free = memory.available()
+    if free is None:
+        return
+    try:
+        with torch.device("meta"):
+            model = make(**arguments)
+    except (NotImplementedError, RuntimeError):
+        return  # It computes with its weights as it is made, which have no numbers on this device.
+    needed = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
+    if needed > free:
+        raise MlirulesError.at(
+            name.place,
+            f"the weights of {name.model} take {needed / 1e9:.1f} GB, "
+            f"and {free / 1e9:.1f} GB of memory are free",
+            code="model-memory",
+            suggestion="a smaller configuration, by its own names: --arg num_hidden_layers=2",
+        )
 
 
 def _of_transformers(named: object) -> Callable[..., Any] | None:
