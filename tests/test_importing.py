@@ -222,6 +222,8 @@ def test_memory_is_what_the_system_and_the_group_leave(tmp_path: Path) -> None:
     assert memory.available(system, tmp_path) == 4000 << 10
     (tmp_path / "memory.max").write_text("3000\n")
     assert memory.available(system, tmp_path) == 2000
+    (tmp_path / "memory.stat").write_text("anon 300\ninactive_file 400\nactive_file 100\n")
+    assert memory.available(system, tmp_path) == 2500
 
 
 def test_parts_that_do_not_load_are_a_fault_of_the_package(tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ def available(system: Path = _SYSTEM, group: Path = _GROUP) -> int | None:
     free = int(said["MemAvailable"]) + int(said.get("SwapFree", 0)) << 10
     most, taken = _read(group / "memory.max").strip(), _read(group / "memory.current").strip()
     if most.isdigit() and taken.isdigit():
-        free = min(free, max(0, int(most) - int(taken)))
+        # What it has read of files is counted as taken, and given up when it is wanted.
+        kept = re.findall(r"^(?:in)?active_file (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
+        free = min(free, max(0, int(most) - int(taken) + sum(map(int, kept))))
     return free
 
 
