@@ -23,6 +23,7 @@ from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.traversal import ops_below
 from mlirules.drivers.match.matcher import Matcher
+from mlirules.drivers.match.results import Refusal
 from mlirules.drivers.pipelines.transform import rule_set
 from mlirules.drivers.quality.explain import diagnoses, why_not
 from mlirules.language.loader import load_rule
@@ -40,6 +41,27 @@ def parsed(text: str) -> Any:
 
 def test_there_are_at_least_thirty_pairs() -> None:
     assert len(PAIRS) >= 30
+
+
+def test_what_is_refused_leaves_nothing_to_collect() -> None:
+    """Frames that held what was raised held themselves, and what they saw, till the collector."""
+    places = []
+    for folder in PAIRS:
+        matcher, module = matcher_of(folder), parsed((folder / "program.mlir").read_text())
+        at = [op for op in ops_below(module.operation) if op.name in matcher.rule.root_ops]
+        places.append((matcher, module, at))
+
+    def refused() -> int:
+        return sum(isinstance(m.match(op), Refusal) for m, _, at in places for op in at)
+
+    refused()  # what is decided once is kept
+    gc.collect()
+    gc.disable()
+    try:
+        assert refused() >= len(PAIRS) // 2
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("folder", PAIRS, ids=lambda p: p.name)

@@ -291,6 +291,29 @@ def test_vectors_are_as_long_as_those_of_the_cpu(architecture: str, sums: str) -
     assert f"vector<{sums}xf32>" in text
 
 
+@pytest.mark.parametrize("channels", [1, 7, 16, 30, 232])
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_place_beyond_three_vectors(channels: int, window: int) -> None:
+    """It is a sum along the filters' rows, however many channels these have; they hold any number."""
+    image, filters = (1, channels, 7, 7), (9, channels, window, window)
+    program = convolution(image, filters, groups=1, stride=1, takes=[("b", filters[:1])])
+    stages = [Stage(phase="torch", rules=["kernels/kernel-convolution"], driver="greedy")]
+    target = Target("cpu", "x86-64-v4")
+    text = transform(program, stages, costs=Settings(target)).text
+    assert "vector.reduction" in text
+    binary = compiler.compile_module(text, target)
+    if reason := target.available():
+        pytest.skip(reason)
+    _, arguments = numerics.signature(program)
+    ((_, inputs),) = numerics.inputs_of(RunDoc(devices=["cpu"]), arguments)
+    inputs[0][0, channels // 2, 2, 2] = np.nan
+    inputs[0][0, 0, 6, 6] = np.inf
+    (got,) = runtime.run(binary, inputs, target, "f")
+    plain = compiler.compile_module(program, Target("cpu"))
+    (expected,) = runtime.run(plain, inputs, Target("cpu"), "f")
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("images", "filters", "groups", "stride"),
     [

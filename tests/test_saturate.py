@@ -14,6 +14,7 @@ import pytest
 
 from mlirules import cli
 from mlirules.drivers.apply import saturating
+from mlirules.drivers.apply.alternatives import Skeleton
 from mlirules.drivers.apply.egraph import Application, EGraph
 from mlirules.drivers.apply.engine import Engine
 from mlirules.drivers.apply.programs import parsed, shared_context
@@ -21,6 +22,7 @@ from mlirules.drivers.apply.run import Options, Outcome
 from mlirules.drivers.apply.saturate import sort_out
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.targets import Target
+from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.measure import opcost, roofline
 from mlirules.drivers.pipelines import cost
 from mlirules.drivers.pipelines.transform import rule_set, transform
@@ -144,6 +146,54 @@ def test_what_is_read_twice_counts_once() -> None:
     found, outcome = run(rules, function(op("%y", "tanh", "%x")), weigh=weigh)
     assert outcome.total == 1
     assert found.count("aten.sin") == 1
+
+
+def test_what_looks_like_something_refused_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    match = Matcher.match
+
+    def watched(self: Matcher, at: Any, *rest: Any) -> Any:
+        asked.append(at.name)
+        return match(self, at, *rest)
+
+    monkeypatch.setattr(Matcher, "match", watched)
+    other = "!torch.vtensor<[8],f32>"
+    text = function(
+        "  %i = torch.constant.int 1\n  %j = torch.constant.int 2\n"
+        + "".join(
+            f"  %{n} = torch.aten.add.Scalar %{'x' if n == 0 else n - 1}, %{by}, %i : "
+            f"{T}, !torch.int, !torch.int -> {T}\n"
+            for n, by in enumerate("jjjijj")
+        )
+        + f"  %o = torch.aten.add.Scalar %z, %j, %i : {other}, !torch.int, !torch.int -> {other}\n",
+        "%5",
+        f"%x: {T}, %z: {other}",
+    )
+    only = rule(
+        "add-one",
+        ["y = torch.aten.add.Scalar(x, n, 1)"],
+        ["y = torch.aten.neg(x)"],
+        "where: [n == 1]\n",
+    )
+    found, outcome = run([only], text, weigh=cheap("neg"))
+    assert outcome.counts == {"add-one": 1}
+    assert found.count("aten.neg") == 1
+    # Of the refused ones the first, and the first of another type; and the one that holds.
+    assert len(asked) == 3
+
+
+def test_rules_whose_ops_are_not_there_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(Skeleton, "ways", lambda self, *rest: asked.append(self.rule.name) or ())
+    rules = [
+        rule("cos-sin", ["a = torch.aten.cos(x)", "y = torch.aten.sin(a)"], ["y = x"]),
+        rule("abs-sin", ["a = torch.aten.abs(x)", "y = torch.aten.sin(a)"], ["y = x"]),
+        unary("any-sin", "sin", "neg"),
+    ]
+    run(rules, function(op("%a", "cos", "%x") + op("%y", "sin", "%a")))
+    assert asked == ["cos-sin", "any-sin"]
 
 
 def test_conditions_on_uses_are_for_cost_and_not_asked() -> None:

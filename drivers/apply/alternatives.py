@@ -15,7 +15,7 @@ from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression
 from mlirules.language.rule import OpPattern, Rule, nested_calls
 
-__all__ = ["Skeleton", "unsaid", "unsuitable"]
+__all__ = ["Skeleton", "Skeletons", "unsaid", "unsuitable"]
 
 #: By class: the value that stands for it.
 Way = dict[int, int]
@@ -110,6 +110,15 @@ class Skeleton:
         self.depth = self._depth(root)
         self._root = self._sought(root)
         assert self._root is not None  # a call always seeks an op
+
+    def first(self) -> tuple[int, frozenset[str]] | None:
+        """An operand of the root and the ops that must make it; None: there is no such operand."""
+        root = self._root
+        assert root is not None
+        orders = self._read(root) if root.orders is None else root.orders
+        if len(orders) > 1:
+            return None
+        return next(((at, each.names) for at, each in orders[0] if each.names is not None), None)
 
     def _depth(self, call: ast.Call) -> int:
         deepest = 1
@@ -219,6 +228,36 @@ class Skeleton:
             pattern, at = self._by_result[arg.id]
             return pattern.equation.call, at
         return None, None
+
+
+class Skeletons:
+    """Those of all rules that one op can be the root of, by what must make its operands.
+
+    Most rules look for an op that is not there: so nothing is asked of these.
+    """
+
+    def __init__(self, skeletons: Sequence[Skeleton]) -> None:
+        self._all = list(skeletons)
+        self._always: list[int] = []
+        self._by_operand: dict[int, dict[str, list[int]]] = {}
+        for place, skeleton in enumerate(self._all):
+            first = skeleton.first()
+            if first is None:
+                self._always.append(place)
+                continue
+            at, names = first
+            for name in names:
+                self._by_operand.setdefault(at, {}).setdefault(name, []).append(place)
+
+    def at(self, graph: EGraph, number: int, names: Sequence[str]) -> list[Skeleton]:
+        """Those that may hold at a node, in their order. ``names`` are those of the nodes."""
+        operands = graph.nodes[number].operands
+        places = set(self._always)
+        for at, by_name in self._by_operand.items():
+            if at < len(operands):
+                for member, _ in graph.members(operands[at]):
+                    places.update(by_name.get(names[member], ()))
+        return [self._all[place] for place in sorted(places)]
 
 
 def _has_op(arg: ast.Expr) -> bool:

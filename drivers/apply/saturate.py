@@ -21,12 +21,13 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mlirules.drivers.apply import pieces, tracking
-from mlirules.drivers.apply.alternatives import Skeleton, unsaid, unsuitable
+from mlirules.drivers.apply.alternatives import Skeleton, Skeletons, unsaid, unsuitable
 from mlirules.drivers.apply.egraph import Application as Said
 from mlirules.drivers.apply.egraph import EGraph
 from mlirules.drivers.apply.extraction import Choice, Weight, extract, original
 from mlirules.drivers.apply.placing import Instantiator
 from mlirules.drivers.apply.run import Options
+from mlirules.drivers.apply.seen import Seen
 from mlirules.drivers.iree import irtypes
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import is_open, open_ops, ops_below
@@ -192,14 +193,20 @@ class Saturation:
         self._done: set[Hashable] = set()
         self._instantiator = Instantiator(context)
         self._around = Around(options.target, uses=False)
-        self._skeletons: dict[str, list[Skeleton]] = {}
         self._unsaid = {rule.name: unsaid(rule) for rule in rules}
+        skeletons: dict[str, list[Skeleton]] = {}
         for rule in rules:
             skeleton = Skeleton(rule)
             for name in rule.root_ops:
-                self._skeletons.setdefault(name, []).append(skeleton)
-        depths = [s.depth for found in self._skeletons.values() for s in found]
-        self._depth = max(depths, default=0)
+                skeletons.setdefault(name, []).append(skeleton)
+        self._skeletons = {name: Skeletons(found) for name, found in skeletons.items()}
+        self._depth = max((s.depth for found in skeletons.values() for s in found), default=0)
+        #: Labels by number, and what a node of one is in words, where a rule made it.
+        self._labels: dict[Hashable, int] = {}
+        self._texts: dict[int, str] = {}
+        #: What rules refused, as far as they see it.
+        self._refused: set[Hashable] = set()
+        self._seen = Seen(self.graph, self.names, self.values, self.givers, self._standing)
         self._original = [op.operation for op in block.operations]
         self._pinned: list[ir.Operation] = []
         #: Whether there is an op that changes a list: then lists are not values.
@@ -236,9 +243,10 @@ class Saturation:
         for value in op.results:
             self._value(value)
 
-    def _label(self, op: ir.Operation) -> Hashable:
+    def _label(self, op: ir.Operation) -> int:
         kept = tuple(sorted(((a.name, a.attr) for a in _named(op)), key=lambda a: a[0]))
-        return (op.name, kept, *(v.type for v in op.results))
+        label = (op.name, kept, *(v.type for v in op.results))
+        return self._labels.setdefault(label, len(self._labels))
 
     def _add(self, op: ir.Operation, operands: Sequence[int], maker: int | None) -> int:
         results = [self._new(v) for v in op.results]
@@ -302,10 +310,10 @@ class Saturation:
             found: list[tuple[Match, Step]] = []
             late = False
             for number, distance in waiting.items():
-                skeletons = self._skeletons.get(self.names[number], ())
-                if not skeletons or self.graph.nodes[number].merged:
+                skeletons = self._skeletons.get(self.names[number])
+                if skeletons is None or self.graph.nodes[number].merged:
                     continue
-                for skeleton in skeletons:
+                for skeleton in skeletons.at(self.graph, number, self.names):
                     if distance <= skeleton.depth:
                         found += self._matches(skeleton, number)
                 late = time.monotonic() - started > limits.seconds
@@ -347,22 +355,28 @@ class Saturation:
     def _matches(self, skeleton: Skeleton, number: int) -> list[tuple[Match, Step]]:
         """A rule's matches at a node, in every way that holds and was not taken yet."""
         rule = skeleton.rule
-        found = []
+        name, found = rule.name, []
+        matcher = self.matchers[name]
         for count, (way, nodes) in enumerate(skeleton.ways(self.graph, number, self.names)):
             if count == WAYS:
-                self.told[f"{rule.name}: more than {WAYS} choices of ops at one place"] += 1
+                self.told[f"{name}: more than {WAYS} choices of ops at one place"] += 1
                 break
-            key = (rule.name, tuple(sorted(nodes)))
+            key = (name, tuple(sorted(nodes)))
             if key in self._done:
+                continue
+            seen = None if matcher.judging.fixed else self._seen.of(nodes, way)
+            if seen is not None and (name, seen) in self._refused:
                 continue
             changed = self._read(nodes, way)
             try:
-                match = self.matchers[rule.name].match(self.ops[number], self._around)
+                match = matcher.match(self.ops[number], self._around)
                 if isinstance(match, Match):
                     self._done.add(key)
                     found.append((match, self._step(match, number)))
                 elif match.error is not None:
                     raise match.error
+                elif seen is not None:
+                    self._refused.add((name, seen))
             finally:
                 for op, at, value in changed:
                     op.operands[at] = value
@@ -475,8 +489,11 @@ class Saturation:
             # A little for every op that a rule makes: it must gain something, and of two programs
             # that take as long the shorter one does.
             cost = round(1e15 * self.options.weigh(op)) + (node.maker is not None) * 1_000_000
-            text = f"{number}" if node.maker is None else f"{op.name}{sorted(map(str, _named(op)))}"
-            text += "".join(str(v.type) for v in op.results)
+            text = f"{number}" if node.maker is None else self._texts.get(node.label)
+            if text is None:
+                text = f"{op.name}{sorted(map(str, _named(op)))}"
+                text += "".join(str(v.type) for v in op.results)
+                self._texts[node.label] = text
             found = self._weights[number] = Weight(cost, constant, text)
         return found
 

@@ -57,22 +57,20 @@ def linear(expr: ir.AffineExpr) -> Linear | None:
     """An affine expression as sorted (dim, coefficient) terms and a constant."""
     terms: dict[int, int] = {}
     constant = 0
-
-    def add(e: ir.AffineExpr, factor: int) -> bool:
-        nonlocal constant
+    left = [(expr, 1)]
+    while left:
+        e, factor = left.pop()
         if isinstance(e, ir.AffineDimExpr):
             terms[e.position] = terms.get(e.position, 0) + factor
-            return True
-        if isinstance(e, ir.AffineConstantExpr):
+        elif isinstance(e, ir.AffineConstantExpr):
             constant += factor * e.value
-            return True
-        if isinstance(e, ir.AffineAddExpr):
-            return add(e.lhs, factor) and add(e.rhs, factor)
-        if isinstance(e, ir.AffineMulExpr) and isinstance(e.rhs, ir.AffineConstantExpr):
-            return add(e.lhs, factor * e.rhs.value)
-        return False
-
-    return (tuple(sorted(terms.items())), constant) if add(expr, 1) else None
+        elif isinstance(e, ir.AffineAddExpr):
+            left += [(e.lhs, factor), (e.rhs, factor)]
+        elif isinstance(e, ir.AffineMulExpr) and isinstance(e.rhs, ir.AffineConstantExpr):
+            left.append((e.lhs, factor * e.rhs.value))
+        else:
+            return None
+    return tuple(sorted(terms.items())), constant
 
 
 def indices(

@@ -177,14 +177,15 @@ class Matcher:
     def _match(self, op: ir.Operation, around: Around, first: State | None = None) -> Match:
         if self.rule.equation is not None:
             return self._match_equation(op, around)
-        best: Stop | None = None
+        # Not the exception: the frames that it holds would hold it, and stay for the collector.
+        best: Refusal | None = None
         for swaps in self.structure.choices():
             state = first if first is not None else State(around)
             if self.structure.several:
                 found = self._match_ways(op, state, swaps)
                 if isinstance(found, Match):
                     return found
-                if best is None or found.refusal.depth > best.refusal.depth:
+                if best is None or found.depth > best.depth:
                     best = found
                 continue
             try:
@@ -193,12 +194,14 @@ class Matcher:
                     return self.judging.judge(op, state)
                 return self._match_others(op, state, swaps)
             except Stop as stop:
-                if best is None or stop.refusal.depth > best.refusal.depth:
-                    best = stop
+                if best is None or stop.refusal.depth > best.depth:
+                    best = stop.refusal
         assert best is not None
-        raise best
+        raise Stop(best)
 
-    def _match_ways(self, op: ir.Operation, start: State, swaps: tuple[bool, ...]) -> Match | Stop:
+    def _match_ways(
+        self, op: ir.Operation, start: State, swaps: tuple[bool, ...]
+    ) -> Match | Refusal:
         """The match with the first way to divide its lists that fits, or what came nearest."""
         refusals: list[Refusal] = []
         last = len(self.rule.match) - 1
@@ -211,7 +214,7 @@ class Matcher:
                 refusals.append(stop.refusal)
                 if stop.refusal.error is not None:
                     break
-        return Stop(max(refusals, key=lambda r: (r.error is not None, r.depth)))
+        return max(refusals, key=lambda r: (r.error is not None, r.depth))
 
     def _match_others(self, op: ir.Operation, state: State, swaps: tuple[bool, ...]) -> Match:
         """The match with the first ops that can be its further roots, in the program's order."""

@@ -278,23 +278,25 @@ def _location(span: Span, context: ir.Context) -> ir.Location:
     return ir.Location.file(span.path, span.line, span.column, context)
 
 
-def _captures(
-    operation: ir.Operation, slots: dict[ir.Value, int]
-) -> list[tuple[tuple[int, ...], int, int]]:
-    """Uses of outer values inside an op's regions."""
-    out: list[tuple[tuple[int, ...], int, int]] = []
+#: Uses of outer values inside an op's regions: where the op is that reads, which of its operands,
+#: and the slot of the value.
+_Captures = list[tuple[tuple[int, ...], int, int]]
 
-    def inside(op: Op, path: tuple[int, ...]) -> Steps:
-        for r, region in enumerate(op.regions):
-            for b, block in enumerate(region.blocks):
-                for o, inner in enumerate(block.operations):
-                    here = (*path, r, b, o)
-                    for n, value in enumerate(inner.operands):
-                        if value in slots:
-                            out.append((here, n, slots[value]))
-                    if len(inner.regions):
-                        yield inside(inner, here)
 
+def _captures(operation: ir.Operation, slots: dict[ir.Value, int]) -> _Captures:
+    out: _Captures = []
     if len(operation.regions):
-        finish(inside(operation, ()))
+        finish(_inside(operation, (), slots, out))
     return out
+
+
+def _inside(op: Op, path: tuple[int, ...], slots: dict[ir.Value, int], out: _Captures) -> Steps:
+    for r, region in enumerate(op.regions):
+        for b, block in enumerate(region.blocks):
+            for o, inner in enumerate(block.operations):
+                here = (*path, r, b, o)
+                for n, value in enumerate(inner.operands):
+                    if value in slots:
+                        out.append((here, n, slots[value]))
+                if len(inner.regions):
+                    yield _inside(inner, here, slots, out)

@@ -41,7 +41,10 @@ def bind(
     # When all others are known: what they read may stand in a later type.
     for unsolved in solve(computed, env, frozenset(values)):
         if misses is None:
-            raise unsolved
+            try:
+                raise unsolved
+            finally:
+                del unsolved
         if not unfit:  # else what is missing may be the other line's
             misses.append(unsolved)
     for name, let_line, expr, value in rule.let:
@@ -51,12 +54,13 @@ def bind(
         try:
             env[name] = Evaluator(env).eval(expr)
         except Refused as refused:
-            missed = NoMatch(let_line, refused.message, expected=str(let_line), node=refused.node)
+            said, node, wanted = refused.message, refused.node, str(let_line)
+            # A name for what is raised would make a circle with this frame.
             if misses is None:
-                raise missed from None
+                raise NoMatch(let_line, said, expected=wanted, node=node) from None
             asked = {n.id for n in walk_expression(expr) if isinstance(n, ast.Name)}
             if not asked & unfit and all(n in env or dtype_named(n) is not None for n in asked):
-                misses.append(missed)
+                misses.append(NoMatch(let_line, said, expected=wanted, node=node))
     return env
 
 
