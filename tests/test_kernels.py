@@ -294,7 +294,7 @@ def test_vectors_are_as_long_as_those_of_the_cpu(architecture: str, sums: str) -
 @pytest.mark.parametrize("channels", [1, 7, 16, 30, 232])
 @pytest.mark.parametrize("window", [1, 3])
 def test_a_place_beyond_three_vectors(channels: int, window: int) -> None:
-    """It is a sum along the filters' rows, however many channels these have; they hold any number."""
+    """It is a sum along the filters' rows, however many channels these have."""
     image, filters = (1, channels, 7, 7), (9, channels, window, window)
     program = convolution(image, filters, groups=1, stride=1, takes=[("b", filters[:1])])
     stages = [Stage(phase="torch", rules=["kernels/kernel-convolution"], driver="greedy")]

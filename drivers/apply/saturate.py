@@ -203,7 +203,7 @@ class Saturation:
         self._depth = max((s.depth for found in skeletons.values() for s in found), default=0)
         #: Labels by number, and what a node of one is in words, where a rule made it.
         self._labels: dict[Hashable, int] = {}
-        self._texts: dict[int, str] = {}
+        self._texts: dict[Hashable, str] = {}
         #: What rules refused, as far as they see it.
         self._refused: set[Hashable] = set()
         self._seen = Seen(self.graph, self.names, self.values, self.givers, self._standing)
