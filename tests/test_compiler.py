@@ -2,13 +2,11 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mlirules.drivers.iree import compiler, dialects, tools
+from mlirules.drivers.iree import compiler, dialects
 from mlirules.drivers.iree.compiler import (
     CompileError,
     Job,
@@ -255,30 +253,6 @@ def test_an_unknown_flag_is_an_error() -> None:
     with pytest.raises(CompileError) as failed:
         compile_module(RELU, CPU, flags=["--iree-llvmcpu-target-cp=host"])
     assert "did you mean '--iree-llvmcpu-target-cpu=host'" in only(failed.value).suggestion
-
-
-def test_passes_are_verified_only_where_the_compiler_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[str]] = []
-    run = tools.run
-
-    def watched(name: str, arguments: Sequence[str], *rest: Any) -> tuple[str, str]:
-        asked.append([each for each in arguments if each.startswith("--verify")])
-        return run(name, arguments, *rest)
-
-    monkeypatch.setattr(tools, "run", watched)
-    quick = compile_module(RELU, CPU)
-    assert asked == [["--verify=false"]]
-    asked.clear()
-    assert compile_module(RELU, CPU, flags=["--verify"]) == quick
-    assert asked == [["--verify"]]  # the user's flag stays
-    asked.clear()
-    with pytest.raises(CompileError, match="explicitly marked illegal"):
-        compile_module(UNKNOWN, CPU)
-    assert asked == [["--verify=false"], []]
-    asked.clear()
-    with pytest.raises(CompileError):
-        compile_module(RELU + "}", CPU)
-    assert asked == [[]]  # there is no program yet
 
 
 def test_a_given_flag_wins_over_the_usual_one() -> None:

@@ -6,10 +6,17 @@ from collections.abc import Iterable
 
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.program import entry_points
-from mlirules.drivers.iree.traversal import ops_below
+from mlirules.drivers.iree.traversal import EXECUTABLES, ops_below
 from mlirules.drivers.match.rewrites import Rewrite
+from mlirules.language.grid import TARGET
 
-__all__ = ["place"]
+__all__ = ["gather", "place"]
+
+#: So many kernels at most are compiled as one executable.
+TOGETHER = 8
+#: What the executable of a kernel holds.
+_KERNEL = ["stream.executable.export", "builtin.module", "stream.executable.end"]
+_CLOSED = ("linalg.", *EXECUTABLES)
 
 
 def place(module: ir.Module, rewrites: Iterable[Rewrite]) -> int:
@@ -29,6 +36,62 @@ def place(module: ir.Module, rewrites: Iterable[Rewrite]) -> int:
                 wanted.discard(name)
                 count += 1
     return count
+
+
+def gather(module: ir.Module) -> int:
+    """Let kernels for the cpu share executables, in place; returns how many executables went.
+
+    The compiler makes every pass, and verifies what it gives, for each executable anew, and links
+    them into one in the end. Those of one executable are not compiled side by side, so they are
+    few. A kernel that brings anything but its function stays alone. One walk.
+    """
+    alone = [op.operation for op in module.body.operations if _is_plain(op.operation)]
+    count = -(-len(alone) // TOGETHER)
+    shared: dict[str, str] = {}
+    for place, op in enumerate(alone[count:]):
+        into = alone[place % count]
+        shared[_symbol(op)] = _symbol(into)
+        export, inner = _parts(op)
+        _, own_inner = _parts(into)
+        export.move_before(own_inner)
+        function = inner.regions[0].blocks[0].operations[0].operation
+        function.move_before(own_inner.regions[0].blocks[0].operations[0].operation)
+        op.erase()
+    if not shared:
+        return 0
+    with module.context:
+        for view in ops_below(module.operation, lambda op: not op.name.startswith(_CLOSED)):
+            if view.name != "flow.dispatch":
+                continue
+            called = entry_points(view)
+            if any(path[0] in shared for path in called):
+                paths = [[shared.get(path[0], path[0]), *path[1:]] for path in called]
+                view.attributes["entry_points"] = ir.ArrayAttr.get(
+                    [ir.SymbolRefAttr.get(path) for path in paths]
+                )
+    return len(shared)
+
+
+def _is_plain(op: ir.Operation) -> bool:
+    """Whether an executable is a kernel for the cpu with one function and nothing beside."""
+    attributes = op.attributes
+    if op.name != "stream.executable" or TARGET not in attributes:
+        return False
+    names = {attributes[n].name for n in range(len(attributes))}
+    parts = [each.operation for each in op.regions[0].blocks[0].operations]
+    return (
+        ir.StringAttr(attributes[TARGET]).value == "cpu"
+        and all(n.startswith("mlirules.") for n in names - {"sym_name", "sym_visibility"})
+        and [part.name for part in parts] == _KERNEL
+        and not len(parts[1].attributes)
+        and len(parts[1].regions[0].blocks[0].operations) == 1
+    )
+
+
+def _parts(op: ir.Operation) -> tuple[ir.Operation, ir.Operation]:
+    """The first export of an executable of kernels, and the module that holds their functions."""
+    exports_and_inner = [each.operation for each in op.regions[0].blocks[0].operations][:-1]
+    return exports_and_inner[0], exports_and_inner[-1]
 
 
 def _symbol(op: ir.Operation) -> str:

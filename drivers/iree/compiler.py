@@ -308,25 +308,9 @@ def lower_file(source: Source, job: Job, phase: str, output: Path) -> None:
 
 
 def _compile(source: Source, job: Job, extra: Sequence[str]) -> str:
-    """Run the compiler with ``extra`` arguments, and return what it prints.
-
-    It does not verify the program after each of its passes, which took it a third of its time: a
-    program is verified when it is parsed, here and by the compiler. Where it fails it is asked
-    again with all its checks, and what is told is what these say.
-    """
-    found = _program(source)
-    given = {flag.partition("=")[0] for flag in job.flags}
-    if found is not None and "--verify" not in given:
-        try:
-            return _run(source, found, job, [*extra, "--verify=false"])
-        except CompileError as error:
-            if error.kind == "timeout":
-                raise
-    return _run(source, found, job, extra)
-
-
-def _run(source: Source, found: Program | None, job: Job, extra: Sequence[str]) -> str:
+    """Run the compiler with ``extra`` arguments, and return what it prints."""
     path, timeout = job.path, job.timeout
+    found = _program(source)
     lines = _lines_of(source)
     arguments = [*_arguments(job.target, found, job.flags, job.compile_from), *extra]
     if found is None:  # the compiler says what is wrong with it

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mlirules.drivers.apply import kernels, tracking
 from mlirules.drivers.apply import leftovers as leftovers_of
-from mlirules.drivers.apply import tracking
 from mlirules.drivers.apply.engine import (
     Engine,
     convert_returned_constants,
@@ -157,7 +157,6 @@ class Recipe:
         """The whole way: torch stages, IREE's phases with further stages between them, binary.
 
         ``part`` leaves out what follows it; what must apply is then not asked for.
-
         Raises :class:`LeftoverError` when ``fallback`` is False and torch ops are left, and
         :class:`~mlirules.drivers.tuning_specs.compile.NotApplied` when a config rule did not take
         effect.
@@ -610,6 +609,7 @@ def _prepare(module: ir.Module, pipeline: Pipeline, target: Target) -> None:
     guard_early(module, target.kind)
     if target.kind == "cpu" and pipeline.affinity and (parts := cpu.parts(target.architecture)) > 1:
         share(module, parts)
+    kernels.gather(module)
 
 
 def _check_config_expectations(stage: Stage, report: ConfigReport) -> None:
