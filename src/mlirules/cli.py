@@ -121,7 +121,7 @@ def process() -> None:
     by piece, as the end of Python does, takes longer than a command that says something.
     """
     # A command makes much that stays, and few cycles: looking for those seldom is enough.
-    gc.set_threshold(100_000, 20, 50)
+    gc.set_threshold(300_000, 20, 50)
     from mlirules.language.faults import EXIT_INPUT_WRONG
 
     for name in ("stdout", "stderr"):
