@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kernel_programs import KERNEL, parsed
 from mlirules.drivers.apply.kernels import TOGETHER, gather
-from mlirules.drivers.apply.session import Session
 from mlirules.drivers.apply.sharing import share
 from mlirules.drivers.iree import compiler, runtime
 from mlirules.drivers.iree.compiler import ir
@@ -15,47 +15,24 @@ from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
 
 CPU = Target("cpu")
-#: Each of seven workgroups adds a number of the kernel's own to a row.
-KERNEL = """
-stream.executable private @add_N attributes {mlirules.target = "cpu"} {
-  stream.executable.export public @add_N workgroups() -> (index, index, index) {
-    %c1 = arith.constant 1 : index
-    %c7 = arith.constant 7 : index
-    stream.return %c1, %c7, %c1 : index, index, index
-  }
-  builtin.module {
-    func.func @add_N(%x: !stream.binding, %y: !stream.binding) attributes {
-        translation_info = #iree_codegen.translation_info<pipeline = #iree_codegen.no_pipeline>} {
-      %c0 = arith.constant 0 : index
-      %a = stream.binding.subspan %x[%c0] : !stream.binding -> memref<7x64xf32>
-      %b = stream.binding.subspan %y[%c0] : !stream.binding -> memref<7x64xf32>
-      %row = stream.dispatch.workgroup.id[1] : index
-      %more = arith.constant dense<N.0> : vector<64xf32>
-      %read = vector.load %a[%row, %c0] : memref<7x64xf32>, vector<64xf32>
-      %sum = arith.addf %read, %more : vector<64xf32>
-      vector.store %sum, %b[%row, %c0] : memref<7x64xf32>, vector<64xf32>
-      return
-    }
-  }
-}
-"""
+#: Each adds a number of its own.
+OF_ITS_OWN = (
+    KERNEL.replace("@add", "@add_N").replace("dense<1.0>", "dense<N.0>").replace("WORKGROUPS", "7")
+)
 TENSOR = "tensor<7x64xf32>"
 
 
-def added(count: int, kernel: str = KERNEL) -> str:
+def added(count: int, kernel: str = OF_ITS_OWN) -> str:
     """A program that adds 0, 1, 2 and so on by kernels of their own."""
     calls = "".join(
         f"  %v{n + 1} = flow.dispatch @add_{n}::@add_{n}(%v{n}) : ({TENSOR}) -> {TENSOR}\n"
         for n in range(count)
     )
     body = f"{calls}  return %v{count} : {TENSOR}\n"
-    kernels = "".join(kernel.replace("N", str(n)) for n in range(count))
+    kernels = "".join(
+        kernel.replace("_N", f"_{n}").replace("<N.0>", f"<{n}.0>") for n in range(count)
+    )
     return f"{kernels}func.func @main(%v0: {TENSOR}) -> {TENSOR} {{\n{body}}}\n"
-
-
-def parsed(text: str) -> ir.Module:
-    with Session().context:
-        return ir.Module.parse(text)
 
 
 def executables(module: ir.Module) -> list[list[str]]:
@@ -121,7 +98,7 @@ def test_a_dispatch_of_one_of_several_is_found() -> None:
     ids=["vulkan", "no kernel of ours", "an attribute", "a further function", "of its module"],
 )
 def test_what_is_more_than_a_kernel_stays_alone(old: str, new: str) -> None:
-    module = parsed(added(3, KERNEL.replace(old, new)))
+    module = parsed(added(3, OF_ITS_OWN.replace(old, new)))
     before = str(module)
     assert gather(module) == 0
     assert str(module) == before

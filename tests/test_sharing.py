@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlirules.drivers.apply.session import Session
+from kernel_programs import KERNEL, parsed
 from mlirules.drivers.apply.sharing import share
 from mlirules.drivers.iree import compiler, cpu, runtime
 from mlirules.drivers.iree.compiler import ir
@@ -18,30 +18,6 @@ from mlirules.drivers.pipelines.transform import compile_program
 from mlirules.language.pipeline import Pipeline
 
 CPU = Target("cpu")
-#: A buffer of seven by 64 numbers; each of seven workgroups adds one to a row.
-KERNEL = """
-stream.executable private @add attributes {mlirules.target = "cpu"} {
-  stream.executable.export public @add workgroups() -> (index, index, index) {
-    %c1 = arith.constant 1 : index
-    %many = arith.constant WORKGROUPS : index
-    stream.return %c1, %many, %c1 : index, index, index
-  }
-  builtin.module {
-    func.func @add(%x: !stream.binding, %y: !stream.binding) attributes {
-        translation_info = #iree_codegen.translation_info<pipeline = #iree_codegen.no_pipeline>} {
-      %c0 = arith.constant 0 : index
-      %a = stream.binding.subspan %x[%c0] : !stream.binding -> memref<7x64xf32>
-      %b = stream.binding.subspan %y[%c0] : !stream.binding -> memref<7x64xf32>
-      %row = stream.dispatch.workgroup.id[1] : index
-      %one = arith.constant dense<1.0> : vector<64xf32>
-      %read = vector.load %a[%row, %c0] : memref<7x64xf32>, vector<64xf32>
-      %more = arith.addf %read, %one : vector<64xf32>
-      vector.store %more, %b[%row, %c0] : memref<7x64xf32>, vector<64xf32>
-      return
-    }
-  }
-}
-"""
 CALL = "flow.dispatch @add::@add({0}) : (tensor<7x64xf32>) -> tensor<7x64xf32>"
 
 
@@ -54,11 +30,6 @@ def added(times: int, rest: str = "", last: str = "", workgroups: int = 7) -> st
         + "func.func @main(%v0: tensor<7x64xf32>) -> tensor<7x64xf32> {\n"
         + f"  {body}\n  return {last or f'%v{times}'} : tensor<7x64xf32>\n}}\n"
     )
-
-
-def parsed(text: str) -> ir.Module:
-    with Session().context:
-        return ir.Module.parse(text)
 
 
 def named(module: ir.Module, name: str) -> list[ir.Operation]:

@@ -15,12 +15,12 @@ from mlirules.language.notation import ast
 from mlirules.language.notation.ast import walk_expression
 from mlirules.language.rule import OpPattern, Rule, nested_calls
 
-__all__ = ["Skeleton", "Skeletons", "unsaid", "unsuitable"]
+__all__ = ["LIST", "Skeleton", "Skeletons", "unsaid", "unsuitable"]
 
 #: By class: the value that stands for it.
 Way = dict[int, int]
 
-_LIST = "torch.prim.ListConstruct"
+LIST = "torch.prim.ListConstruct"
 
 
 def unsuitable(rule: Rule) -> str | None:
@@ -218,7 +218,7 @@ class Skeleton:
                 names = frozenset([call.fn])
             return _Sought(names, at, call.args, call.fn in self._commutative)
         assert isinstance(arg, ast.ListExpr)
-        return _Sought(frozenset([_LIST]), None, arg.items, commutative=False)
+        return _Sought(frozenset([LIST]), None, arg.items, commutative=False)
 
     def _wanted(self, arg: ast.Expr) -> tuple[ast.Call | None, int | None]:
         """The op that an operand must be made by, and which of its results it must be."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.program import entry_points
@@ -24,7 +24,8 @@ def place(module: ir.Module, rewrites: Iterable[Rewrite]) -> int:
 
     ``rewrites`` are those of the kernel rules that applied: each holds its executable.
     """
-    wanted = _dispatched(module.operation)
+    called = [path for op in _dispatches(module) for path in entry_points(op)]
+    wanted = {path[0] for path in called if len(path) > 1}
     for op in module.body.operations:
         wanted.discard(_symbol(op.operation))
     count = 0
@@ -60,13 +61,11 @@ def gather(module: ir.Module) -> int:
     if not shared:
         return 0
     with module.context:
-        for view in ops_below(module.operation, lambda op: not op.name.startswith(_CLOSED)):
-            if view.name != "flow.dispatch":
-                continue
-            called = entry_points(view)
+        for dispatch in _dispatches(module):
+            called = entry_points(dispatch)
             if any(path[0] in shared for path in called):
                 paths = [[shared.get(path[0], path[0]), *path[1:]] for path in called]
-                view.attributes["entry_points"] = ir.ArrayAttr.get(
+                dispatch.attributes["entry_points"] = ir.ArrayAttr.get(
                     [ir.SymbolRefAttr.get(path) for path in paths]
                 )
     return len(shared)
@@ -98,9 +97,6 @@ def _symbol(op: ir.Operation) -> str:
     return ir.StringAttr(op.attributes["sym_name"]).value if "sym_name" in op.attributes else ""
 
 
-def _dispatched(operation: ir.Operation) -> set[str]:
-    found: set[str] = set()
-    for op in ops_below(operation, lambda op: not op.name.startswith("linalg.")):
-        if op.name == "flow.dispatch":
-            found.update(path[0] for path in entry_points(op) if len(path) > 1)
-    return found
+def _dispatches(module: ir.Module) -> Iterator[ir.Operation]:
+    below = ops_below(module.operation, lambda op: not op.name.startswith(_CLOSED))
+    return (op for op in below if op.name == "flow.dispatch")

@@ -27,7 +27,7 @@ from mlirules.drivers.apply.egraph import EGraph
 from mlirules.drivers.apply.extraction import Choice, Weight, extract, original
 from mlirules.drivers.apply.placing import Instantiator
 from mlirules.drivers.apply.run import Options
-from mlirules.drivers.apply.seen import Seen
+from mlirules.drivers.apply.seen import KNOWN, Seen
 from mlirules.drivers.iree import irtypes
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import is_open, open_ops, ops_below
@@ -41,12 +41,7 @@ from mlirules.language.rule import Rule
 
 __all__ = ["Found", "Limits", "Saturation", "Step", "blocks", "sort_out"]
 
-_PURE = (
-    "torch.aten.",
-    "torch.constant.",
-    "torch.prim.ListConstruct",
-    "torch.vtensor.literal",
-)
+_PURE = ("torch.aten.", *KNOWN)
 #: Ops whose results are not determined by what they read.
 _RANDOM = (
     *("rand", "bernoulli", "dropout", "normal", "uniform", "multinomial", "exponential", "rrelu"),
@@ -484,7 +479,7 @@ class Saturation:
         found = self._weights.get(number)
         if found is None:
             op, node = self.ops[number], self.graph.nodes[number]
-            constant = not node.operands and op.name.startswith(_PURE[1:])
+            constant = not node.operands and op.name.startswith(KNOWN)
             assert self.options.weigh is not None
             # A little for every op that a rule makes: it must gain something, and of two programs
             # that take as long the shorter one does.

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from mlirules.drivers.apply.alternatives import LIST
 from mlirules.drivers.apply.egraph import EGraph
 from mlirules.drivers.iree.compiler import ir
 
-__all__ = ["Seen"]
+__all__ = ["KNOWN", "Seen"]
 
-_LIST = "torch.prim.ListConstruct"
-_KNOWN = ("torch.constant.", _LIST, "torch.vtensor.literal")
+#: How the names of ops begin whose results are known, or lists.
+KNOWN = ("torch.constant.", LIST, "torch.vtensor.literal")
 
 
 class Seen:
@@ -58,7 +59,7 @@ class Seen:
                 if member is None:
                     member = standing(value)
                 giver = self._givers[member]
-                if giver is None or not self._names[giver].startswith(_KNOWN):
+                if giver is None or not self._names[giver].startswith(KNOWN):
                     parts.append(self._place(member, places))
                     continue
                 # A constant is one node however often it is made; a list is of values in turn.
@@ -66,7 +67,7 @@ class Seen:
                 for each in graph.nodes[giver].operands:
                     item = standing(each)
                     inner = self._givers[item]
-                    if inner is not None and self._names[inner] == _LIST:
+                    if inner is not None and self._names[inner] == LIST:
                         return None
                     parts.append(item)
         return tuple(parts)
