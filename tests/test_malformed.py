@@ -100,7 +100,7 @@ def test_missing_and_unreadable_files(tmp_path: Path) -> None:
     assert "the file is empty" in message(empty)
     large = tmp_path / "large.yaml"
     large.write_bytes(b"#" * (1 << 20))
-    assert "larger than 262144 bytes" in message(large)
+    assert "larger than 524288 bytes" in message(large)
     assert "larger than" in message(Path("/dev/zero"))
     assert "cannot be read" in message(Path("a\0b.yaml"))
 
