@@ -27,6 +27,20 @@ LAYERS = 5
 #: The same of a small convolutional network (images.py).
 IMAGES, IMAGES_GOLDEN = HERE / "images.mlir", HERE / "images.npz"
 CONVOLUTIONS = 5
+#: The same of a network of activations and gates (gates.py), and which kernels compute it.
+GATES, GATES_GOLDEN = HERE / "gates.mlir", HERE / "gates.npz"
+GATE_KERNELS = {
+    "kernel-byte-convolution-hardswish-laid": 2,
+    "kernel-byte-convolution-silu-direct": 2,
+    "kernel-byte-convolution-floats-laid": 1,
+    "kernel-byte-convolution-floats-silu-direct": 1,
+    "kernel-byte-depthwise-silu": 1,
+    "kernel-byte-depthwise-floats-hardswish": 1,
+    "kernel-byte-depthwise-floats-silu": 1,
+    "kernel-byte-depthwise-floats-relu": 1,
+    "kernel-byte-gate": 3,
+    "kernel-byte-mean-floats": 3,
+}
 #: With AVX512-VNNI, with AVX-512 alone, with AVX2.
 CPUS = ("cpu:znver4", "cpu:x86-64-v4", "cpu:x86-64-v3")
 #: One byte that is rounded the other way moves a result by 1e-2.
@@ -81,10 +95,24 @@ def test_images_equal_pytorch(name: str) -> None:
     for rule, layers in (("torch-quantized-convolution-", CONVOLUTIONS), ("kernel-byte-", 8)):
         found = sum(n for member, n in taken.items() if member.startswith(rule))
         assert found == layers, rule
-    for rule in ("torch-quantized-depthwise", "torch-quantized-max-pool", "torch-quantized-cat"):
+    for rule in ("torch-quantized-depthwise-bare", "torch-quantized-max-pool", "torch-quantized-cat"):
         assert taken[rule] == 1, rule
     results = runtime.run(binary, runtime.load_npz(IMAGES_GOLDEN, prefix="a"), target)
     (wanted,) = runtime.load_npz(IMAGES_GOLDEN, prefix="r")
+    np.testing.assert_allclose(results[0], wanted, rtol=RTOL, atol=ATOL)
+
+
+@pytest.mark.parametrize("name", CPUS)
+def test_gates_equal_pytorch(name: str) -> None:
+    """Activations, floats that are gated or added to, a convolution without a bias."""
+    target = Target.parse(name)
+    if reason := target.available():
+        pytest.skip(reason)
+    binary, done = compile_program(read_program(GATES), target, path=str(GATES), fallback=False)
+    taken = done.outcome.counts
+    assert {rule: taken[rule] for rule in GATE_KERNELS} == GATE_KERNELS
+    results = runtime.run(binary, runtime.load_npz(GATES_GOLDEN, prefix="a"), target)
+    (wanted,) = runtime.load_npz(GATES_GOLDEN, prefix="r")
     np.testing.assert_allclose(results[0], wanted, rtol=RTOL, atol=ATOL)
 
 

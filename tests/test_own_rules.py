@@ -82,9 +82,9 @@ def stages(name: str, own: Path, kind: str) -> list[tuple[str | None, list[str]]
         (
             "cpu-fast",
             [
-                *("integers", "integer-kernels"),
+                *("limits", "integers", "integer-activations", "integer-floats"),
                 *(
-                    "limits",
+                    "integer-kernels",
                     "bf16-limited",
                     "bf16-added",
                     "bf16",

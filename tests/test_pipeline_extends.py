@@ -39,9 +39,11 @@ without_flags: [--iree-global-opt-data-tiling]
     )
     names = [s.name for s in made.stages]
     assert names == [
-        "integers",
-        "integer-kernels",
         "limits",
+        "integers",
+        "integer-activations",
+        "integer-floats",
+        "integer-kernels",
         "bf16-limited",
         "bf16-added",
         "bf16",
