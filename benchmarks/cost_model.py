@@ -29,6 +29,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -57,7 +58,11 @@ TOGETHER, MEGABYTES = 12, 24.0
 #: Of the ops that a kernel takes, one in so many is compiled as the compiler has it, too.
 PLAIN = 3
 #: Stages that have nothing to do in a program of one op.
-IDLE = ("integers", "integer-kernels", "attention", "algebra", "forms")
+IDLE = (
+    *("limits", "integers", "integer-groups", "integer-group-activations"),
+    *("integer-group-floats", "integer-activations", "integer-floats", "integer-kernels"),
+    *("attention", "algebra", "forms"),
+)
 #: Of fewer samples no model is made.
 LEAST_SAMPLES = 100
 #: For each form. In eight calls what takes 20 microseconds differs by a fifth: that is no choice.
@@ -520,6 +525,8 @@ def report(options: argparse.Namespace, console: Console) -> int:
     target, base = Target.parse(options.target), Pipeline.load("cpu-fast")
     known = {sample["op"] for sample in read_samples(options.samples)}
     ops = [op for op in single.drawn(options.count, options.seed) if op.name not in known]
+    if options.only:
+        ops = [op for op in ops if op.name in options.only]
     asked = argparse.Namespace(torch=False, seconds=options.seconds)
     network = single.Network(target)
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -530,12 +537,17 @@ def report(options: argparse.Namespace, console: Console) -> int:
         for op in progress.track(ops, description="choosing"):
             if op.name not in held:
                 held[op.name] = single.measure(op, base, asked, target, network)
-            row = held[op.name]
-            rows[single.kind_of(op)].append(row)
-            if row["lost"] > 1.05:
-                console.print(f"{op.name}: {row['lost']:.2f}, {row['chosen']}, {row['ms']}")
             if options.json:
                 files.write(options.json, json.dumps(held, indent=1) + "\n")
+    if not options.only:
+        reconsider({op.name: held[op.name] for op in ops}, options, console)
+        if options.json:
+            files.write(options.json, json.dumps(held, indent=1) + "\n")
+    for op in ops:
+        row = held[op.name]
+        rows[single.kind_of(op)].append(row)
+        if row["lost"] > single.LOST:
+            console.print(f"{op.name}: {row['lost']:.2f}, {row['chosen']}, {row['ms']}")
     found = list(single.regret(rows))
     print(*found, sep="\n")
     if options.write:
@@ -547,6 +559,37 @@ def report(options: argparse.Namespace, console: Console) -> int:
             begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
             sections.renew(path, begin, end, "\n".join([about, "", *found]))
     return 0
+
+
+def reconsider(
+    rows: dict[str, dict[str, Any]], options: argparse.Namespace, console: Console
+) -> None:
+    """Time what the default seems to lose on again, in a process that nothing was timed in before.
+
+    Where programs lie after hundreds of others were loaded makes a tenth of what 20 us take, for
+    as long as the process runs. All forms of such an op are timed again alike, and the least of
+    each counts.
+    """
+    for _ in range(single.DOUBTS):
+        doubted = [name for name, row in rows.items() if row["lost"] > single.LOST]
+        if not doubted:
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            found = Path(folder) / "again.json"
+            words = ["report", "--target", options.target, "--seed", str(options.seed)]
+            words += ["--count", str(options.count), "--seconds", str(options.seconds)]
+            words += ["--samples", str(options.samples), "--json", str(found)]
+            words += [word for name in doubted for word in ("--only", name)]
+            console.print(f"again, in a process of their own: {', '.join(doubted)}")
+            subprocess.run(
+                [sys.executable, __file__, *words], check=True, stdout=subprocess.DEVNULL
+            )
+            again = json.loads(found.read_text(encoding="utf-8"))
+        for name in doubted:
+            took, more = rows[name]["ms"], again[name]["ms"]
+            took.update({form: min(took[form], more[form]) for form in took if form in more})
+            forms_of = [ms for form, ms in took.items() if form != "torch"]
+            rows[name]["lost"] = took["default"] / min(forms_of)
 
 
 def main() -> int:
@@ -561,6 +604,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, metavar="S", help="for each form")
     parser.add_argument("--kind", default="", help="only of kinds that begin so")
     parser.add_argument("--form", default="", help="measure: only what has this form")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="OP", help="report: of these alone"
+    )
     parser.add_argument("--samples", type=Path, metavar="FILE")
     parser.add_argument("--ship", action="store_true", help="fit: what ships")
     parser.add_argument("--processor", metavar="NAME", help="what files call this CPU")

@@ -82,7 +82,8 @@ def stages(name: str, own: Path, kind: str) -> list[tuple[str | None, list[str]]
         (
             "cpu-fast",
             [
-                *("limits", "integers", "integer-activations", "integer-floats"),
+                *("limits", "integers", "integer-groups", "integer-group-activations"),
+                *("integer-group-floats", "integer-activations", "integer-floats"),
                 *(
                     "integer-kernels",
                     "bf16-limited",

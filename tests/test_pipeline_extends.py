@@ -41,6 +41,9 @@ without_flags: [--iree-global-opt-data-tiling]
     assert names == [
         "limits",
         "integers",
+        "integer-groups",
+        "integer-group-activations",
+        "integer-group-floats",
         "integer-activations",
         "integer-floats",
         "integer-kernels",

@@ -38,6 +38,10 @@ class Gates(nn.Module):
         self.plain = Gate(40, nn.ReLU(), nn.Sigmoid())
         self.between = nn.Sequential(nn.Conv2d(40, 40, 1), nn.SiLU())
         self.far = nn.Sequential(nn.Conv2d(40, 40, 3, padding=1), nn.Hardswish())
+        # Groups of eight, of four, and of ten, which no kernel of bytes takes.
+        self.eights = nn.Sequential(nn.Conv2d(40, 40, 3, padding=1, groups=5), nn.ReLU())
+        self.fours = nn.Sequential(nn.Conv2d(40, 40, 3, padding=1, groups=10), nn.SiLU())
+        self.tens = nn.Conv2d(40, 40, 3, padding=1, groups=4)
         self.floats = nn.Conv2d(40, 40, 3, padding=1)
         self.last = nn.Sequential(nn.Conv2d(40, 40, 1), nn.SiLU())
         self.pick = nn.Linear(40, 10)
@@ -48,6 +52,7 @@ class Gates(nn.Module):
         x = nn.functional.silu(self.deep(x))
         x = self.between(self.hard(self.wide(x)))
         x = self.far(self.soft(x))
+        x = self.tens(self.fours(self.eights(x)))
         y = self.floats(self.plain(x))
         # Wanted as floats and as bytes.
         return self.pick((torch.tanh(y) + self.last(y)).mean((2, 3)))
