@@ -97,7 +97,11 @@ def test_images_equal_pytorch(name: str) -> None:
     for rule, layers in (("torch-quantized-convolution-", CONVOLUTIONS), ("kernel-byte-", 8)):
         found = sum(n for member, n in taken.items() if member.startswith(rule))
         assert found == layers, rule
-    for rule in ("torch-quantized-depthwise-bare", "torch-quantized-max-pool", "torch-quantized-cat"):
+    for rule in (
+        "torch-quantized-depthwise-bare",
+        "torch-quantized-max-pool",
+        "torch-quantized-cat",
+    ):
         assert taken[rule] == 1, rule
     results = runtime.run(binary, runtime.load_npz(IMAGES_GOLDEN, prefix="a"), target)
     (wanted,) = runtime.load_npz(IMAGES_GOLDEN, prefix="r")
