@@ -42,7 +42,7 @@ GATE_KERNELS = {
     "kernel-byte-mean-floats": 3,
 }
 #: With an operation for bytes alone.
-GROUP_KERNELS = {"kernel-byte-groups-bare-eight": 1, "kernel-byte-groups-floats-silu-four": 1}
+GROUP_KERNELS = {"kernel-byte-groups-bare-eight": 1, "kernel-byte-groups-silu-four": 1}
 #: With AVX512-VNNI, with AVX-512 alone, with AVX2.
 CPUS = ("cpu:znver4", "cpu:x86-64-v4", "cpu:x86-64-v3")
 #: One byte that is rounded the other way moves a result by 1e-2.
