@@ -69,60 +69,50 @@ def _products(text: str) -> Counter[tuple[str, ...]]:
     )
 
 
-@pytest.mark.parametrize("name", CPUS)
-def test_equals_pytorch(name: str) -> None:
+def _taken(name: str, program: Path, golden: Path) -> Counter[str]:
+    """The rules that compiled a program for a CPU, whose numbers are PyTorch's."""
     target = Target.parse(name)
     if reason := target.available():
         pytest.skip(reason)
-    binary, done = compile_program(read_program(BLOCK), target, path=str(BLOCK), fallback=False)
-    taken = done.outcome.counts
-    layers = sum(n for rule, n in taken.items() if rule.startswith("torch-quantized-linear-"))
-    assert layers == LAYERS
+    binary, done = compile_program(read_program(program), target, path=str(program), fallback=False)
+    found = runtime.run(binary, runtime.load_npz(golden, prefix="a"), target)
+    (wanted,) = runtime.load_npz(golden, prefix="r")
+    np.testing.assert_allclose(found[0], wanted, rtol=RTOL, atol=ATOL)
+    return Counter(done.outcome.counts)
+
+
+def _sum(taken: Counter[str], start: str) -> int:
+    """How often rules were taken whose names begin so."""
+    return sum(n for rule, n in taken.items() if rule.startswith(start))
+
+
+@pytest.mark.parametrize("name", CPUS)
+def test_equals_pytorch(name: str) -> None:
+    taken = _taken(name, BLOCK, GOLDEN)
+    assert _sum(taken, "torch-quantized-linear-") == LAYERS
     # The last layer has ten columns, which fill no block of 16: no kernel takes it.
     assert taken["kernel-int-mm-unsigned"] == LAYERS - 1
     assert taken["torch-int-mm-unsigned-to-linalg"] == 1
-    found = runtime.run(binary, runtime.load_npz(GOLDEN, prefix="a"), target)
-    (wanted,) = runtime.load_npz(GOLDEN, prefix="r")
-    np.testing.assert_allclose(found[0], wanted, rtol=RTOL, atol=ATOL)
 
 
 @pytest.mark.parametrize("name", CPUS)
 def test_images_equal_pytorch(name: str) -> None:
-    target = Target.parse(name)
-    if reason := target.available():
-        pytest.skip(reason)
-    binary, done = compile_program(read_program(IMAGES), target, path=str(IMAGES), fallback=False)
-    taken = done.outcome.counts
+    taken = _taken(name, IMAGES, IMAGES_GOLDEN)
     # Kernels: five convolutions, one depthwise, the pooling, the mean.
-    for rule, layers in (("torch-quantized-convolution-", CONVOLUTIONS), ("kernel-byte-", 8)):
-        found = sum(n for member, n in taken.items() if member.startswith(rule))
-        assert found == layers, rule
-    for rule in (
-        "torch-quantized-depthwise-bare",
-        "torch-quantized-max-pool",
-        "torch-quantized-cat",
-    ):
-        assert taken[rule] == 1, rule
-    results = runtime.run(binary, runtime.load_npz(IMAGES_GOLDEN, prefix="a"), target)
-    (wanted,) = runtime.load_npz(IMAGES_GOLDEN, prefix="r")
-    np.testing.assert_allclose(results[0], wanted, rtol=RTOL, atol=ATOL)
+    assert _sum(taken, "torch-quantized-convolution-") == CONVOLUTIONS
+    assert _sum(taken, "kernel-byte-") == 8
+    for part in ("depthwise-bare", "max-pool", "cat"):
+        assert taken[f"torch-quantized-{part}"] == 1, part
 
 
 @pytest.mark.parametrize("name", CPUS)
 def test_gates_equal_pytorch(name: str) -> None:
     """Activations, floats that are gated or added to, a convolution without a bias."""
-    target = Target.parse(name)
-    if reason := target.available():
-        pytest.skip(reason)
-    binary, done = compile_program(read_program(GATES), target, path=str(GATES), fallback=False)
-    taken = done.outcome.counts
-    wanted_kernels = GATE_KERNELS | (GROUP_KERNELS if name == "cpu:znver4" else {})
-    assert {rule: taken[rule] for rule in wanted_kernels} == wanted_kernels
-    groups = sum(n for rule, n in taken.items() if rule.startswith("kernel-byte-groups-"))
-    assert groups == (sum(GROUP_KERNELS.values()) if name == "cpu:znver4" else 0)
-    results = runtime.run(binary, runtime.load_npz(GATES_GOLDEN, prefix="a"), target)
-    (wanted,) = runtime.load_npz(GATES_GOLDEN, prefix="r")
-    np.testing.assert_allclose(results[0], wanted, rtol=RTOL, atol=ATOL)
+    taken = _taken(name, GATES, GATES_GOLDEN)
+    groups = GROUP_KERNELS if name == "cpu:znver4" else {}
+    wanted = GATE_KERNELS | groups
+    assert {rule: taken[rule] for rule in wanted} == wanted
+    assert _sum(taken, "kernel-byte-groups-") == sum(groups.values())
 
 
 @pytest.mark.parametrize("name", CPUS)

@@ -4,6 +4,7 @@ mlirules import tests/int8/block.py:make -o tests/int8/block.mlir --golden tests
 """
 
 import torch
+from quantized import quantized
 from torch import nn
 
 WIDTH, HEADS, TOKENS = 32, 4, 12
@@ -35,14 +36,6 @@ class Block(nn.Module):
 
 def make() -> tuple[nn.Module, tuple[torch.Tensor]]:
     """The layer, quantized with the scales of its one input."""
-    import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer as x86
-    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-
     torch.manual_seed(7)
     model, x = Block().eval(), torch.randn(2, TOKENS, WIDTH)
-    quantizer = x86.X86InductorQuantizer()
-    quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
-    with torch.no_grad():
-        prepared = prepare_pt2e(torch.export.export(model, (x,)).module(), quantizer)
-        prepared(x)
-        return convert_pt2e(prepared), (x,)
+    return quantized(model, x)

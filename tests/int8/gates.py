@@ -4,6 +4,7 @@ mlirules import tests/int8/gates.py:make -o tests/int8/gates.mlir --golden tests
 """
 
 import torch
+from quantized import quantized
 from torch import nn
 
 SIDE = 26
@@ -60,17 +61,9 @@ class Gates(nn.Module):
 
 def make() -> tuple[nn.Module, tuple[torch.Tensor]]:
     """The network, quantized with the scales of its one input."""
-    import torchao.quantization.pt2e.quantizer.x86_inductor_quantizer as x86
-    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-
     torch.manual_seed(11)
     model, x = Gates().eval(), torch.randn(1, 3, SIDE, SIDE)
     # As the weights are drawn each layer makes its numbers smaller, until activations are lines.
     for name, values in model.named_parameters():
         values.data *= 2.5 if name.endswith("weight") else 1.0
-    quantizer = x86.X86InductorQuantizer()
-    quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
-    with torch.no_grad():
-        prepared = prepare_pt2e(torch.export.export(model, (x,)).module(), quantizer)
-        prepared(x)
-        return convert_pt2e(prepared), (x,)
+    return quantized(model, x)
