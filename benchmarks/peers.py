@@ -6,6 +6,7 @@
     python benchmarks/peers.py --engine max-autotune,tuned --tune 10m
     python benchmarks/peers.py --only '*-bf16'                    # in bf16
     python benchmarks/peers.py --only bert-int8 --only gpt2-int8  # products of bytes (torchao)
+    python benchmarks/peers.py --only '*-x8' --only '*-512'       # batches of 8; 512 tokens
     python benchmarks/peers.py --drawn 12 --seed 1                # models of timm that nobody chose
     python benchmarks/peers.py --only timm:ghostnet_100           # one of timm's models
     python benchmarks/peers.py --finished --report docs/peers.md
@@ -36,7 +37,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from peers_models import BF16, INT8, MODELS, TIMM, UNLISTED, drawn, recipe
+from peers_models import BF16, ENDS, INT8, MODELS, TIMM, UNLISTED, drawn, recipe
 from sections import parts, renew
 from turns import NOTHING, OURS, SLOW, Plan, Row, Store, cell, line, measured, ratio
 
@@ -207,10 +208,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the tables into FILE")
     parser.add_argument("--list", action="store_true", help="the names of the models")
     parsed = parser.parse_args(arguments)
-    # What is not listed is named whole, or by the end that says so: '*-bf16'.
+    # What is not listed is named whole, or by the end that says so: '*-bf16', '*-x8'.
     names_of = {
         glob: [name for name in (*MODELS, *UNLISTED) if fnmatch.fnmatchcase(name, glob)]
-        if glob in UNLISTED or glob.endswith((BF16, INT8))
+        if glob in UNLISTED or glob.endswith(ENDS)
         else [name for name in MODELS if fnmatch.fnmatchcase(name, glob)]
         for glob in parsed.only
         if not glob.startswith(TIMM)

@@ -8,13 +8,14 @@ import random
 import sys
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ops_shapes import by_name
 from zoo_models import Recipe, draw
 from zoo_timm import Timm
 from zoo_torchvision import Vision
-from zoo_transformers import Pretrained
+from zoo_transformers import WORDS, Pretrained
 
 if TYPE_CHECKING:
     import torch
@@ -47,6 +48,30 @@ class Tiny:
             nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10)
         )
         return model, (torch.randn(1, 3, 8, 8),), {}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A model, given so many of its inputs at once."""
+
+    of: Recipe
+    size: int
+
+    def make(self) -> "tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]":
+        """The model as it is; as many arguments, no two the same, along their first axis."""
+        import torch
+        from torch.utils._pytree import tree_map
+
+        model, args, kwargs = self.of.make()
+
+        def many(x: torch.Tensor) -> torch.Tensor:
+            shape = (self.size * x.shape[0], *x.shape[1:])
+            if x.is_floating_point():
+                return torch.randn(shape)
+            low, high = int(x.min()), int(x.max())
+            return torch.randint(low, high + 1 if high > low else low + WORDS, shape)
+
+        return model, tree_map(many, args), tree_map(many, kwargs)
 
 
 def _image(model: str, side: int = SIDE) -> Vision:
@@ -103,13 +128,33 @@ BF16 = "-bf16"
 #: The end of the names of models whose products PT2E quantized to bytes.
 INT8 = "-int8"
 
+#: The end of the names of models that take eight inputs at once, and of those of a long text.
+EIGHT, LONG = "-x8", "-512"
+
+
+def _long(recipe: Pretrained) -> Pretrained:
+    """The same model of 512 tokens, with places for them."""
+    places = {"max_position_embeddings": 1024, "n_positions": 1024}
+    config = {**recipe.config, **places}
+    return replace(recipe, config=config, inputs={"input_ids": ("ids", 1, 512)})
+
+
 #: What runs when it is named; single ops are what `ops.py` measures.
 UNLISTED: Mapping[str, Recipe] = {
     "tiny": Tiny(),
     **by_name(),
     **{f"{name}{BF16}": recipe for name, recipe in MODELS.items()},
     **{f"{name}{INT8}": recipe for name, recipe in MODELS.items()},
+    **{f"{name}{EIGHT}": Batch(recipe, 8) for name, recipe in MODELS.items()},
+    **{
+        f"{name}{LONG}": _long(recipe)
+        for name, recipe in MODELS.items()
+        if isinstance(recipe, Pretrained) and not name.endswith("-1")
+    },
 }
+
+#: How globs end that mean models which are not listed.
+ENDS = (BF16, INT8, EIGHT, LONG)
 
 
 #: What the names of timm's models begin with, as `mlirules import` spells them.
