@@ -44,12 +44,12 @@ func.func @main(%x: !torch.vtensor<[1,{k}],{t}>, %b: !torch.vtensor<[{n}],{t}>)
 @pytest.mark.parametrize("turned", [True, False])
 @pytest.mark.parametrize(
     ("k", "n"),
-    [(512, 64), (640, 40), (20, 104), (131, 61), (64, 2104)],
+    [(512, 64), (640, 40), (20, 104), (131, 61), (64, 2104), (256, 8), (257, 9), (300, 15)],
 )
 def test_numbers(
     k: int, n: int, turned: bool, cpu: str, dtype: str, kernel: str, width: str, bound: float
 ) -> None:
-    """In blocks (with AVX2 of short rows that eight and a vector divide), or as rows lie."""
+    """In blocks of one vector of columns, or of two, whose last ones may be zeros."""
     target = Target.parse(cpu)
     if reason := target.available():
         pytest.skip(reason)
