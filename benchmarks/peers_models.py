@@ -74,6 +74,43 @@ class Batch:
         return model, tree_map(many, args), tree_map(many, kwargs)
 
 
+@dataclass(frozen=True)
+class Cached:
+    """A decoder's step: one token, and the keys and values of those before it."""
+
+    of: Pretrained
+    tokens: int
+    heads: int
+
+    def make(self) -> "tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]":
+        """The model with its caches as arguments, which gives them with the token's as results."""
+        import torch
+        from transformers import DynamicCache
+
+        inner = self.of.make()[0].model
+        config = inner.config
+
+        class Step(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = inner
+
+            def forward(self, ids: torch.Tensor, caches: list[torch.Tensor]) -> Any:
+                pairs = list(zip(caches[::2], caches[1::2], strict=True))
+                given = self.model(
+                    input_ids=ids, past_key_values=DynamicCache(pairs), use_cache=True
+                )
+                layers = given.past_key_values.layers
+                return given.logits, *(x for layer in layers for x in (layer.keys, layer.values))
+
+        size = config.hidden_size // config.num_attention_heads
+        caches = [
+            torch.randn(1, self.heads, self.tokens, size)
+            for _ in range(2 * config.num_hidden_layers)
+        ]
+        return Step(), (torch.randint(3, WORDS, (1, 1)), caches), {}
+
+
 def _image(model: str, side: int = SIDE) -> Vision:
     return Vision(model, (3, side, side))
 
@@ -128,8 +165,15 @@ BF16 = "-bf16"
 #: The end of the names of models whose products PT2E quantized to bytes.
 INT8 = "-int8"
 
-#: The end of the names of models that take eight inputs at once, and of those of a long text.
-EIGHT, LONG = "-x8", "-512"
+#: The end of the names of models that take eight inputs at once, of those of a long text, and of
+#: decoders' steps behind as long a one.
+EIGHT, LONG, STEP = "-x8", "-512", "-step"
+
+
+def _of(name: str) -> Pretrained:
+    recipe = MODELS[name]
+    assert isinstance(recipe, Pretrained)
+    return recipe
 
 
 def _long(recipe: Pretrained) -> Pretrained:
@@ -151,10 +195,14 @@ UNLISTED: Mapping[str, Recipe] = {
         for name, recipe in MODELS.items()
         if isinstance(recipe, Pretrained) and not name.endswith("-1")
     },
+    **{
+        f"{name}{STEP}": Cached(_long(_of(name)), 511, heads)
+        for name, heads in (("gpt2", 8), ("opt", 8), ("llama", 2), ("qwen2", 2))
+    },
 }
 
 #: How globs end that mean models which are not listed.
-ENDS = (BF16, INT8, EIGHT, LONG)
+ENDS = (BF16, INT8, EIGHT, LONG, STEP)
 
 
 #: What the names of timm's models begin with, as `mlirules import` spells them.
