@@ -270,3 +270,14 @@ def test_every_engine_that_is_here_runs(peers: Any, tmp_path: Path) -> None:
         peers.ENGINES
     )
     assert max(of["error"] for of in row.engines.values()) < 1e-4
+
+
+def test_models_of_other_sizes_are_named_by_how_they_end(peers: Any) -> None:
+    assert "bert-x8" not in peers.parse_arguments([]).models
+    assert "bert-512" not in peers.parse_arguments(["--only", "bert*"]).models
+    longer = peers.parse_arguments(["--only", "*bert-512"]).models
+    assert longer == ["bert-512", "distilbert-512", "albert-512"]
+    steps = peers.parse_arguments(["--only", "*-step"]).models
+    assert steps == ["gpt2-step", "opt-step", "llama-step", "qwen2-step"]
+    # One token is no text that could be longer.
+    assert "gpt2-1-512" not in peers.parse_arguments(["--only", "*-512"]).models
