@@ -11,7 +11,6 @@ from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import compile_program, rule_set
 
 HERE = Path(__file__).parent / "bf16"
-IMAGES, GOLDEN = HERE / "images.mlir", HERE / "images.npz"
 #: With AVX512-BF16, with AVX-512 alone, with AVX2.
 CPUS = ("cpu:znver4", "cpu:x86-64-v4", "cpu:x86-64-v3")
 #: Of 8 bits and several layers: what PyTorch rounds on the way moves its own results as far.
@@ -27,27 +26,44 @@ def test_which_cpus_have_it() -> None:
     assert [cpu.bf16_bytes(name.partition(":")[2]) for name in CPUS] == [64, 0, 0]
 
 
+#: By network: the kernels of bf16 that take it where the CPU has the operation.
+KERNELS = {
+    "images": {
+        "kernel-bf16-convolution-relu-laid": 1,
+        "kernel-bf16-convolution-clamp-laid": 1,
+        "kernel-bf16-convolution-add-relu-direct": 1,
+        "kernel-bf16-mm-bias": 1,
+    },
+    "blocks": {
+        "kernel-bf16-convolution-bare-laid": 1,
+        "kernel-bf16-convolution-bare-direct": 3,
+        "kernel-bf16-norm-turn-relu": 1,
+        "kernel-bf16-norm-turn-bare": 1,
+        "kernel-bf16-groups-relu-eight": 1,
+        "kernel-bf16-groups-relu-four": 1,
+        "kernel-bf16-groups-relu-more": 1,
+    },
+}
+
+
+@pytest.mark.parametrize("network", KERNELS)
 @pytest.mark.parametrize("name", CPUS)
-def test_equals_pytorch(name: str) -> None:
+def test_equals_pytorch(name: str, network: str) -> None:
     target = Target.parse(name)
     if reason := target.available():
         pytest.skip(reason)
-    binary, done = compile_program(read_program(IMAGES), target, path=str(IMAGES), fallback=False)
+    path, golden = HERE / f"{network}.mlir", HERE / f"{network}.npz"
+    binary, done = compile_program(read_program(path), target, path=str(path), fallback=False)
     taken = done.outcome.counts
     kernels = {rule: n for rule, n in taken.items() if rule.startswith("kernel-bf16-")}
     if name == CPUS[0]:
-        assert kernels == {
-            "kernel-bf16-convolution-relu-laid": 1,
-            "kernel-bf16-convolution-clamp-laid": 1,
-            "kernel-bf16-convolution-add-relu-direct": 1,
-            "kernel-bf16-mm-bias": 1,
-        }
+        assert kernels == KERNELS[network]
     else:
         assert not kernels
-    bits = runtime.load_npz(GOLDEN, prefix="a")
+    bits = runtime.load_npz(golden, prefix="a")
     given = [x.view(runtime.dtype_of("bf16")) for x in bits]
     found = np.asarray(runtime.run(binary, given, target)[0], dtype=np.float32)
-    (wanted,) = map(_floats, runtime.load_npz(GOLDEN, prefix="r"))
+    (wanted,) = map(_floats, runtime.load_npz(golden, prefix="r"))
     assert np.abs(found - wanted).max() <= TOLERANCE * np.abs(wanted).max()
 
 
