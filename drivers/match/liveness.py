@@ -16,7 +16,7 @@ from mlirules.drivers.iree.traversal import is_open
 
 __all__ = ["Frozen", "Liveness", "Marks", "in_reverse", "is_dead"]
 
-_TORCH = ("torch.aten.", "torch.prims.")
+_TORCH = ("torch.aten.", "torch.prims.", "torch.quantized_decomposed.")
 _BUILTIN = ("linalg.", "tensor.")
 # Rewrites share these: dead now, they may live again. What they read is no tensor of the program.
 _SHARED = frozenset(["linalg.fill", "tensor.empty"])
