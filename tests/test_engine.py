@@ -197,6 +197,45 @@ def test_one_use_refuses_a_shared_value() -> None:
     assert run([fuse], shared)[1].total == 0
 
 
+def test_one_use_does_not_count_bytes_that_an_application_left_dead() -> None:
+    """``first`` leaves the op that makes floats of the bytes; ``then`` wants them read once."""
+    first = rule(
+        "first",
+        "types: {x: 'vtensor<... x f32>', z: 'vtensor<... x f32>'}\n"
+        "match: ['q = torch.quantized_decomposed.quantize_per_tensor(x, _, _, _, _, _)', "
+        "'d = torch.quantized_decomposed.dequantize_per_tensor(q, _, _, _, _, _, _)', "
+        "'z = torch.aten.tanh(d)']\n"
+        "rewrite: ['z = torch.aten.relu(x)']\n",
+    )
+    then = rule(
+        "then",
+        "types: {x: 'vtensor<M x N x f32>', t: 'vtensor<N x M x f32>', y: 'vtensor<N x M x ui8>'}\n"
+        "match: ['q = torch.quantized_decomposed.quantize_per_tensor(x, s, z, low, high, type)', "
+        "'y = torch.aten.permute(q, [1, 0])']\n"
+        "where: ['one_use(q)']\n"
+        "rewrite: ['t = torch.aten.permute(x, [1, 0])', "
+        "'y = torch.quantized_decomposed.quantize_per_tensor(t, s, z, low, high, type)']\n",
+    )
+    bytes_type, numbers = T.replace("f32", "ui8"), "!torch.float, !torch.int, !torch.int, !torch.int"
+    text = f"""func.func @main(%x: {T}) -> ({T}, {bytes_type}) {{
+      %s = torch.constant.float 1.0
+      %i = torch.constant.int 0
+      %one = torch.constant.int 1
+      %m = torch.constant.int 255
+      %n = torch.constant.none
+      %turned = torch.prim.ListConstruct %one, %i : (!torch.int, !torch.int) -> !torch.list<int>
+      %q = torch.quantized_decomposed.quantize_per_tensor %x, %s, %i, %i, %m, %i
+        : {T}, {numbers}, !torch.int -> {bytes_type}
+      %d = torch.quantized_decomposed.dequantize_per_tensor %q, %s, %i, %i, %m, %i, %n
+        : {bytes_type}, {numbers}, !torch.int, !torch.none -> {T}
+      %z = torch.aten.tanh %d : {T} -> {T}
+      %y = torch.aten.permute %q, %turned : {bytes_type}, !torch.list<int> -> {bytes_type}
+      return %z, %y : {T}, {bytes_type}
+    }}"""
+    assert run([then], text)[1].total == 0  # read twice
+    assert run([first, then], text)[1].counts == {"first": 1, "then": 1}
+
+
 def test_a_value_that_stands_twice_must_be_the_same() -> None:
     square = rule(
         "square",
