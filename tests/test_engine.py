@@ -216,7 +216,10 @@ def test_one_use_does_not_count_bytes_that_an_application_left_dead() -> None:
         "rewrite: ['t = torch.aten.permute(x, [1, 0])', "
         "'y = torch.quantized_decomposed.quantize_per_tensor(t, s, z, low, high, type)']\n",
     )
-    bytes_type, numbers = T.replace("f32", "ui8"), "!torch.float, !torch.int, !torch.int, !torch.int"
+    bytes_type, numbers = (
+        T.replace("f32", "ui8"),
+        "!torch.float, !torch.int, !torch.int, !torch.int",
+    )
     text = f"""func.func @main(%x: {T}) -> ({T}, {bytes_type}) {{
       %s = torch.constant.float 1.0
       %i = torch.constant.int 0
