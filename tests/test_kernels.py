@@ -354,6 +354,10 @@ def test_places_that_are_left_over(
         ((1, 2, 21, 18), (11, 3), 1),  # a loop, of more than are unrolled
         ((1, 9, 7, 7), (3, 3), 1),
         ((1, 2, 130, 120), (3, 3), 1),  # several bands
+        ((1, 2, 20, 250), (3, 3), 1),  # two groups of vectors in a row
+        ((2, 3, 19, 57), (3, 3), 2),  # two rows at a time
+        ((1, 3, 31, 70), (5, 5), 2),
+        ((2, 5, 14, 14), (3, 3), 2),  # rows that the next one is stored over
     ],
 )
 def test_rows_of_depthwise_windows_that_are_handed_on(
@@ -365,6 +369,28 @@ def test_rows_of_depthwise_windows_that_are_handed_on(
     stages = [Stage(phase="torch", rules=["kernels/kernel-depthwise"], driver="greedy")]
     done = transform(program, stages, costs=Settings(target))
     assert done.outcome.total == 1
+    binary = compiler.compile_module(done.text, target)
+    if reason := target.available():
+        pytest.skip(reason)
+    _, arguments = numerics.signature(program)
+    ((_, inputs),) = numerics.inputs_of(RunDoc(devices=["cpu"]), arguments)
+    (got,) = runtime.run(binary, inputs, target, "f")
+    plain = compiler.compile_module(program, Target("cpu"))
+    (expected,) = runtime.run(plain, inputs, Target("cpu"), "f")
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=4e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("pads", [(0, 0), (0, 1), (1, 0), (2, 2)])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_depthwise_windows_whose_padding_is_not_half_of_them(
+    pads: tuple[int, int], stride: int
+) -> None:
+    target = Target("cpu", "x86-64-v4")
+    program = convolution((1, 4, 18, 35), (4, 1, 3, 3), groups=4, stride=stride, pads=pads)
+    stages = [Stage(phase="torch", rules=["kernels/kernel-depthwise"], driver="greedy")]
+    done = transform(program, stages, costs=Settings(target))
+    assert done.outcome.total == 1
+    assert "memref.alloca" not in done.text, "nothing is laid out"
     binary = compiler.compile_module(done.text, target)
     if reason := target.available():
         pytest.skip(reason)
