@@ -97,7 +97,8 @@ def stages(name: str, own: Path, kind: str) -> list[tuple[str | None, list[str]]
                     "widened-onwards",
                     "patches",
                 ),
-                *("attention", "layers", "algebra", "flash", "forms", "norms"),
+                *("attention", "layers", "algebra", "bf16-attention"),
+                *("flash", "forms", "norms"),
             ],
             ["part-writes", "linalg-forms"],
         ),
@@ -115,7 +116,7 @@ def test_each_rule_goes_where_its_ops_are(
         *("scales", "means", "row-kernels", "limited-kernels", "added-kernels"),
         *("shifted-kernels", "kernels", "pools"),
         *("packing", "products", "computed-products", "bytes"),
-        *("depthwise", "integer-products", "extensions"),
+        *("depthwise", "integer-products", "extensions", "permutes"),
     )
     turned = [(stage, []) for stage in own_stages] if name == "cpu-fast" else []
     assert stages(name, own, target) == [
