@@ -115,7 +115,7 @@ def test_each_rule_goes_where_its_ops_are(
     own_stages = (
         *("scales", "means", "row-kernels", "limited-kernels", "added-kernels"),
         *("shifted-kernels", "kernels", "pools"),
-        *("packing", "products", "computed-products", "bytes"),
+        *("packing", "bf16-layers", "products", "computed-products", "bytes"),
         *("depthwise", "integer-products", "extensions", "permutes"),
     )
     turned = [(stage, []) for stage in own_stages] if name == "cpu-fast" else []

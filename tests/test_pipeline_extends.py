@@ -75,6 +75,7 @@ without_flags: [--iree-global-opt-data-tiling]
         "kernels",
         "pools",
         "packing",
+        "bf16-layers",
         "products",
         "computed-products",
         "bytes",
