@@ -98,6 +98,8 @@ def test_version_tells_the_compiler() -> None:
     facts = json.loads(done.stdout)
     assert facts["iree-base-compiler"] == facts["iree-base-runtime"] == "3.13.0"
     assert "local-task://" in facts["devices"]
+    short = mlirules("--version")
+    assert (short.returncode, short.stdout) == (0, f"mlirules {facts['mlirules']}\n")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mlirules.support import helps
+from mlirules.support.package import VERSION
 
 if TYPE_CHECKING:
     import typer
@@ -66,11 +67,27 @@ def build(only: str | None = None) -> typer.Typer:
 
     names = {"help_option_names": ["-h", "--help"]}
 
-    def common(debug: bool = False) -> None:
+    def tell(asked: bool) -> None:
+        if asked:
+            typer.echo(f"mlirules {VERSION}")
+            raise typer.Exit
+
+    # `tell` has ended the process where the version was asked for.
+    def common(debug: bool = False, version: bool = False) -> None:  # noqa: ARG001
         _DEBUG.set(debug)
 
     told = typer.Option("--debug", help="Show the traceback of an internal error.")
-    common.__annotations__ = {"debug": Annotated[bool, told], "return": None}
+    named = typer.Option(
+        "--version",
+        callback=tell,
+        is_eager=True,
+        help="Print the version; `version` says more.",
+    )
+    common.__annotations__ = {
+        "debug": Annotated[bool, told],
+        "version": Annotated[bool, named],
+        "return": None,
+    }
     app = typer.Typer(
         name="mlirules",
         help="Compiler rewrite rules as YAML: check them, test them, apply them, compile with "
