@@ -342,6 +342,19 @@ def test_places_that_are_left_over(
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
+def _assert_as_the_compiler(text: str, program: str, target: Target) -> None:
+    """What the program became gives what it gives without rules, where the CPU can run it."""
+    binary = compiler.compile_module(text, target)
+    if reason := target.available():
+        pytest.skip(reason)
+    _, arguments = numerics.signature(program)
+    ((_, inputs),) = numerics.inputs_of(RunDoc(devices=["cpu"]), arguments)
+    (got,) = runtime.run(binary, inputs, target, "f")
+    plain = compiler.compile_module(program, Target("cpu"))
+    (expected,) = runtime.run(plain, inputs, Target("cpu"), "f")
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=4e-6 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("architecture", ["x86-64-v3", "x86-64-v4", "znver4"])
 @pytest.mark.parametrize(
     ("images", "window", "stride"),
@@ -369,15 +382,7 @@ def test_rows_of_depthwise_windows_that_are_handed_on(
     stages = [Stage(phase="torch", rules=["kernels/kernel-depthwise"], driver="greedy")]
     done = transform(program, stages, costs=Settings(target))
     assert done.outcome.total == 1
-    binary = compiler.compile_module(done.text, target)
-    if reason := target.available():
-        pytest.skip(reason)
-    _, arguments = numerics.signature(program)
-    ((_, inputs),) = numerics.inputs_of(RunDoc(devices=["cpu"]), arguments)
-    (got,) = runtime.run(binary, inputs, target, "f")
-    plain = compiler.compile_module(program, Target("cpu"))
-    (expected,) = runtime.run(plain, inputs, Target("cpu"), "f")
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=4e-6 * np.abs(expected).max())
+    _assert_as_the_compiler(done.text, program, target)
 
 
 @pytest.mark.parametrize("pads", [(0, 0), (0, 1), (1, 0), (2, 2)])
@@ -391,15 +396,7 @@ def test_depthwise_windows_whose_padding_is_not_half_of_them(
     done = transform(program, stages, costs=Settings(target))
     assert done.outcome.total == 1
     assert "memref.alloca" not in done.text, "nothing is laid out"
-    binary = compiler.compile_module(done.text, target)
-    if reason := target.available():
-        pytest.skip(reason)
-    _, arguments = numerics.signature(program)
-    ((_, inputs),) = numerics.inputs_of(RunDoc(devices=["cpu"]), arguments)
-    (got,) = runtime.run(binary, inputs, target, "f")
-    plain = compiler.compile_module(program, Target("cpu"))
-    (expected,) = runtime.run(plain, inputs, Target("cpu"), "f")
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=4e-6 * np.abs(expected).max())
+    _assert_as_the_compiler(done.text, program, target)
 
 
 @pytest.mark.parametrize(
