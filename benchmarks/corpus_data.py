@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from mlirules.drivers.iree.runtime import Array, dtype_of, load_npz
+from mlirules.drivers.iree import npz
+from mlirules.drivers.iree.runtime import Array, dtype_of
 from mlirules.language.faults import MlirulesError
 
 VARIANTS = ("core", "aten", "dyn")
@@ -86,7 +87,7 @@ class Program:
         """The inputs, in order."""
         if not self.args:
             return []
-        return load_npz(self.data, [_numpy_name(arg) for arg in self.args])
+        return npz.load(self.data, [_numpy_name(arg) for arg in self.args])
 
     def golden(self) -> list[Array]:
         """PyTorch's results, in order; scalars are arrays of rank 0."""

@@ -365,12 +365,10 @@ def _least(call: Callable[[], object], clock: Callable[[], float]) -> float:
 
 
 def _inputs(job: Job) -> list[Any]:
-    from mlirules.drivers.iree import runtime
+    from mlirules.drivers.iree import npz
 
-    found = runtime.load_npz(job.path(GOLDEN), prefix="a")
-    if job.bf16:  # the file holds their bits
-        return [x.view(runtime.dtype_of("bf16")) if x.dtype == np.uint16 else x for x in found]
-    return found
+    # Files that an earlier version wrote hold bits and do not say so.
+    return npz.load(job.path(GOLDEN), ["bf16" if job.bf16 else None] * 99)
 
 
 # ---------------------------------------------------------------- the process
@@ -399,7 +397,7 @@ def answers(job: Job) -> Callable[[Any], Iterator[Mapping[str, Any]]]:
     def prepare(**traffic: int) -> dict[str, Any]:
         from zoo_worker import relative_error
 
-        from mlirules.drivers.iree import runtime
+        from mlirules.drivers.iree import npz
 
         if job.engine == "export":
             facts = export(job)
@@ -418,7 +416,7 @@ def answers(job: Job) -> Callable[[Any], Iterator[Mapping[str, Any]]]:
         ready.call()
         once = time.perf_counter() - began
         made.append(ready)
-        golden = runtime.load_npz(job.path(GOLDEN), prefix="r")
+        golden = npz.load(job.path(GOLDEN), prefix="r")
         return {
             "compile_s": round(took, 2),
             "compile_cpu_s": round(used, 2),

@@ -36,7 +36,7 @@ import saturating_patterns
 from mlirules.drivers.apply.engine import Engine
 from mlirules.drivers.apply.programs import load_program, shared_context
 from mlirules.drivers.apply.run import Options
-from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree import npz, runtime
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import numerics, opcost, roofline, timing
@@ -225,7 +225,7 @@ def programs(zoo: Path, models: list[str]) -> Iterator[tuple[str, Callable[[], A
         if models and not any(fnmatch.fnmatch(model, m) for m in models):
             continue
         path = DEMO if model == "demo BERT" else program(zoo, model)
-        inputs = runtime.load_npz(path.with_suffix(".npz"))
+        inputs = npz.load(path.with_suffix(".npz"))
         yield model, functools.partial(load_program, path), inputs
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlirules.drivers.iree import compiler, runtime
+from mlirules.drivers.iree import compiler, npz, runtime
 from mlirules.drivers.iree.runtime import Array
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import CheckFailed, MlirulesError
@@ -111,8 +111,8 @@ class Judge:
         self.target = target
         self.timeout = timeout
         golden = program.with_suffix(".npz")
-        self.inputs = runtime.load_npz(golden, prefix="a")
-        self.golden = runtime.load_npz(golden, prefix="r")
+        self.inputs = npz.load(golden, prefix="a")
+        self.golden = npz.load(golden, prefix="r")
 
     def rows(self, modes: Sequence[str], tell: Callable[..., None]) -> Iterator[Row]:
         """A row a mode; `tell(stage=..., mode=...)` before whatever may not come back."""

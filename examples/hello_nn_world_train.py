@@ -81,13 +81,14 @@ def descend() -> dict[str, npt.NDArray[np.float32]]:
 
 def main() -> None:
     """Write the programs and the golden values beside this file."""
-    from mlirules.drivers.frontend.torch import Options, import_file, write_arrays
+    from mlirules.drivers.frontend.torch import Options, import_file
+    from mlirules.drivers.iree import npz
 
     stem = Path(__file__).with_suffix("")
     name = f"{__file__}:hello_nn_world_train"
     import_file(name, f"{stem}.mlir", Options(decompose=False), golden=f"{stem}.npz")
     import_file(name, f"{stem}.core.mlir")
-    write_arrays(f"{stem}_sgd.npz", descend())
+    npz.write(f"{stem}_sgd.npz", descend())
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mlirules.drivers.apply.programs import read_program
-from mlirules.drivers.iree import cpu, runtime
+from mlirules.drivers.iree import cpu, npz, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import compile_program, rule_set
 
@@ -60,10 +60,10 @@ def test_equals_pytorch(name: str, network: str) -> None:
         assert kernels == KERNELS[network]
     else:
         assert not kernels
-    bits = runtime.load_npz(golden, prefix="a")
+    bits = npz.load(golden, prefix="a")
     given = [x.view(runtime.dtype_of("bf16")) for x in bits]
     found = np.asarray(runtime.run(binary, given, target)[0], dtype=np.float32)
-    (wanted,) = map(_floats, runtime.load_npz(golden, prefix="r"))
+    (wanted,) = map(_floats, npz.load(golden, prefix="r"))
     assert np.abs(found - wanted).max() <= TOLERANCE * np.abs(wanted).max()
 
 

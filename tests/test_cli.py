@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 import served
+from mlirules.drivers.iree import npz
 from mlirules.support import package
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -179,6 +182,27 @@ def test_a_failing_inline_test_is_1(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "FAIL my-relu: two relus become one" in done.stdout
     assert "applied 1 times, not 2" in done.stdout
+
+
+def test_a_golden_file_tells_its_types_to_what_is_compiled(tmp_path: Path) -> None:
+    """A compiled program does not say what its arguments are."""
+    program, golden, binary = (tmp_path / f"net.{end}" for end in ("mlir", "npz", "vmfb"))
+    program.write_text(
+        "func.func @twice(%x: tensor<3xbf16>) -> tensor<3xbf16> {\n"
+        "  %y = arith.addf %x, %x : tensor<3xbf16>\n"
+        "  return %y : tensor<3xbf16>\n"
+        "}\n"
+    )
+    x = np.array([1, 2, 3], ml_dtypes.bfloat16)
+    npz.write(golden, {"a0": x, "r0": x + x})
+    assert mlirules("compile", program, "-o", binary).returncode == 0
+    done = mlirules("run", binary, "--golden", golden, "-o", tmp_path / "again.npz")
+    assert done.returncode == 0, done.stderr
+    assert "rtol 0.016" in done.stderr  # of bf16, not of f32
+    (again,) = npz.load(tmp_path / "again.npz", prefix="r")
+    assert (again.dtype.name, again.tolist()) == ("bfloat16", [2, 4, 6])
+    npz.write(golden, {"a0": x, "r0": x})
+    assert mlirules("run", binary, "--golden", golden).returncode == 1
 
 
 def test_compile_then_run(tmp_path: Path) -> None:

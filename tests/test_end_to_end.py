@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlirules.drivers.apply.programs import read_program
-from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree import npz, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import compile_program, transform
 
@@ -29,8 +29,8 @@ def _equals_golden(program: str, target: Target) -> None:
     path = EXAMPLES / program
     binary, done = compile_program(read_program(path), target, path=str(path), fallback=False)
     assert done.outcome.total > 0
-    results = runtime.run(binary, runtime.load_npz(_golden(program)), target)
-    expected = runtime.load_npz(_golden(program), prefix="r")
+    results = runtime.run(binary, npz.load(_golden(program)), target)
+    expected = npz.load(_golden(program), prefix="r")
     rtol, atol = TOLERANCE[program.partition(".")[0]]
     assert len(results) == len(expected)
     for found, wanted in zip(results, expected, strict=True):

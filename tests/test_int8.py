@@ -12,7 +12,7 @@ import pytest
 
 from mlirules.drivers.apply.programs import read_program
 from mlirules.drivers.frontend.torch import Options, import_model
-from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree import npz, runtime
 from mlirules.drivers.iree.compiler import ir, parse
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.iree.traversal import ops_below
@@ -75,8 +75,8 @@ def _taken(name: str, program: Path, golden: Path) -> Counter[str]:
     if reason := target.available():
         pytest.skip(reason)
     binary, done = compile_program(read_program(program), target, path=str(program), fallback=False)
-    found = runtime.run(binary, runtime.load_npz(golden, prefix="a"), target)
-    (wanted,) = runtime.load_npz(golden, prefix="r")
+    found = runtime.run(binary, npz.load(golden, prefix="a"), target)
+    (wanted,) = npz.load(golden, prefix="r")
     np.testing.assert_allclose(found[0], wanted, rtol=RTOL, atol=ATOL)
     return Counter(done.outcome.counts)
 
@@ -161,7 +161,7 @@ def test_import_leaves_out_zero_points_of_zeros() -> None:
         if op.name == "torch.quantized_decomposed.dequantize_per_channel"
     ]
     assert [str(op.operands[2].type) for op in layers] == ["!torch.none"] * LAYERS
-    (wanted,) = runtime.load_npz(GOLDEN, prefix="r")
+    (wanted,) = npz.load(GOLDEN, prefix="r")
     np.testing.assert_allclose(imported.results[0], wanted, rtol=1e-3, atol=1e-3)
 
 

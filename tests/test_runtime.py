@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree import npz, runtime
 from mlirules.drivers.iree.compiler import compile_module
 from mlirules.drivers.iree.runtime import Entry, RunError, parse_input, run, run_each
 from mlirules.drivers.iree.targets import Target
@@ -261,12 +261,12 @@ def test_npz_arrays_come_in_order_with_their_real_types(tmp_path: Path) -> None:
     arrays: dict[str, Any] = {f"a{i}": np.array(i) for i in range(12)}
     arrays |= {"a0": bits, "r0": np.array(9)}
     np.savez(tmp_path / "data.npz", **arrays)
-    inputs = runtime.load_npz(tmp_path / "data.npz", ["bfloat16", None])
+    inputs = npz.load(tmp_path / "data.npz", ["bfloat16", None])
     assert inputs[0].tolist() == [1, 2]
     assert [int(value) for value in inputs[1:]] == list(range(1, 12))
-    assert runtime.load_npz(tmp_path / "data.npz", prefix="r") == [9]
+    assert npz.load(tmp_path / "data.npz", prefix="r") == [9]
     with pytest.raises(MlirulesError, match="cannot read arrays"):
-        runtime.load_npz(tmp_path / "absent.npz")
+        npz.load(tmp_path / "absent.npz")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ import pytest
 
 from mlirules.drivers.frontend.named import Name
 from mlirules.drivers.frontend.torch import DynamicDim, Options, import_file, import_model
+from mlirules.drivers.iree import npz
 from mlirules.drivers.iree.compiler import compile_module, parse
-from mlirules.drivers.iree.runtime import load_npz, run
+from mlirules.drivers.iree.runtime import run
 from mlirules.drivers.iree.targets import Target
 from mlirules.language.faults import MlirulesError
 
@@ -68,8 +69,8 @@ def refused(name: str, **options: Any) -> str:
 
 
 def assert_runs(mlir: Path, golden: Path, rtol: float, atol: float) -> None:
-    got = run(compile_module(mlir.read_text(encoding="utf-8"), CPU), load_npz(golden), CPU)
-    for have, want in zip(got, load_npz(golden, prefix="r"), strict=True):
+    got = run(compile_module(mlir.read_text(encoding="utf-8"), CPU), npz.load(golden), CPU)
+    for have, want in zip(got, npz.load(golden, prefix="r"), strict=True):
         assert have.dtype == want.dtype
         np.testing.assert_allclose(have, want, rtol=rtol, atol=atol)
 
@@ -119,7 +120,7 @@ def test_compiled_training_step_repeats_pytorchs_loss_curve() -> None:
     golden = np.load(EXAMPLES / "hello_nn_world_train_sgd.npz")
     text = (EXAMPLES / "hello_nn_world_train.core.mlir").read_text(encoding="utf-8")
     program = compile_module(text, CPU)
-    images, labels, weight, bias = load_npz(EXAMPLES / "hello_nn_world_train.npz")
+    images, labels, weight, bias = npz.load(EXAMPLES / "hello_nn_world_train.npz")
     losses = []
     for _ in golden["losses"]:
         loss, by_weight, by_bias = run(program, [images, labels, weight, bias], CPU)
@@ -320,7 +321,7 @@ def test_dynamic_syntax(text: str) -> None:
 
 
 @needs_torch
-def test_bfloat16_is_saved_as_its_bits(tmp_path: Path) -> None:
+def test_bfloat16_is_saved_as_its_bits_and_read_as_itself(tmp_path: Path) -> None:
     file = written(
         tmp_path,
         "import torch\n"
@@ -332,6 +333,9 @@ def test_bfloat16_is_saved_as_its_bits(tmp_path: Path) -> None:
     golden = np.load(tmp_path / "o.npz")
     assert golden["a0"].dtype == np.uint16
     assert golden["r0"].tolist() == [0x4000] * 3
+    for prefix, value in (("a", 1), ("r", 2)):
+        (array,) = npz.load(tmp_path / "o.npz", prefix=prefix)
+        assert (array.dtype.name, array.tolist()) == ("bfloat16", [value] * 3)
     assert "vtensor<[3],bf16>" in (tmp_path / "o.mlir").read_text()
 
 

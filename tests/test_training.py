@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mlirules.drivers.iree import runtime
+from mlirules.drivers.iree import npz, runtime
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.pipelines.transform import compile_program
 
@@ -24,7 +24,7 @@ def build(program: str, target: Target) -> bytes:
 
 def golden(prefix: str) -> list[NDArray[np.float32]]:
     """The arguments (``a``) or PyTorch's results (``r``) of the step."""
-    return runtime.load_npz(EXAMPLES / "hello_nn_world_train.npz", prefix=prefix)
+    return npz.load(EXAMPLES / "hello_nn_world_train.npz", prefix=prefix)
 
 
 def check_step(program: str, target: Target) -> None:

@@ -13,7 +13,6 @@ import importlib
 import io
 import re
 import warnings
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,11 +20,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 
 from mlirules.drivers.frontend.named import Name, Subject, resolved
-from mlirules.drivers.iree import fx
+from mlirules.drivers.iree import fx, npz
 from mlirules.drivers.iree.compiler import is_registered_op
 from mlirules.drivers.iree.parameters import write_archive
 from mlirules.language import outputs
@@ -80,8 +78,8 @@ class Imported:
 
     ``inputs`` are the function's arguments in order and ``results`` its results in order (updated
     buffers and inputs, which the function returns first, included; empty when they were not asked
-    for). bfloat16 is held as uint16 and 8-bit floats as uint8: their bits. ``notes`` say what the
-    model takes or gives and the program does not.
+    for). bfloat16 and 8-bit floats are those of ``ml_dtypes``. ``notes`` say what the model takes
+    or gives and the program does not.
     """
 
     program: fx.Program
@@ -196,21 +194,9 @@ def import_file(
 
 
 def write_golden(path: str | Path, inputs: Sequence[Array], results: Sequence[Array]) -> None:
-    """Write inputs as ``a0..`` and results as ``r0..`` with :func:`write_arrays`."""
+    """Write inputs as ``a0..`` and results as ``r0..`` to an ``.npz`` file."""
     named = {f"a{i}": a for i, a in enumerate(inputs)} | {f"r{i}": r for i, r in enumerate(results)}
-    write_arrays(path, named)
-
-
-def write_arrays(path: str | Path, named: Mapping[str, Array]) -> None:
-    """Write a compressed ``.npz``, whole or not at all; equal arrays give equal bytes."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, array in named.items():
-            member = io.BytesIO()
-            np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
-            info = zipfile.ZipInfo(f"{name}.npy")  # dated 1980; numpy.savez would date it now
-            archive.writestr(info, member.getvalue(), zipfile.ZIP_DEFLATED, compresslevel=9)
-    outputs.write(path, buffer.getvalue())
+    npz.write(path, named)
 
 
 def _require_torch(name: Name) -> None:

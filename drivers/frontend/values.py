@@ -121,12 +121,12 @@ class Flat(torch.nn.Module):
 
 
 def to_numpy(tensor: torch.Tensor) -> runtime.Array:
-    """A copy; bfloat16 as uint16 and 8-bit floats as uint8: their bits."""
+    """A copy; bfloat16 and 8-bit floats as those of ``ml_dtypes``."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    if plain.dtype == torch.bfloat16:
-        plain = plain.view(torch.uint16)
-    elif plain.is_floating_point() and plain.element_size() == 1:
-        plain = plain.view(torch.uint8)
+    name = str(plain.dtype).removeprefix("torch.")
+    if name.startswith(("bfloat16", "float8")):
+        bits = plain.view({1: torch.uint8, 2: torch.uint16}[plain.element_size()])
+        return bits.numpy().copy().view(runtime.dtype_of(name))
     array: runtime.Array = plain.numpy().copy()
     return array
 

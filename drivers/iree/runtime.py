@@ -54,7 +54,6 @@ __all__ = [
     "entries",
     "instance",
     "load_arrays",
-    "load_npz",
     "loaded_function",
     "parameter_modules",
     "parse_input",
@@ -565,27 +564,6 @@ def dtype_of(name: str) -> np.dtype[Any]:
         code="dtype",
         suggestion=did_you_mean(name, DTYPES) or "known: " + ", ".join(DTYPES),
     )
-
-
-def load_npz(path: str | Path, dtypes: Sequence[str | None] = (), prefix: str = "a") -> list[Array]:
-    """The arrays ``a0``, ``a1``, ... of an ``.npz`` file, in order (``prefix`` names others).
-
-    ``dtypes`` are the real element types, in the same order, of arrays stored as their bits
-    (bfloat16 as uint16, 8-bit floats as uint8); ``None`` keeps what is stored. Raises
-    MlirulesError when the file cannot be read.
-    """
-    try:
-        with np.load(path) as data:
-            names = [name for name in data.files if re.fullmatch(re.escape(prefix) + r"\d+", name)]
-            arrays = [data[f"{prefix}{i}"] for i in range(len(names))]
-    except (OSError, ValueError, KeyError) as error:
-        raise MlirulesError.at(str(path), f"cannot read arrays: {error}", code="npz") from error
-    for index, (array, name) in enumerate(zip(arrays, dtypes, strict=False)):
-        dtype = dtype_of(name) if name else array.dtype
-        bits = array.dtype.kind == "u" and array.dtype.itemsize == dtype.itemsize
-        if dtype != array.dtype and bits:
-            arrays[index] = array.view(dtype)
-    return arrays
 
 
 # A shape and type without values.

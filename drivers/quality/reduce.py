@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlirules.drivers.frontend.torch import write_arrays
-from mlirules.drivers.iree import compiler, irtypes
+from mlirules.drivers.iree import compiler, irtypes, npz
 from mlirules.drivers.iree.compiler import ir
 from mlirules.drivers.iree.traversal import Steps, finish
 from mlirules.drivers.measure import numerics
@@ -90,8 +89,7 @@ def save(folder: Path, reduced: Reduced, example: Counterexample, command: str) 
         folder / "repeat.txt",
     )
     outputs.write(program, reduced.text.encode())
-    bits = [a.view(np.uint16) if str(a.dtype) == "bfloat16" else a for a in reduced.inputs]
-    write_arrays(arrays, {f"a{i}": a for i, a in enumerate(bits)})
+    npz.write(arrays, {f"a{i}": a for i, a in enumerate(reduced.inputs)})
     told = json.dumps(example.comparison.as_json(), indent=2)
     outputs.write(readme, f"{command}\n\n{told}\n".encode())
     return [program, arrays, readme]

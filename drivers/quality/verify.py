@@ -75,17 +75,22 @@ class Tolerance:
         atol = self.atol if self.atol is not None else 1e-6
         return max(rtol, narrow), max(atol, narrow / 2)
 
+    def part(self, dtype: np.dtype[Any]) -> float:
+        """What part of the largest number of a result of ``dtype`` is allowed besides."""
+        if dtype.kind not in "fc" and str(dtype) != "bfloat16":
+            return 0.0
+        # Narrow types are rounded where they are added up, too.
+        return self.of_largest * {"float16": 10.0, "bfloat16": 50.0}.get(str(dtype), 1.0)
+
     def for_result(self, expected: Array) -> tuple[float, float]:
         """Both for one result."""
         rtol, atol = self.of(expected.dtype)
-        is_float = expected.dtype.kind in "fc" or str(expected.dtype) == "bfloat16"
-        if not self.of_largest or not expected.size or not is_float:
+        part = self.part(expected.dtype)
+        if not part or not expected.size:
             return rtol, atol
         kind = np.complex128 if expected.dtype.kind == "c" else np.float64
         magnitudes = np.abs(expected.astype(kind))
         finite = magnitudes[np.isfinite(magnitudes)]
-        # Narrow types are rounded where they are added up, too.
-        part = self.of_largest * {"float16": 10.0, "bfloat16": 50.0}.get(str(expected.dtype), 1.0)
         return rtol, max(atol, part * float(finite.max(initial=0.0)))
 
 

@@ -167,7 +167,7 @@ def _compiled(
 def _inputs(
     source: str | Program, golden: Path | None, function: str | None
 ) -> tuple[str, list[Array]]:
-    from mlirules.drivers.iree import runtime
+    from mlirules.drivers.iree import npz
     from mlirules.drivers.measure import numerics
 
     functions = numerics.functions(source, function)
@@ -175,7 +175,7 @@ def _inputs(
     if len(functions) > 1:
         warn(f"of the functions {', '.join(functions)} only {name} is timed: --function picks one")
     if golden is not None:
-        return name, runtime.load_npz(golden, [element for _, element in arguments])
+        return name, npz.load(golden, [element for _, element in arguments])
     if any(size is None for shape, _ in arguments for size in shape):
         raise MlirulesError.at(
             "--golden",

@@ -74,7 +74,7 @@ def command(
     The program is compiled as `compile` does, all phases and flags. Exits with 0 when it is found,
     with 1 when the check holds with all of it, or fails without any.
     """
-    from mlirules.drivers.iree import runtime
+    from mlirules.drivers.iree import npz
     from mlirules.drivers.quality import bisect as bisecting
     from mlirules.drivers.quality import custom_ops
     from mlirules.drivers.quality.verify import WHOLE_PROGRAMS, Settings
@@ -129,7 +129,7 @@ def command(
             function=function,
             parameters=parameters or (),
             functions=custom_ops.of_recipe(recipe),
-            inputs=runtime.load_npz(inputs) if inputs is not None else None,
+            inputs=npz.load(inputs) if inputs is not None else None,
         )
         good = bisecting.by_numbers(recipe.source, settings)
     else:

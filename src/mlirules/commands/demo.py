@@ -105,12 +105,12 @@ def _targets(given: list[str] | None) -> tuple[list[str], list[str]]:
 def _run(target: Any) -> dict[str, Any]:
     from mlirules.drivers.apply.engine import leftovers
     from mlirules.drivers.apply.programs import load_program
-    from mlirules.drivers.iree import compiler, runtime
+    from mlirules.drivers.iree import compiler, npz, runtime
     from mlirules.drivers.measure import child
     from mlirules.drivers.pipelines.transform import compile_program
 
     model, golden = demo_file("bert.mlirbc"), demo_file("bert.npz")
-    inputs = runtime.load_npz(golden)
+    inputs = npz.load(golden)
     source = load_program(model)
     ops = sum(leftovers(source.module).values())
     with working(f"compiling for {target}"):
@@ -119,7 +119,7 @@ def _run(target: Any) -> dict[str, Any]:
         warn(said)
     with working(f"running on {target}"):
         results = runtime.run(binary, inputs, target)
-    expected = runtime.load_npz(golden, prefix="r")
+    expected = npz.load(golden, prefix="r")
     report: dict[str, object] = {
         "target": target.name,
         "ops": ops,

@@ -105,14 +105,14 @@ def golden_of(
     recipe: Recipe, golden: Path, function: str | None
 ) -> tuple[list[Array], list[Array] | None]:
     """The inputs a0.. and, where they are there, the results r0.. of a golden file."""
-    from mlirules.drivers.iree import runtime
+    from mlirules.drivers.iree import npz
     from mlirules.drivers.measure import numerics
 
     functions = numerics.functions(recipe.program(), function)
     arguments = next(iter(functions.values()))
-    inputs = runtime.load_npz(golden, [element for _, element in arguments])
+    inputs = npz.load(golden, [element for _, element in arguments])
     if not inputs and arguments:
         raise MlirulesError.at(
             str(golden), "holds no inputs a0, a1, ...", code="npz", suggestion="import --golden"
         )
-    return inputs, runtime.load_npz(golden, prefix="r") or None
+    return inputs, npz.load(golden, prefix="r") or None

@@ -31,6 +31,7 @@ from mlirules.language.faults import CheckFailed, MlirulesError
 if TYPE_CHECKING:
     from mlirules.drivers.iree.runtime import Array
     from mlirules.drivers.pipelines.transform import Recipe
+    from mlirules.drivers.quality.verify import Tolerance
 
 EXAMPLE = "mlirules run model.mlir --target cpu --input '2x3xf32=1 2 3 4 5 6'"
 
@@ -80,7 +81,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Compile a program with the rules and run it. With --golden, compare: exit 1 if it differs."""
-    from mlirules.drivers.iree import runtime
+    from mlirules.drivers.iree import npz, runtime
     from mlirules.drivers.iree.targets import Target
 
     chosen = Target.parse(target)
@@ -114,9 +115,7 @@ def command(
             place=runtime.Place(timeout=timeout),
         )
     if output is not None:
-        from mlirules.drivers.frontend.torch import write_arrays
-
-        write_arrays(output, {f"r{i}": _storable(r) for i, r in enumerate(results)})
+        npz.write(output, {f"r{i}": r for i, r in enumerate(results)})
     problems = [] if golden is None else compare(golden, results, rtol, atol)
     if as_json:
         say_json(
@@ -135,7 +134,7 @@ def command(
     if problems:
         raise CheckFailed("\n".join(f"{golden}: {p}" for p in problems))
     if golden is not None:
-        note(f"equal to {golden} within {_said(rtol, atol)}")
+        note(f"equal to {golden} within {_said(_tolerance(rtol, atol), results)}")
 
 
 def _binary(
@@ -171,14 +170,13 @@ def _only_function(binary: bytes, model: Path) -> str:
 
 
 def _inputs(inputs: list[str] | None, golden: Path | None, elements: list[str | None]) -> Arrays:
-    from mlirules.drivers.iree import runtime
+    from mlirules.drivers.iree import npz, runtime
 
     if inputs:
         return [runtime.parse_input(text, seed) for seed, text in enumerate(inputs)]
     if golden is None:
         return []
-    # An .npz holds bfloat16 as its bits.
-    return runtime.load_npz(golden, elements)
+    return npz.load(golden, elements)
 
 
 #: What a whole program's numbers differ by, as a part of the largest, when sums are added up in
@@ -186,11 +184,24 @@ def _inputs(inputs: list[str] | None, golden: Path | None, elements: list[str | 
 OF_LARGEST = 1e-4
 
 
-def _said(rtol: float | None, atol: float | None) -> str:
-    relative = f"rtol {1e-5 if rtol is None else rtol:g}"
-    if atol is not None:
-        return f"{relative}, atol {atol:g}"
-    return f"{relative}, atol 1e-06 or {OF_LARGEST:g} of the largest number"
+def _tolerance(rtol: float | None, atol: float | None) -> Tolerance:
+    from mlirules.drivers.quality.verify import Tolerance
+
+    return Tolerance(rtol, atol, of_largest=OF_LARGEST if atol is None else 0.0)
+
+
+def _said(tolerance: Tolerance, results: Arrays) -> str:
+    """What was allowed, by the types of the results."""
+    allowed: dict[str, list[str]] = {}
+    for dtype in dict.fromkeys(result.dtype for result in results):
+        relative, absolute = tolerance.of(dtype)
+        part = tolerance.part(dtype)
+        text = f"rtol {relative:g}, atol {absolute:g}"
+        text += f" or {part:g} of the largest number" if part else ""
+        allowed.setdefault(text, []).append(dtype.name)
+    if len(allowed) == 1:
+        return next(iter(allowed))
+    return "; ".join(f"{text} ({', '.join(names)})" for text, names in allowed.items())
 
 
 def compare(golden: Path, results: Arrays, rtol: float | None, atol: float | None) -> list[str]:
@@ -198,13 +209,11 @@ def compare(golden: Path, results: Arrays, rtol: float | None, atol: float | Non
 
     Without ``atol``, a ten-thousandth of a result's largest number is allowed.
     """
-    from mlirules.drivers.iree import runtime
+    from mlirules.drivers.iree import npz
     from mlirules.drivers.measure import numerics
-    from mlirules.drivers.quality.verify import Tolerance
 
-    tolerance = Tolerance(rtol, atol, of_largest=OF_LARGEST if atol is None else 0.0)
-
-    expected = runtime.load_npz(golden, [r.dtype.name for r in results], prefix="r")
+    tolerance = _tolerance(rtol, atol)
+    expected = npz.load(golden, [r.dtype.name for r in results], prefix="r")
     if not expected:
         return ["holds no results r0.."]
     if len(expected) != len(results):
@@ -215,15 +224,6 @@ def compare(golden: Path, results: Arrays, rtol: float | None, atol: float | Non
         if message:
             problems.append(f"r{i}: {message}")
     return problems
-
-
-def _storable(array: Array) -> Array:
-    """numpy files cannot hold bfloat16 and 8-bit floats: their bits instead."""
-    import numpy as np
-
-    if array.dtype.kind == "V" or array.dtype.name.startswith(("bfloat", "float8")):
-        return array.view({1: np.uint8, 2: np.uint16}[array.dtype.itemsize])
-    return array
 
 
 def show_array(name: str, array: Array) -> None:

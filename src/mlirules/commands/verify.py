@@ -148,7 +148,7 @@ def _settings(
     seed: int,
     reference: str,
 ) -> Settings:
-    from mlirules.drivers.iree import runtime
+    from mlirules.drivers.iree import npz
     from mlirules.drivers.quality.verify import WHOLE_PROGRAMS, Settings
 
     try:
@@ -157,7 +157,7 @@ def _settings(
         raise MlirulesError.at(
             "--sizes", f"not numbers: {sizes}", code="sizes", suggestion="--sizes 1,4 --sizes 7,3"
         ) from None
-    arrays = runtime.load_npz(inputs) if inputs is not None else None
+    arrays = npz.load(inputs) if inputs is not None else None
     return Settings(
         targets,
         given or [(), (1,), (5,)],
