@@ -67,6 +67,7 @@ without_flags: [--iree-global-opt-data-tiling]
         "one",
         "decompose",
         "scales",
+        "scaled-images",
         "means",
         "row-kernels",
         "limited-kernels",
