@@ -61,7 +61,7 @@ PLAIN = 3
 IDLE = (
     *("limits", "integers", "integer-groups", "integer-group-activations"),
     *("integer-group-floats", "integer-activations", "integer-floats", "integer-kernels"),
-    *("attention", "algebra", "forms"),
+    *("attention", "algebra", "forms", "gates", "scaled-images"),
 )
 #: Of fewer samples no model is made.
 LEAST_SAMPLES = 100

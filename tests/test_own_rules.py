@@ -113,7 +113,8 @@ def test_each_rule_goes_where_its_ops_are(
     conversion = (None, ["my-twice-to-linalg"])
     fusions = [("fusions", [])] if name == "vulkan" else []
     own_stages = (
-        *("scales", "scaled-images", "means", "row-kernels", "limited-kernels", "added-kernels"),
+        *("gates", "scales", "scaled-images", "means", "row-kernels"),
+        *("limited-kernels", "added-kernels"),
         *("shifted-kernels", "kernels", "pools"),
         *("packing", "bf16-layers", "products", "computed-products", "bytes"),
         *("depthwise", "integer-products", "extensions", "permutes"),

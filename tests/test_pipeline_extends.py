@@ -66,6 +66,7 @@ without_flags: [--iree-global-opt-data-tiling]
         "norms",
         "one",
         "decompose",
+        "gates",
         "scales",
         "scaled-images",
         "means",
