@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mlirules.drivers.iree import compiler
+from mlirules.drivers.iree import compiler, cpu
 from mlirules.drivers.iree.compiler import context
 from mlirules.drivers.iree.targets import Target
 from mlirules.drivers.measure import forms, learned
@@ -143,7 +143,23 @@ def test_what_was_measured_on_this_machine_goes_before_what_is_like_it(
     """The Granite Rapids that was measured is called a Sapphire Rapids by the compiler."""
     measured = learned.read(learned.SHIPPED / "avx512-graniterapids.json")
     monkeypatch.setattr(learned, "machine", lambda: measured.machine)
+    monkeypatch.setattr(cpu, "name", lambda architecture: architecture or "sapphirerapids")
     assert learned.for_target(Target.parse("cpu:sapphirerapids")) == measured
+
+
+def test_for_another_cpu_nothing_counts_that_was_measured_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is compiled on a Zen 4 for a Sapphire Rapids goes by the latter's core."""
+    measured = learned.read(learned.SHIPPED / "avx512-znver4.json")
+    monkeypatch.setattr(learned, "machine", lambda: measured.machine)
+    monkeypatch.setattr(cpu, "name", lambda architecture: architecture or "znver4")
+    found = learned.for_target(Target.parse("cpu:sapphirerapids"))
+    assert found is not None
+    assert found.path.name == "avx512-emeraldrapids.json"
+    general = learned.for_target(Target.parse("cpu:x86-64-v4"))
+    assert general is not None
+    assert general.path == measured.path
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,7 @@ def _for_target(target: Target) -> Model | None:
         return None
     pattern = name_of(target, like=True)
     assert pattern is not None
+    here = _here(target)
     for folder in (own(), SHIPPED):
         listed = sorted(folder.glob(pattern), key=lambda path: _nearness(path.name, exact))
         found = None
@@ -200,7 +201,7 @@ def _for_target(target: Target) -> Model | None:
             model = _read(path, path.stat().st_mtime_ns)
             # The compiler may call the machine that a file was measured on otherwise than the
             # file: a virtual one hides what its name hangs on.
-            if (path.name == exact and folder == SHIPPED) or model.machine == machine():
+            if (path.name == exact and folder == SHIPPED) or (here and model.machine == machine()):
                 return model
             # The user's folder may have come from another machine.
             if folder == SHIPPED:
@@ -208,6 +209,13 @@ def _for_target(target: Target) -> Model | None:
         if found is not None:
             return found
     return None
+
+
+def _here(target: Target) -> bool:
+    """Whether this machine is one that a target means: no other CPU is named."""
+    named = target.architecture
+    general = named.startswith("x86-64")  # what CPUs have, and no CPU
+    return not named or general or cpu.name(named) == cpu.name("")
 
 
 def _nearness(name: str, exact: str) -> tuple[bool, bool, str]:
