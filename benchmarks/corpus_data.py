@@ -95,7 +95,9 @@ class Program:
         if any(r.kind == "tensor" for r in self.results):
             with np.load(self.data) as data:
                 tensors = [
-                    _typed(data[f"r{i}"], r) if r.kind == "tensor" else np.asarray(r.value)
+                    npz.seen(data[f"r{i}"], _numpy_name(r))
+                    if r.kind == "tensor"
+                    else np.asarray(r.value)
                     for i, r in enumerate(self.results)
                 ]
             return list(tensors)
@@ -121,13 +123,6 @@ def _real_dtype(name: str) -> np.dtype[Any]:
 
 def _numpy_name(value: Value) -> str | None:
     return _real_dtype(value.dtype).name if value.kind == "tensor" else None
-
-
-def _typed(array: Array, value: Value) -> Array:
-    """Arrays of types that `.npz` cannot hold are stored as their bits."""
-    dtype = _real_dtype(value.dtype)
-    bits = array.dtype.kind == "u" and array.dtype.itemsize == dtype.itemsize
-    return array.view(dtype) if bits and dtype != array.dtype else array
 
 
 def unpacked(source: Path) -> Path:

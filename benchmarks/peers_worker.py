@@ -367,8 +367,7 @@ def _least(call: Callable[[], object], clock: Callable[[], float]) -> float:
 def _inputs(job: Job) -> list[Any]:
     from mlirules.drivers.iree import npz
 
-    # Files that an earlier version wrote hold bits and do not say so.
-    return npz.load(job.path(GOLDEN), ["bf16" if job.bf16 else None] * 99)
+    return npz.load(job.path(GOLDEN))
 
 
 # ---------------------------------------------------------------- the process

@@ -137,13 +137,19 @@ def test_avx512_and_avx2_have_models_of_their_own() -> None:
     assert learned.for_target(Target.parse("vulkan:baseline")) is None
 
 
+def _measured_here(monkeypatch: pytest.MonkeyPatch, file: str, name: str) -> learned.Model:
+    """What ships in a file, on the machine that it was measured on, which is called ``name``."""
+    measured = learned.read(learned.SHIPPED / file)
+    monkeypatch.setattr(learned, "machine", lambda: measured.machine)
+    monkeypatch.setattr(cpu, "name", lambda architecture: architecture or name)
+    return measured
+
+
 def test_what_was_measured_on_this_machine_goes_before_what_is_like_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The Granite Rapids that was measured is called a Sapphire Rapids by the compiler."""
-    measured = learned.read(learned.SHIPPED / "avx512-graniterapids.json")
-    monkeypatch.setattr(learned, "machine", lambda: measured.machine)
-    monkeypatch.setattr(cpu, "name", lambda architecture: architecture or "sapphirerapids")
+    measured = _measured_here(monkeypatch, "avx512-graniterapids.json", "sapphirerapids")
     assert learned.for_target(Target.parse("cpu:sapphirerapids")) == measured
 
 
@@ -151,9 +157,7 @@ def test_for_another_cpu_nothing_counts_that_was_measured_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is compiled on a Zen 4 for a Sapphire Rapids goes by the latter's core."""
-    measured = learned.read(learned.SHIPPED / "avx512-znver4.json")
-    monkeypatch.setattr(learned, "machine", lambda: measured.machine)
-    monkeypatch.setattr(cpu, "name", lambda architecture: architecture or "znver4")
+    measured = _measured_here(monkeypatch, "avx512-znver4.json", "znver4")
     found = learned.for_target(Target.parse("cpu:sapphirerapids"))
     assert found is not None
     assert found.path.name == "avx512-emeraldrapids.json"

@@ -18,7 +18,7 @@ from mlirules.drivers.iree.runtime import Array, dtype_of
 from mlirules.language import outputs
 from mlirules.language.faults import MlirulesError
 
-__all__ = ["load", "write"]
+__all__ = ["load", "seen", "write"]
 
 _TYPES = "types"
 
@@ -42,11 +42,11 @@ def load(path: str | Path, dtypes: Sequence[str | None] = (), prefix: str = "a")
         raise MlirulesError.at(str(path), f"cannot read arrays: {error}", code="npz") from error
     types = {f"{prefix}{i}": name for i, name in enumerate(dtypes)}
     types |= {name: dtype for name, _, dtype in said}
-    return [_seen(array, types.get(f"{prefix}{i}")) for i, array in enumerate(arrays)]
+    return [seen(array, types.get(f"{prefix}{i}")) for i, array in enumerate(arrays)]
 
 
-def _seen(array: Array, name: str | None) -> Array:
-    """What is stored, seen as what it is."""
+def seen(array: Array, name: str | None) -> Array:
+    """What is stored, seen as ``name``, the element type that it is of; None: as it is stored."""
     dtype = dtype_of(name) if name else array.dtype
     bits = array.dtype.kind == "u" and array.dtype.itemsize == dtype.itemsize
     return array.view(dtype) if bits and dtype != array.dtype else array
