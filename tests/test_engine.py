@@ -11,8 +11,9 @@ import pytest
 
 from mlirules.drivers.apply import engine
 from mlirules.drivers.apply import run as running
-from mlirules.drivers.apply.engine import Engine, leftovers, op_names, select
+from mlirules.drivers.apply.engine import Engine, leftovers, select
 from mlirules.drivers.apply.placing import Instantiator
+from mlirules.drivers.apply.present import op_names
 from mlirules.drivers.apply.run import Options, Outcome, write_trace
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.traversal import ops_below

@@ -8,7 +8,8 @@ import pytest
 from iree.compiler.passmanager import PassManager
 
 from mlirules.drivers.apply import uncast
-from mlirules.drivers.apply.engine import Engine, op_names
+from mlirules.drivers.apply.engine import Engine
+from mlirules.drivers.apply.present import op_names
 from mlirules.drivers.apply.run import Options
 from mlirules.drivers.iree import compiler
 from mlirules.drivers.iree.compiler import ir

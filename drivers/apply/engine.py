@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, TypeVar
 from mlirules.drivers.apply import conversion, kernels
 from mlirules.drivers.apply import leftovers as unconverted
 from mlirules.drivers.apply import walk as walking
+from mlirules.drivers.apply.present import Present, op_names
 from mlirules.drivers.apply.run import CONSTANTS, LARGE, Options, Outcome, Run
 from mlirules.drivers.iree.compiler import Op, ir, rewrite
-from mlirules.drivers.iree.traversal import is_open, open_ops, ops_below
+from mlirules.drivers.iree.traversal import is_open, ops_below
 from mlirules.drivers.match.liveness import Marks
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.places import Numbered
@@ -241,12 +242,10 @@ class Engine:
 
     # -- running
 
-    def run(
-        self, module: ir.Module, options: Options, present: Counter[str] | None = None
-    ) -> Outcome:
+    def run(self, module: ir.Module, options: Options, present: Present | None = None) -> Outcome:
         """Apply the rules to ``module`` in place.
 
-        ``present`` are its :func:`op_names`, where the caller has counted them.
+        ``present`` is what there is in it, where the caller has looked.
 
         Raises :class:`MlirulesError` when a rule is at fault (its rewrite does not verify) or the
         rule set does not terminate.
@@ -259,16 +258,15 @@ class Engine:
             rules = self.rules
             run = self._new_run(options, outcome, options.bound or sys.maxsize)
         else:
-            if present is None:
-                present = op_names(module)
-            rules = self.relevant(present)
+            names = (present or Present(module)).ops
+            rules = self.relevant(names)
             if not rules:
                 outcome.untouched = True
                 return outcome
-            size = sum(present.values())
+            size = sum(names.values())
             run = self._new_run(options, outcome, options.bound or max(2000, 40 * size))
             # Symbols of dims may have had no use from the start.
-            run.may_leave_dead |= "torch.symbolic_int" in present
+            run.may_leave_dead |= "torch.symbolic_int" in names
         if options.max_rewrites is not None and options.max_rewrites <= 0:
             outcome.stopped = True
             return outcome
@@ -367,11 +365,6 @@ def _one_by_one(rules: Sequence[Rule], options: Options) -> bool:
     if options.fold:  # what folds is not for rules
         return False
     return options.order == "top-down" and all(len(rule.match) == 1 for rule in rules)
-
-
-def op_names(module: ir.Module) -> Counter[str]:
-    """How often each op occurs in a module (bodies of structured ops and kernels' code aside)."""
-    return Counter(op.name for op in open_ops(module))
 
 
 def sweep(module: ir.Module, names: Iterable[str]) -> int:

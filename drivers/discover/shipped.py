@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from mlirules.drivers.apply.engine import Engine, op_names
+from mlirules.drivers.apply.engine import Engine
+from mlirules.drivers.apply.present import op_names
 from mlirules.drivers.apply.programs import parsed
 from mlirules.drivers.apply.run import Options
 from mlirules.drivers.apply.session import Session

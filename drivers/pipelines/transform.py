@@ -16,10 +16,10 @@ from mlirules.drivers.apply.engine import (
     Engine,
     convert_returned_constants,
     leftovers,
-    op_names,
     select,
 )
 from mlirules.drivers.apply.guards import guard_early, guard_program, known_wrong, needs_guards
+from mlirules.drivers.apply.present import Present, op_names
 from mlirules.drivers.apply.programs import as_program, located
 from mlirules.drivers.apply.run import Options, Outcome
 from mlirules.drivers.apply.session import Session, current
@@ -225,12 +225,12 @@ class _Way:
     costs: cost.Settings | None = None
 
 
-def _stage_engine(stage: Stage, present: Counter[str], session: Session) -> Engine:
+def _stage_engine(stage: Stage, present: Present, session: Session) -> Engine:
     """The engine of a stage, with the rules that a program can come to need."""
     entries = stage_entries(stage, session)
     key = tuple(f"{e.digest}:{e.path}:{e.name}" for e in entries)
     engine = session.engine(key)
-    engine.include([e.rule for e in reachable(entries, present)])
+    engine.include([e.rule for e in reachable(entries, present.ops, lambda: present.elements)])
     return engine
 
 
@@ -239,11 +239,11 @@ def _run_stage(
     number: int,
     module: ir.Module,
     outcome: Outcome,
-    present: Counter[str] | None = None,
-) -> Counter[str] | None:
+    present: Present | None = None,
+) -> Present | None:
     """Run the stage of this number, from 1, over a module, and add what it did to ``outcome``.
 
-    ``present`` are the module's ops where they are known. Returns them where they still are: most
+    ``present`` is what there is in the module where it is known. Returns it where it still is: most
     stages find nothing for their rules, and to count the ops is most of what these take.
     """
     stage, run, costs = way.stages[number - 1], way.run, way.costs
@@ -281,7 +281,7 @@ def _run_stage(
             _check_expectations(stage, number, Outcome(), run.session)
             return present
     if present is None:
-        present = op_names(module)
+        present = Present(module)
     engine = _stage_engine(stage, present, run.session)
     judge: cost.Judge | Yielding | None = None
     if stage.driver == "cost":
@@ -454,7 +454,7 @@ def _transformed(source: str | ir.Module | Program, way: _Way) -> Transformed:
     outcome = Outcome()
     if run.record:
         tracking.number(module)
-    present: Counter[str] | None = None
+    present: Present | None = None
     with run.session.steady():
         for number, stage in enumerate(way.stages, 1):
             if stage.phase == "torch":

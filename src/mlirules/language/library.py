@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlirules.language import elements
 from mlirules.language.faults import Fault, MlirulesError
 from mlirules.language.kept import can_be_kept, decoded, encoded
 from mlirules.language.notation import ast
@@ -61,6 +62,10 @@ class Head:
     computes: bool
     #: The file holds all of it: a kernel in C names others.
     whole: bool
+    #: Sets of element types, of each of which the program must have one.
+    asked: tuple[tuple[str, ...], ...] = ()
+    #: The element types that what it makes may bring; None: any.
+    brought: tuple[str, ...] | None = None
 
 
 @dataclass
@@ -127,10 +132,19 @@ _ANYWHERE = frozenset(
 )
 
 
-def reachable(entries: Sequence[Entry], present: Collection[str]) -> list[Entry]:
-    """The rules that can apply to a program with these ops, or to what another one makes of it."""
+def reachable(
+    entries: Sequence[Entry],
+    present: Collection[str],
+    held: Callable[[], Collection[str]] | None = None,
+) -> list[Entry]:
+    """The rules that can apply to a program with these ops, or to what another one makes of it.
+
+    ``held`` tells the types of its elements (:mod:`elements`), where a rule asks for some.
+    """
     names = {*_ANYWHERE, *present}
-    computed = False
+    brought: set[str] = set()
+    types: set[str] | None = None
+    computed, any_type = False, held is None
     left, chosen = list(entries), set()
     while True:
         kept = []
@@ -145,9 +159,20 @@ def reachable(entries: Sequence[Entry], present: Collection[str]) -> list[Entry]
             if missing or not roots:
                 kept.append(entry)
                 continue
+            if head.asked and not any_type:
+                if types is None:
+                    assert held is not None
+                    types = {*held(), *brought}
+                if any(types.isdisjoint(one) for one in head.asked):
+                    kept.append(entry)
+                    continue
             chosen.add(entry.name)
             names |= head.produced_ops
             computed = computed or head.computes
+            any_type = any_type or head.brought is None
+            brought.update(head.brought or ())
+            if types is not None:
+                types |= brought
         if len(kept) == len(left):
             return [e for e in entries if e.name in chosen]
         left = kept
@@ -239,8 +264,7 @@ class Contents:
             return held
         settled = found.st_ctime_ns + self._COARSE < time.time_ns()
         try:
-            with open(path, "rb") as opened:  # noqa: PTH123 - likewise
-                raw = opened.read(MAX_BYTES + 1)  # a longer one is refused, and not kept
+            raw = _read(path, found.st_size)
         except OSError:
             raw = b""
         if len(self._held) >= self.LIMIT:
@@ -250,7 +274,16 @@ class Contents:
         return made
 
 
-_FORMAT = 7
+def _read(path: str, size: int) -> bytes:
+    """The bytes of a file of about this size. One longer than a rule file may be is not kept."""
+    # As many bytes as there are: Python makes room for as many as it is asked for, and clears it.
+    with open(path, "rb", buffering=0) as opened:  # noqa: PTH123 - of every rule there is
+        return opened.read(min(size, MAX_BYTES) + 1) or b""
+
+
+_FORMAT = 8
+#: Where a head says whether the rule is one of several of its file.
+_FAMILY = 8
 #: So many sets are kept; of more, those that were read longest ago go.
 _PACKS = 200
 
@@ -273,23 +306,26 @@ class _Pack:
         key = hashlib.sha256(f"{path}\0{files[0].resolve()}".encode()).hexdigest()[:24]
         self.file = cache.directory() / "rules" / f"{key}.json"
         self.heads: dict[str, list[Any]] = {}
-        self.bodies: bytes = b""
-        self.used: dict[str, list[bytes]] = {}
+        #: Where the bodies are kept, and where in that file they begin.
+        self.kept_in: tuple[Path, int] = self.file, 0
+        #: The rules of the files that were asked for; None: one that stands in the file.
+        self.used: dict[str, list[bytes | None]] = {}
         self.new = False
-        if not self._take(cache.read_checked(self.file)):
+        if not self._take(self.file, cache.read_head(self.file)):
             name = self.name(path, files[0])
-            if name is not None:
-                self._take(cache.shipped("rules", name))
+            shipped = None if name is None else cache.shipped_head("rules", name)
+            if shipped is not None:
+                self._take(*shipped)
 
-    def _take(self, data: bytes | None) -> bool:
+    def _take(self, file: Path, read: tuple[bytes, int] | None) -> bool:
         """Use what was kept; False where it is nothing, or made for something else."""
-        if data is None:
+        if read is None:
             return False
-        head, _, bodies = data.partition(b"\n")
+        head, at = read
         found = json.loads(head)
         if found["stamp"] != self.stamp:
             return False
-        self.heads, self.bodies = found["heads"], bodies
+        self.heads, self.kept_in = found["heads"], (file, at)
         return True
 
     def name(self, path: Path, first: Path) -> str | None:
@@ -313,21 +349,18 @@ class _Pack:
             return self._compiled(file, digest, order, alone=alone)
         if not kept and alone:
             return self._compiled(file, digest, order, alone=True)
-        bodies = [self.bodies[start : start + length] for *_, start, length in kept]
-        self.used[digest] = bodies
-        return [
-            self._entry(file, found, head, body, order + n, n)
-            for n, ((*head, _, _), body) in enumerate(zip(kept, bodies, strict=True))
-        ]
+        self.used[digest] = [None] * len(kept)
+        return [self._entry(file, found, head, order + n, n) for n, head in enumerate(kept)]
 
-    def _entry(
-        self, file: Path, found: Content, head: list[Any], body: bytes, order: int, n: int
-    ) -> Entry:
+    def _entry(self, file: Path, found: Content, kept: list[Any], order: int, n: int) -> Entry:
         """What a file says of its rule of number ``n``, whose place among all is ``order``."""
         path, ops, raw = str(file), self.ops, found.raw
+        *head, start, length, check = kept
+        stored, first = self.kept_in
 
         def read() -> Rule:
-            if not body:
+            body = _body(stored, first + start, length, check) if length else None
+            if body is None:
                 from mlirules.language.loader import rules_of
                 from mlirules.language.reading import load_yaml
 
@@ -335,7 +368,9 @@ class _Pack:
             return decoded(json.loads(body), path, raw.decode("utf-8"), n)
 
         made = _head(head)
-        return Entry(made, path, self._origin(file, made.name, head[-1]), order, found.digest, read)
+        return Entry(
+            made, path, self._origin(file, made.name, head[_FAMILY]), order, found.digest, read
+        )
 
     def _origin(self, file: Path, name: str, family: bool) -> str:
         folder, _, last = str(file).rpartition(os.sep)
@@ -363,9 +398,9 @@ class _Pack:
         for n, rule in enumerate(rules):
             head = _head_of(rule)
             body = _json(encoded(rule)) if can_be_kept(rule) else b""
-            self.heads[digest].append([*head, 0, 0])
+            self.heads[digest].append([*head, 0, 0, ""])
             self.used[digest].append(body)
-            origin = self._origin(file, rule.name, head[-1])
+            origin = self._origin(file, rule.name, head[_FAMILY])
             read = functools.partial(_same, rule)
             made.append(Entry(_head(head), str(file), origin, order + n, digest, read))
         return made
@@ -373,22 +408,43 @@ class _Pack:
     def keep(self) -> None:
         """Write what was read anew."""
         if self.new:
-            cache.write_checked(self.file, self.packed())
+            cache.write_with_head(self.file, *self.packed())
             cache.keep_newest(self.file.parent, _PACKS)
 
-    def packed(self) -> bytes:
-        """What is known of the files that were asked for, to be kept."""
+    def packed(self) -> tuple[bytes, bytes]:
+        """What is known of the files that were asked for, to be kept: the heads, the bodies."""
         heads: dict[str, list[object]] = {}
         bodies: list[bytes] = []
         at = 0
         for digest, held in self.used.items():
-            heads[digest] = []
-            for head, body in zip(self.heads[digest], held, strict=True):
-                heads[digest].append([*head[:-2], at, len(body)])
+            listed: list[object] = []
+            for (*head, start, length, check), body in zip(self.heads[digest], held, strict=True):
+                if body is None:
+                    stored, first = self.kept_in
+                    body = _body(stored, first + start, length, check) if length else b""
+                if body is None:
+                    break  # it is read again when the file is asked for next
+                listed.append([*head, at, len(body), _check(body)])
                 bodies.append(body)
                 at += len(body)
-        head = _json({"stamp": self.stamp, "heads": heads})
-        return b"\n".join([head, b"".join(bodies)])
+            else:
+                heads[digest] = listed
+        return _json({"stamp": self.stamp, "heads": heads}), b"".join(bodies)
+
+
+def _check(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:16]
+
+
+def _body(file: Path, start: int, length: int, check: str) -> bytes | None:
+    """A rule as it is kept; None where the file was written anew or is broken."""
+    try:
+        with open(file, "rb", buffering=0) as opened:  # noqa: PTH123 - of every rule that is used
+            opened.seek(start)
+            body = opened.read(length)
+    except OSError:
+        return None
+    return body if _check(body) == check else None
 
 
 def code() -> str:
@@ -409,7 +465,7 @@ def ship(path: str, folder: Path, *, ops: OpOracle, compiler: str) -> list[Entry
     made: list[Entry] = []
     for file in files:
         made += pack.entries(file, len(made), alone=len(files) == 1)
-    on_disk.write(folder / "rules" / name, cache.checked(pack.packed()))
+    on_disk.write(folder / "rules" / name, cache.with_head(*pack.packed()))
     return made
 
 
@@ -431,6 +487,8 @@ def _head_of(rule: Rule) -> list[Any]:
         computes,
         can_be_kept(rule),
         bool(rule.source.family),
+        elements.asked(rule),
+        elements.brought(rule),
     ]
 
 
@@ -439,7 +497,7 @@ def _same(rule: Rule) -> Rule:
 
 
 def _head(found: list[Any]) -> Head:
-    name, kind, tags, roots, names, produced, computes, whole, _ = found
+    name, kind, tags, roots, names, produced, computes, whole, _, asked, brought = found
     return Head(
         name,
         kind,
@@ -449,4 +507,6 @@ def _head(found: list[Any]) -> Head:
         frozenset(produced),
         computes,
         whole,
+        tuple(map(tuple, asked)),
+        None if brought is None else tuple(brought),
     )

@@ -17,8 +17,12 @@ __all__ = [
     "keep_newest",
     "kept",
     "read_checked",
+    "read_head",
     "shipped",
+    "shipped_head",
+    "with_head",
     "write_checked",
+    "write_with_head",
 ]
 
 
@@ -51,6 +55,46 @@ def read_checked(path: Path) -> bytes | None:
         return None
     digest, data = found[:32], found[32:]
     return data if hashlib.sha256(data).digest() == digest else None
+
+
+def with_head(head: bytes, rest: bytes) -> bytes:
+    """What is written for a file of which :func:`read_head` reads the beginning alone.
+
+    Its checksum is the head's: who reads of the rest must know by other means what stands there.
+    """
+    return checked(len(head).to_bytes(8, "little") + head) + rest
+
+
+def write_with_head(path: Path, head: bytes, rest: bytes) -> None:
+    """Write a file for :func:`read_head`. A folder that cannot be written keeps nothing."""
+    with contextlib.suppress(OSError):
+        files.write(path, with_head(head, rest))
+
+
+def read_head(path: Path) -> tuple[bytes, int] | None:
+    """The head of such a file, and where its rest begins; None: it is not there, or not whole."""
+    try:
+        with open(path, "rb", buffering=0) as opened:  # noqa: PTH123 - of every rule set there is
+            digest, size = opened.read(32), opened.read(8)
+            length = int.from_bytes(size, "little")
+            if length > os.fstat(opened.fileno()).st_size:
+                return None
+            head = opened.read(length)
+    except OSError:
+        return None
+    whole = hashlib.sha256(size + head).digest() == digest
+    return (head, 40 + length) if whole else None
+
+
+def shipped_head(kind: str, key: str) -> tuple[Path, tuple[bytes, int]] | None:
+    """As :func:`shipped`, of a file with a head: its place, and what :func:`read_head` reads."""
+    path = package.PREBUILT / kind / key
+    found = read_head(path)
+    if found is None:
+        if files.is_file(path):
+            _tell(str(path))
+        return None
+    return path, found
 
 
 def kept(kind: str, key: str) -> bytes | None:
