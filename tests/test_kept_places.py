@@ -23,7 +23,8 @@ def test_the_rows_of_a_body_stand_where_they_stand_in_the_file(rules: list[Rule]
         source = rule.source
         number = [r.name for r in rules if r.source.path == source.path].index(rule.name)
         known = json.loads(json.dumps(encoded(rule)))
-        again = decoded(known, source.path, source.text, number)
+        whole = json.dumps(source.data).encode()
+        again = decoded(known, whole, source.path, source.text, number)
         for old, new in zip(rule.variants, again.variants, strict=True):
             assert old.body is not None
             assert new.body is not None

@@ -42,13 +42,23 @@ def opened(*paths: str | Path) -> RuleSet:
     return open_rules(paths, ops=compiler.op_oracle, compiler=compiler.version())
 
 
-def test_what_is_kept_is_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped = "torch/to-linalg/matmul"
+@pytest.mark.parametrize("shipped", ["torch/to-linalg/matmul", "kernels/kernel-gelu"])
+def test_what_is_kept_is_what_was_read(shipped: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read = load_rules([shipped], ops=compiler.op_oracle)
     opened(shipped)
     # From now on only what is kept can give them.
     monkeypatch.setattr(loader, "rules_of", lambda *_args, **_rest: pytest.fail("read again"))
     kept = opened(shipped).rules()
+    for one, other in zip(kept, read, strict=True):
+        # As drivers ask for it, before the whole is asked for.
+        assert (one.name, one.kind, one.benefit) == (other.name, other.kind, other.benefit)
+        assert (one.tags, one.commutative) == (other.tags, other.commutative)
+        if one.variants:
+            assert one.kernel_inputs == other.kernel_inputs
+            variants = zip(one.variants, other.variants, strict=True)
+            assert all(a.doc.body == b.doc.body for a, b in variants)
+            variants = zip(one.variants, other.variants, strict=True)
+            assert all(a.doc.targets == b.doc.targets for a, b in variants)
     assert [repr(r.doc) for r in kept] == [repr(r.doc) for r in read]
     for one, other in zip(kept, read, strict=True):
         assert (one.origin, one.order, one.names) == (other.origin, other.order, other.names)
@@ -103,6 +113,20 @@ def test_a_file_of_the_cache_that_is_not_whole_is_no_answer(tmp_path: Path) -> N
     assert kept.read_bytes() == whole
 
 
+def test_a_rule_of_the_cache_that_is_not_whole_is_read_from_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "neg-twice.yaml"
+    file.write_text(RULE, encoding="utf-8")
+    opened(file)
+    (kept,) = (tmp_path / "cache" / "rules").iterdir()
+    head, _, body = kept.read_bytes().rpartition(b'{"plain"')
+    kept.write_bytes(head + b'{"plain"' + body.replace(b"torch.aten.abs", b"torch.aten.cos"))
+    assert opened(file).entries[0].rule.produced_ops == {"torch.aten.abs"}
+    # Nor is it kept on when another file of the set is read anew.
+    found = opened(file)
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert found.entries[0].rule.produced_ops == {"torch.aten.abs"}
+
+
 def test_a_cache_that_cannot_be_written_costs_time_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +144,58 @@ def test_only_rules_whose_ops_can_occur_are_given() -> None:
     assert any("mm" in name for name in chosen)
     assert len(chosen) < len(entries) / 10
     assert reachable(entries, {"func.func"}) == []
+
+
+def chosen_of(folder: Path, *elements: str) -> list[str]:
+    entries = opened(folder).entries
+    return [e.name for e in reachable(entries, {"torch.aten.neg"}, lambda: elements)]
+
+
+def test_rules_for_types_of_elements_that_are_not_there_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "a.yaml").write_text(RULE, encoding="utf-8")  # T in [f16, f32]
+    narrow = RULE.replace("neg-twice", "bytes").replace(
+        'x: "vtensor<S... x T>"', 'x: "vtensor<S... x ui8>"'
+    )
+    (folder / "b.yaml").write_text(narrow, encoding="utf-8")
+    assert chosen_of(folder, "f32") == ["neg-twice"]
+    assert chosen_of(folder, "bf16") == []
+    assert chosen_of(folder, "f16", "i8") == ["neg-twice", "bytes"]
+    assert chosen_of(folder) == []
+    # What is not known of the program leaves none out.
+    entries = opened(folder).entries
+    assert len(reachable(entries, {"torch.aten.neg"})) == 2
+
+
+def test_what_rules_make_may_be_of_types_that_were_not_there(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    wide = RULE.replace(
+        'z: "vtensor<S... x T>"', 'z: "vtensor<S... x T>", w: "vtensor<S... x f32>"'
+    )
+    copies = [
+        "w = torch.aten._to_copy(x, 6, none, none, none, false, none)",
+        "z = torch.aten._to_copy(w, 5, none, none, none, false, none)",
+    ]
+    wide = wide.replace("T in [f16, f32]", "T == f16").replace(
+        '["z = torch.aten.abs(x)"]', str(copies).replace("'", '"')
+    )
+    (folder / "a.yaml").write_text(wide, encoding="utf-8")
+    (folder / "b.yaml").write_text(
+        RULE.replace("neg-twice", "floats").replace("T in [f16, f32]", "T in [f32]"),
+        encoding="utf-8",
+    )
+    assert chosen_of(folder, "bf16") == []
+    assert chosen_of(folder, "f32") == ["floats"]
+    assert chosen_of(folder, "f16") == ["neg-twice", "floats"]
+    # Without a declared type it may be of any.
+    (folder / "a.yaml").write_text(wide.replace(', w: "vtensor<S... x f32>"', ""), encoding="utf-8")
+    (folder / "b.yaml").write_text(
+        RULE.replace("neg-twice", "halves").replace("T in [f16, f32]", "T in [bf16]"),
+        encoding="utf-8",
+    )
+    assert chosen_of(folder, "f16") == ["neg-twice", "halves"]
 
 
 def test_rules_for_what_other_rules_make_are_given(tmp_path: Path) -> None:

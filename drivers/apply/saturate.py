@@ -26,6 +26,7 @@ from mlirules.drivers.apply.egraph import Application as Said
 from mlirules.drivers.apply.egraph import EGraph
 from mlirules.drivers.apply.extraction import Choice, Weight, extract, original
 from mlirules.drivers.apply.placing import Instantiator
+from mlirules.drivers.apply.purity import PURE, changes_list, is_pure
 from mlirules.drivers.apply.run import Options
 from mlirules.drivers.apply.seen import KNOWN, Seen
 from mlirules.drivers.iree import irtypes
@@ -34,19 +35,12 @@ from mlirules.drivers.iree.traversal import is_open, open_ops, ops_below
 from mlirules.drivers.match.matcher import Matcher
 from mlirules.drivers.match.results import Around, Match
 from mlirules.drivers.match.rewrites import Rewrite
-from mlirules.drivers.match.values import constant_of
 from mlirules.language.faults import MlirulesError
 from mlirules.language.operands import describe
 from mlirules.language.rule import Rule
 
 __all__ = ["Found", "Limits", "Saturation", "Step", "blocks", "sort_out"]
 
-_PURE = ("torch.aten.", *KNOWN)
-#: Ops whose results are not determined by what they read.
-_RANDOM = (
-    *("rand", "bernoulli", "dropout", "normal", "uniform", "multinomial", "exponential", "rrelu"),
-    *("native_dropout", "poisson", "geometric", "cauchy", "log_normal", "empty", "new_empty"),
-)
 #: So many choices of ops are tried for one rule at one op, each time that it is looked at.
 WAYS = 64
 
@@ -125,36 +119,10 @@ def blocks(module: ir.Module) -> list[ir.Block]:
     return found[::-1]
 
 
-def _pure(op: ir.Operation) -> bool:
-    name = op.name
-    if not name.startswith(_PURE) or len(op.regions) or not len(op.results):
-        return False
-    stem = name.removeprefix("torch.aten.").split(".")[0]
-    if name.startswith("torch.aten.") and stem.endswith("_"):
-        return False
-    # Outside training a dropout gives what it reads.
-    still = "dropout" in stem and len(op.operands) > 2 and constant_of(op.operands[2]) is False
-    if name.startswith("torch.aten.") and stem.startswith(_RANDOM) and not still:
-        return False
-    if stem.startswith("scaled_dot_product") and constant_of(op.operands[4]) != 0.0:
-        return False
-    values = (*op.operands, *op.results)
-    return not any(irtypes.is_torch_variable(v.type) for v in values)
-
-
-def _changes_list(op: ir.Operation) -> bool:
-    stem = op.name.removeprefix("torch.aten.").split(".")[0]
-    return (
-        stem in ("append", "extend", "insert", "pop", "clear", "reverse", "_set_item", "sort")
-        and len(op.operands) > 0
-        and irtypes.torch_kinds(op.operands[0].type)[:1] == ("list",)
-    )
-
-
 def _plain(rewrite: Rewrite) -> bool:
     """Whether a rewrite makes torch ops of torch values alone."""
     return all(not cast for _, cast, _, _ in rewrite.reads) and all(
-        step.op.name.startswith(_PURE) and not len(step.op.regions) and step.attribute is None
+        step.op.name.startswith(PURE) and not len(step.op.regions) and step.attribute is None
         for step in rewrite.steps
     )
 
@@ -183,8 +151,14 @@ class Saturation:
         self.wanted: list[int] = []
         self.told: Counter[str] = Counter()
         self._ids: dict[ir.Value, int] = {}
+        #: Types by number, and by value the number of its type: asking the compiler takes longer.
+        self._kinds: dict[ir.Type, int] = {}
+        self._kind_of: list[int] = []
+        self._variable: list[bool] = []  # by type
         self._shown: dict[int, int] = {}
         self._weights: dict[int, Weight] = {}
+        #: What ops take, by what they are and the types that they read.
+        self._taken: dict[tuple[Hashable, ...], int] = {}
         self._done: set[Hashable] = set()
         self._instantiator = Instantiator(context)
         self._around = Around(options.target, uses=False)
@@ -205,7 +179,7 @@ class Saturation:
         self._original = [op.operation for op in block.operations]
         self._pinned: list[ir.Operation] = []
         #: Whether there is an op that changes a list: then lists are not values.
-        self.mutable = any(_changes_list(op) for op in self._original)
+        self.mutable = any(changes_list(op) for op in self._original)
         for op in self._original:
             self._enter(op)
 
@@ -222,12 +196,25 @@ class Saturation:
     def _new(self, value: ir.Value) -> int:
         number = self._ids[value] = self.graph.value()
         self.values.append(value)
+        self._kind_of.append(self._kind(value))
         self.givers.append(None)
         self._shown[number] = number
         return number
 
+    def _kind(self, value: ir.Value) -> int:
+        """The number of a value's type."""
+        type_ = value.type
+        found = self._kinds.get(type_)
+        if found is None:
+            found = self._kinds[type_] = len(self._kinds)
+            self._variable.append(irtypes.is_torch_variable(type_))
+        return found
+
+    def _may_change(self, value: ir.Value) -> bool:
+        return self._variable[self._kind(value)]
+
     def _enter(self, op: ir.Operation) -> None:
-        if _pure(op):
+        if is_pure(op, self._may_change):
             self._add(op, [self._value(v) for v in op.operands], None)
             return
         self._pinned.append(op)
@@ -240,7 +227,7 @@ class Saturation:
 
     def _label(self, op: ir.Operation) -> int:
         kept = tuple(sorted(((a.name, a.attr) for a in _named(op)), key=lambda a: a[0]))
-        label = (op.name, kept, *(v.type for v in op.results))
+        label = (op.name, kept, *map(self._kind, op.results))
         return self._labels.setdefault(label, len(self._labels))
 
     def _add(self, op: ir.Operation, operands: Sequence[int], maker: int | None) -> int:
@@ -479,11 +466,15 @@ class Saturation:
         found = self._weights.get(number)
         if found is None:
             op, node = self.ops[number], self.graph.nodes[number]
-            constant = not node.operands and op.name.startswith(KNOWN)
-            assert self.options.weigh is not None
+            constant = not node.operands and self.names[number].startswith(KNOWN)
+            read = (node.label, *[self._kind_of[v] for v in node.operands])
+            taken = self._taken.get(read)
+            if taken is None:
+                assert self.options.weigh is not None
+                taken = self._taken[read] = round(1e15 * self.options.weigh(op))
             # A little for every op that a rule makes: it must gain something, and of two programs
             # that take as long the shorter one does.
-            cost = round(1e15 * self.options.weigh(op)) + (node.maker is not None) * 1_000_000
+            cost = taken + (node.maker is not None) * 1_000_000
             text = f"{number}" if node.maker is None else self._texts.get(node.label)
             if text is None:
                 text = f"{op.name}{sorted(map(str, _named(op)))}"

@@ -7,6 +7,7 @@ drivers need neither, and reading them takes longer than a small program's compi
 from __future__ import annotations
 
 import functools
+import json
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -214,7 +215,7 @@ class _KeptDoc:
     """
 
     #: What drivers ask of every rule, and what holds where the file does not say it.
-    _PLAIN: ClassVar[dict[str, object]] = {
+    PLAIN: ClassVar[dict[str, object]] = {
         "rule": "",
         "kind": "",
         "summary": "",
@@ -224,29 +225,35 @@ class _KeptDoc:
         "commutative": [],
     }
 
-    def __init__(self, data: dict[str, Any]) -> None:
-        self._data = data
+    def __init__(self, kept: dict[str, Any], whole: bytes) -> None:
+        self._plain: dict[str, Any] = kept["plain"]
+        self._kernel: dict[str, Any] | None = kept["kernel"]
+        self._bodies = [variant["body"][-2] for variant in kept["variants"]]
+        #: All that the file holds, as JSON: tests and notes are most of it.
+        self._whole = whole
 
     @functools.cached_property
     def _model(self) -> RuleDoc:
-        if "kernel" in self._data:
+        data = json.loads(self._whole)
+        if "kernel" in data:
             from mlirules.language.kernel import KernelDoc
 
-            return KernelDoc.model_validate(self._data)
+            return KernelDoc.model_validate(data)
         from mlirules.language.model import DraftDoc, RuleDoc
 
-        return (RuleDoc if "tests" in self._data else DraftDoc).model_validate(self._data)
+        return (RuleDoc if "tests" in data else DraftDoc).model_validate(data)
 
     @functools.cached_property
     def kernel(self) -> _KeptKernel:
         """The kernel of a rule that is one."""
-        found = self._data["kernel"]
-        variants = [_KeptVariant(v["targets"], v["body"]) for v in found["variants"]]
-        return _KeptKernel(found["inputs"], variants)
+        found = self._kernel
+        assert found is not None
+        variants = map(_KeptVariant, found["targets"], self._bodies)
+        return _KeptKernel(found["inputs"], list(variants))
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._PLAIN:
-            return self._data.get(name, self._PLAIN[name])
+        if name in self.PLAIN:
+            return self._plain.get(name, self.PLAIN[name])
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._model, name)
@@ -255,7 +262,7 @@ class _KeptDoc:
         return self._model == (other._model if isinstance(other, _KeptDoc) else other)
 
     def __hash__(self) -> int:
-        return hash(self._data["rule"])
+        return hash(self._plain["rule"])
 
     def __repr__(self) -> str:
         return repr(self._model)
@@ -292,9 +299,13 @@ def can_be_kept(rule: Rule) -> bool:
 
 
 def encoded(rule: Rule) -> dict[str, object]:
-    """A rule as values of JSON; one that :func:`can_be_kept`."""
+    """A rule as values of JSON, but for what its file holds; one that :func:`can_be_kept`."""
+    data = rule.source.data
+    kernel = data.get("kernel")
     return {
-        "data": rule.source.data,
+        "plain": {name: data[name] for name in _KeptDoc.PLAIN if name in data},
+        "kernel": kernel
+        and {"inputs": kernel["inputs"], "targets": [v["targets"] for v in kernel["variants"]]},
         "family": rule.source.family,
         "member": rule.source.member,
         "named": [rule.span.line, rule.span.column, rule.span.length],
@@ -380,10 +391,13 @@ def _encoded_variant(number: int, variant: Variant) -> dict[str, object]:
     }
 
 
-def decoded(kept: dict[str, Any], path: str, text: str, number: int) -> Rule:
-    """Rule number ``number`` of a file, from what was kept of it."""
+def decoded(kept: dict[str, Any], whole: bytes, path: str, text: str, number: int) -> Rule:
+    """Rule number ``number`` of a file, from what was kept of it.
+
+    ``whole`` is the rule's data as JSON, which is read where more is asked than drivers do.
+    """
     source = _KeptSource(path, text, kept, number)
-    doc: Any = _KeptDoc(kept["data"])
+    doc: Any = _KeptDoc(kept, whole)
     return Rule(
         doc,
         source,

@@ -281,7 +281,7 @@ def _read(path: str, size: int) -> bytes:
         return opened.read(min(size, MAX_BYTES) + 1) or b""
 
 
-_FORMAT = 8
+_FORMAT = 9
 #: Where a head says whether the rule is one of several of its file.
 _FAMILY = 8
 #: So many sets are kept; of more, those that were read longest ago go.
@@ -365,7 +365,8 @@ class _Pack:
                 from mlirules.language.reading import load_yaml
 
                 return rules_of(load_yaml(file), ops=ops)[n]
-            return decoded(json.loads(body), path, raw.decode("utf-8"), n)
+            kept, _, whole = body.partition(b"\n")
+            return decoded(json.loads(kept), whole, path, raw.decode("utf-8"), n)
 
         made = _head(head)
         return Entry(
@@ -397,7 +398,8 @@ class _Pack:
         made = []
         for n, rule in enumerate(rules):
             head = _head_of(rule)
-            body = _json(encoded(rule)) if can_be_kept(rule) else b""
+            kept = can_be_kept(rule)
+            body = b"\n".join(map(_json, (encoded(rule), rule.source.data))) if kept else b""
             self.heads[digest].append([*head, 0, 0, ""])
             self.used[digest].append(body)
             origin = self._origin(file, rule.name, head[_FAMILY])
