@@ -219,13 +219,22 @@ def test_where_no_mlir_pdll_can_be_installed_what_was_built_in_serves(
     assert first.binary.stat().st_size > 0
 
 
-def test_a_pack_that_is_not_whole_is_told_and_made_anew(installed: Path) -> None:
+def pack_with(installed: Path, words: bytes) -> Path:
+    """The pack that holds these words; of several the first."""
     packs = sorted((installed / "mlirules" / "prebuilt" / "rules").iterdir())
+    return next(path for path in packs if words in path.read_bytes())
+
+
+def damage(file: Path, at: int) -> None:
+    whole = file.read_bytes()
+    file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+
+
+def test_a_pack_that_is_not_whole_is_told_and_made_anew(installed: Path) -> None:
     # The rules that the pipeline takes; those of the kernels are larger.
-    pack, *_ = (path for path in packs if b"torch-relu-to-linalg" in path.read_bytes())
+    pack = pack_with(installed, b"torch-relu-to-linalg")
     whole = pack.read_bytes()
-    middle = len(whole) // 2
-    pack.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+    damage(pack, 200)  # in its head, which says what there is
     first = Compiled(installed, "--pipeline", "cpu")
     assert f"{pack}: warning[prebuilt]: is not as it was built" in first.stderr
     assert "pip install --force-reinstall mlirules" in first.stderr
@@ -234,6 +243,19 @@ def test_a_pack_that_is_not_whole_is_told_and_made_anew(installed: Path) -> None
     # What was made anew is what was built in.
     (made,) = (first.cache / "rules").iterdir()
     assert made.read_bytes() == whole
+    assert Compiled(installed, "--pipeline", "cpu").read == []
+
+
+def test_a_rule_of_a_pack_that_is_not_whole_is_told_and_read_from_its_file(installed: Path) -> None:
+    pack = pack_with(installed, b"torch-relu-to-linalg")
+    whole = pack.read_bytes()
+    damage(pack, whole.index(b'{"plain":{"rule":"torch-relu-to-linalg"') + 100)
+    first = Compiled(installed, "--pipeline", "cpu")
+    assert f"{pack}: warning[prebuilt]: is not as it was built" in first.stderr
+    assert first.read == ["yaml", "pydantic"]
+    # One that no program asks for makes no difference.
+    pack.write_bytes(whole)
+    damage(pack, whole.index(b'{"plain":{"rule":"torch-cumsum-to-linalg"') + 100)
     assert Compiled(installed, "--pipeline", "cpu").read == []
 
 

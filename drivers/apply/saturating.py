@@ -23,6 +23,7 @@ class Weighed:
     """What was chosen for a block, by the model."""
 
     block: str
+    #: Empty where it is a chain of calls: what was imported has functions at their first op's.
     location: str
     before_ms: float
     after_ms: float
@@ -38,8 +39,9 @@ class Weighed:
         return json.dumps({"decision": vars(self)}, ensure_ascii=False)
 
     def __str__(self) -> str:
+        at = f" at {self.location}" if self.location else ""
         return (
-            f"saturate at {self.location}: {self.block} takes {self.before_ms:.3g} ms as it was, "
+            f"saturate{at}: {self.block} takes {self.before_ms:.3g} ms as it was, "
             f"{self.after_ms:.3g} ms after {self.steps} steps (by the model; {self.ops} ops)"
         )
 
@@ -118,6 +120,8 @@ def _block(run: Run, work: Saturation, replay: Replay) -> None:
         _mark(run, work, numbers)
     location = str(tracking.place(work.block.owner.operation)).removeprefix("loc(")
     location = location.removesuffix(")").replace('"', "")
+    if "(" in location:
+        location = ""
     why = work.put(choice)
     if why:
         outcome.notes.append(f"saturate leaves {where} alone: {why}")

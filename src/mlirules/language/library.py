@@ -446,7 +446,10 @@ def _body(file: Path, start: int, length: int, check: str) -> bytes | None:
             body = opened.read(length)
     except OSError:
         return None
-    return body if _check(body) == check else None
+    if _check(body) != check:
+        cache.broken(file)
+        return None
+    return body
 
 
 def code() -> str:

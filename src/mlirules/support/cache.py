@@ -11,6 +11,7 @@ from pathlib import Path
 from mlirules.support import files, package
 
 __all__ = [
+    "broken",
     "checked",
     "directory",
     "keep",
@@ -95,6 +96,15 @@ def shipped_head(kind: str, key: str) -> tuple[Path, tuple[bytes, int]] | None:
             _tell(str(path))
         return None
     return path, found
+
+
+def broken(path: Path) -> None:
+    """Say that the rest of a file with a head is not what its reader knows it to be.
+
+    Of what was kept here nothing is said: it may just have been written anew.
+    """
+    if path.is_relative_to(package.PREBUILT):
+        _tell(str(path))
 
 
 def kept(kind: str, key: str) -> bytes | None:
