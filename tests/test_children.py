@@ -199,3 +199,23 @@ def test_what_cannot_be_written_is_a_located_fault(tmp_path: Path) -> None:
         outputs.write(tmp_path / "nowhere" / "file", b"")
     with pytest.raises(MlirulesError, match=r"cannot be written"):
         outputs.write(tmp_path, b"")
+
+
+def test_something_is_done_while_a_command_runs(tmp_path: Path) -> None:
+    file = tmp_path / "there"
+    # It ends when the other has been called, and not before.
+    waits = (
+        f"import pathlib, time\nwhile not pathlib.Path({str(file)!r}).exists(): time.sleep(0.01)"
+    )
+    done = children.run([sys.executable, "-c", waits], timeout=60, meanwhile=file.touch)
+    assert done.status == 0
+
+
+def test_a_command_ends_with_what_is_done_meanwhile() -> None:
+    def fails() -> None:
+        raise ValueError("meanwhile")
+
+    started = time.monotonic()
+    with pytest.raises(ValueError, match="meanwhile"):
+        children.run(_python("import time; time.sleep(60)"), meanwhile=fails)
+    assert time.monotonic() - started < 30

@@ -301,13 +301,26 @@ def lower(source: Program, job: Job, phase: str) -> Program:
     return Program(module, source.origin)
 
 
-def lower_file(source: Source, job: Job, phase: str, output: Path) -> None:
-    """Like :func:`lower_to`, as bytecode in the file ``output``."""
+def lower_file(
+    source: Source,
+    job: Job,
+    phase: str,
+    output: Path,
+    *,
+    meanwhile: Callable[[], object] | None = None,
+) -> None:
+    """Like :func:`lower_to`, as bytecode in the file ``output``; ``meanwhile`` is called then."""
     _check_phase(phase, "--compile-to")
-    _compile(source, job, [f"--compile-to={phase}", "--emit-mlir-bytecode", "-o", str(output)])
+    extra = [f"--compile-to={phase}", "--emit-mlir-bytecode", "-o", str(output)]
+    _compile(source, job, extra, meanwhile)
 
 
-def _compile(source: Source, job: Job, extra: Sequence[str]) -> str:
+def _compile(
+    source: Source,
+    job: Job,
+    extra: Sequence[str],
+    meanwhile: Callable[[], object] | None = None,
+) -> str:
     """Run the compiler with ``extra`` arguments, and return what it prints."""
     path, timeout = job.path, job.timeout
     found = _program(source)
@@ -315,7 +328,8 @@ def _compile(source: Source, job: Job, extra: Sequence[str]) -> str:
     arguments = [*_arguments(job.target, found, job.flags, job.compile_from), *extra]
     if found is None:  # the compiler says what is wrong with it
         assert isinstance(source, str)
-        stdout, stderr = tools.run("iree-compile", ["-", *arguments], source, path, timeout, lines)
+        command = ["-", *arguments]
+        stdout, stderr = tools.run("iree-compile", command, source, path, timeout, lines, meanwhile)
     else:
         with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
             # As bytecode, because writing weights as text and reading that takes seconds.
@@ -329,7 +343,7 @@ def _compile(source: Source, job: Job, extra: Sequence[str]) -> str:
                 asm = found.module.operation.get_asm(enable_debug_info=True)
                 handed.write_text(asm, encoding="utf-8")
             command = [str(handed), *arguments]
-            stdout, stderr = tools.run("iree-compile", command, "", path, timeout, lines)
+            stdout, stderr = tools.run("iree-compile", command, "", path, timeout, lines, meanwhile)
     for fault in _checked_diagnostics(stderr, job.flags, path, lines):
         if job.warn is not None:
             job.warn(fault)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib
 import math
 import tempfile
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,8 +27,6 @@ _FLAG = "--iree-opt-const-eval"
 _EVALUATING = "mlirules.drivers.iree.initializers"
 #: What the bindings load when they meet the first op of a dialect: the largest.
 _DIALECTS = ("iree.compiler.dialects.hal", "iree.compiler.dialects.util")
-#: In seconds: about how long writing a program takes.
-_WRITTEN_S = 0.06
 #: Constants of fewer elements are not worth stopping for.
 _FEW = 64
 #: A program of fewer ops has too few expressions to be worth another start of the compiler.
@@ -108,13 +105,9 @@ def _evaluated(source: Program, job: Job, *, partly: bool = False) -> Program | 
         written = Path(directory) / "module.mlirbc"
         flags = (*job.flags, f"{_FLAG}=false")
         # What evaluates brings numpy, which small programs do without; there is time to load it
-        # while the compiler works. Before that, the two would wait for each other.
-        loading = threading.Timer(_WRITTEN_S, _load)
-        loading.start()
-        try:
-            compiler.lower_file(source, replace(job, flags=flags), _PHASE, written)
-        finally:
-            loading.join()
+        # while the compiler works.
+        job = replace(job, flags=flags)
+        compiler.lower_file(source, job, _PHASE, written, meanwhile=_load)
         # In a context of its own the file's resources keep their names.
         module = program.of_bytecode(written, compiler.context())
         blobs = bytecode.resources(written)

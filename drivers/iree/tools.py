@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mlirules.drivers.iree.diagnostics import CompileError, Lines, failure
 from mlirules.drivers.iree.ops import tool_path
@@ -34,10 +34,15 @@ def run(
     path: str,
     timeout: float | None,
     lines: Lines,
+    meanwhile: Callable[[], object] | None = None,
 ) -> tuple[str, str]:
-    """Like :func:`run_tool`; ``lines`` gives the lines that locations mean, when asked."""
+    """Like :func:`run_tool`; ``lines`` gives the lines that locations mean, when asked.
+
+    ``meanwhile`` is called while the binary works.
+    """
+    command = [str(tool_path(name)), *arguments]
     try:
-        done = children.run([tool_path(name), *arguments], stdin=stdin, timeout=timeout)
+        done = children.run(command, stdin=stdin, timeout=timeout, meanwhile=meanwhile)
     except children.TimedOut as out:
         fault = Fault(Span(path), "timeout", f"{name} {out}")
         raise CompileError("timeout", out.stderr, [fault]) from None

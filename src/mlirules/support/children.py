@@ -65,8 +65,12 @@ def run(
     *,
     stdin: str = "",
     timeout: float | None = None,
+    meanwhile: Callable[[], object] | None = None,
 ) -> Done:
-    """Run ``command`` with ``stdin`` to its end. Raises TimedOut after ``timeout`` seconds."""
+    """Run ``command`` with ``stdin`` to its end. Raises TimedOut after ``timeout`` seconds.
+
+    ``meanwhile`` is called once it runs, and what it prints is read when that returns.
+    """
     signals = _Signals()
     try:
         process = subprocess.Popen(
@@ -84,6 +88,8 @@ def run(
     with process:
         try:
             signals.release()
+            if meanwhile is not None:
+                meanwhile()
             stdout, stderr = process.communicate(stdin, timeout=timeout)
         except subprocess.TimeoutExpired:
             _kill(process)
