@@ -328,8 +328,8 @@ def _compile(
     arguments = [*_arguments(job.target, found, job.flags, job.compile_from), *extra]
     if found is None:  # the compiler says what is wrong with it
         assert isinstance(source, str)
-        command = ["-", *arguments]
-        stdout, stderr = tools.run("iree-compile", command, source, path, timeout, lines, meanwhile)
+        command = ["iree-compile", "-", *arguments]
+        stdout, stderr = tools.run(command, source, path, timeout, lines, meanwhile)
     else:
         with tempfile.TemporaryDirectory(prefix="mlirules-") as directory:
             # As bytecode, because writing weights as text and reading that takes seconds.
@@ -342,8 +342,8 @@ def _compile(
                 handed = handed.with_suffix(".mlir")
                 asm = found.module.operation.get_asm(enable_debug_info=True)
                 handed.write_text(asm, encoding="utf-8")
-            command = [str(handed), *arguments]
-            stdout, stderr = tools.run("iree-compile", command, "", path, timeout, lines, meanwhile)
+            command = ["iree-compile", str(handed), *arguments]
+            stdout, stderr = tools.run(command, "", path, timeout, lines, meanwhile)
     for fault in _checked_diagnostics(stderr, job.flags, path, lines):
         if job.warn is not None:
             job.warn(fault)

@@ -24,25 +24,25 @@ def run_tool(
 
     ``path`` is what faults call the text on stdin; ``timeout`` in seconds. Raises CompileError.
     """
-    return run(name, arguments, stdin, path, timeout, lambda: stdin.split("\n"))
+    return run([name, *arguments], stdin, path, timeout, lambda: stdin.split("\n"))
 
 
 def run(
-    name: str,
-    arguments: Sequence[str],
+    command: Sequence[str],
     stdin: str,
     path: str,
     timeout: float | None,
     lines: Lines,
     meanwhile: Callable[[], object] | None = None,
 ) -> tuple[str, str]:
-    """Like :func:`run_tool`; ``lines`` gives the lines that locations mean, when asked.
+    """Like :func:`run_tool`, which ``command`` names first; ``lines`` gives those of locations.
 
     ``meanwhile`` is called while the binary works.
     """
-    command = [str(tool_path(name)), *arguments]
+    name, *arguments = command
+    words = [str(tool_path(name)), *arguments]
     try:
-        done = children.run(command, stdin=stdin, timeout=timeout, meanwhile=meanwhile)
+        done = children.run(words, stdin=stdin, timeout=timeout, meanwhile=meanwhile)
     except children.TimedOut as out:
         fault = Fault(Span(path), "timeout", f"{name} {out}")
         raise CompileError("timeout", out.stderr, [fault]) from None
