@@ -163,6 +163,10 @@ def test_rules_for_types_of_elements_that_are_not_there_are_left_out(tmp_path: P
     assert chosen_of(folder, "bf16") == []
     assert chosen_of(folder, "f16", "i8") == ["neg-twice", "bytes"]
     assert chosen_of(folder) == []
+    both = RULE.replace('["T in [f16, f32]"]', '["rank(x) == 2 and T in [bf16]"]')
+    (folder / "a.yaml").write_text(both, encoding="utf-8")
+    assert chosen_of(folder, "f32") == []
+    assert chosen_of(folder, "bf16") == ["neg-twice"]
     # What is not known of the program leaves none out.
     entries = opened(folder).entries
     assert len(reachable(entries, {"torch.aten.neg"})) == 2

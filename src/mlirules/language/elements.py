@@ -13,7 +13,7 @@ from mlirules.language.notation import ast
 from mlirules.language.rule import Rule, nested_calls
 from mlirules.language.values import DType, dtype_named
 
-__all__ = ["asked", "brought", "shown"]
+__all__ = ["asked", "brought", "kept_to", "shown"]
 
 _TENSORS = ("vtensor", "tensor")
 
@@ -88,18 +88,24 @@ def _listed(rule: Rule) -> dict[str, tuple[str, ...]]:
     """What conditions say that symbols of element types are one of."""
     let = {name for name, *_ in rule.let}
     found: dict[str, tuple[str, ...]] = {}
-    for _, expr in rule.where:
-        match expr:
-            case ast.Binary(op="in", left=ast.Name(id=name), right=ast.ListExpr(items=items)):
-                pass
-            case ast.Binary(op="==", left=ast.Name(id=name), right=ast.Name() as item):
-                items = (item,)
-            case _:
-                continue
-        types = [
-            dtype_named(i.id) if isinstance(i, ast.Name) and i.id not in let else None
-            for i in items
-        ]
+    for name, words in kept_to(rule):
+        types = [None if word in let else dtype_named(word) for word in words]
         if name not in let and types and all(types):
             found.setdefault(name, tuple(sorted({shown(t) for t in types if t is not None})))
     return found
+
+
+def kept_to(rule: Rule) -> Iterator[tuple[str, list[str]]]:
+    """Each name that a condition keeps to some words (``T in [f16, f32]``, ``T == ui8``), and them.
+
+    What is no word among them stands as an empty one.
+    """
+    left = [condition for _, condition in reversed(rule.where)]
+    while left:
+        match left.pop():
+            case ast.Binary(op="and", left=one, right=other):
+                left += [other, one]
+            case ast.Binary(op="in", left=ast.Name(id=name), right=ast.ListExpr(items=items)):
+                yield name, [i.id if isinstance(i, ast.Name) else "" for i in items]
+            case ast.Binary(op="==", left=ast.Name(id=name), right=ast.Name(id=word)):
+                yield name, [word]

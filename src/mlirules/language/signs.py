@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mlirules.language.elements import kept_to
 from mlirules.language.functions import SIMPLE
 from mlirules.language.notation import ast
 from mlirules.language.rule import Rule
@@ -94,11 +95,10 @@ def said_by(rule: Rule) -> Said:
         name: decl.element for name, (_, decl) in rule.types.items() if decl.element is not None
     }
     symbols: dict[str, str] = {}
-    for _, condition in rule.where:
-        for part in _parts(condition):
-            found = _kept(part)
-            if found is not None and found[0] in elements.values():
-                symbols.setdefault(*found)
+    for name, words in kept_to(rule):
+        sign = _sign_of_all(words)
+        if sign is not None and name in elements.values():
+            symbols.setdefault(name, sign)
     said = Said(elements, symbols)
     made: dict[str, str] = {}
     for _, equation in rule.index_match:
@@ -119,21 +119,7 @@ def cast_of(expr: ast.Expr) -> tuple[ast.Expr, str | None] | None:
     return None
 
 
-def _parts(condition: ast.Expr) -> list[ast.Expr]:
-    if isinstance(condition, ast.Binary) and condition.op == "and":
-        return [*_parts(condition.left), *_parts(condition.right)]
-    return [condition]
-
-
-def _kept(condition: ast.Expr) -> tuple[str, str] | None:
-    """The symbol that a condition keeps to types of one sign, and the sign."""
-    match condition:
-        case ast.Binary(op="in", left=ast.Name(id=name), right=ast.ListExpr(items=items)):
-            named = [i.id if isinstance(i, ast.Name) else "" for i in items]
-        case ast.Binary(op="==", left=ast.Name(id=name), right=ast.Name(id=one)):
-            named = [one]
-        case _:
-            return None
-    signs = {sign_named(n) for n in named if (d := builtin(n)) is None or not d.is_float}
-    only = signs.pop() if len(signs) == 1 else None
-    return (name, only) if only is not None else None
+def _sign_of_all(words: list[str]) -> str | None:
+    """The one sign of the integers among the types of these names, if they have one."""
+    signs = {sign_named(n) for n in words if (d := builtin(n)) is None or not d.is_float}
+    return signs.pop() if len(signs) == 1 else None
